@@ -1,0 +1,93 @@
+# Headrace: everything that one does to it. `make` alone prints this list.
+#
+# A target's line is the comment above it. Every command runs in the environment of setup/environment.py.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+RUN := .venv/bin/python setup/environment.py
+PYTEST := $(RUN) .venv/bin/python -m pytest
+BENCHMARKS := $(sort $(filter-out _%,$(notdir $(basename $(wildcard benchmarks/*.py)))))
+
+.PHONY: help setup demo verify-demo airflow test test-all lint types imports format bench clean lock \
+        tier-unit tier-compose tier-spark tier-airflow tier-fault tier-cluster tier-slow closing-line
+
+# show this list
+help:
+	@awk '/^# /{said=substr($$0,3)} /^[a-z%-]+:/{split($$0,a,":"); if (said && seen) printf "  make %-13s %s\n", a[1], said; said=""} /^$$/{said=""; seen=1}' Makefile
+
+# make .venv, install the locked packages, find Java, fetch Delta's jars (about a minute; a second time: nothing to do)
+setup:
+	@python=$$(PYTHON="$(PYTHON)" setup/find-python.sh) && "$$python" setup/bootstrap.py
+
+# run the flights job end to end: service, input, Airflow, Spark, Delta tables, the board (a few minutes)
+demo: setup
+	@$(RUN) .venv/bin/python -m pipelines.flights.demo
+
+# compare what the demo left in its tables with a plain, synchronous computation of the same flights
+verify-demo: setup
+	@$(RUN) .venv/bin/python -m pipelines.flights.verify
+
+# start Airflow with scheduler and UI on this machine; Ctrl-C ends it
+airflow: setup
+	@$(RUN) setup/airflow.sh
+
+# what must hold before a commit: lint, types, import rules, tests (unit, compose, spark, airflow, fault)
+test: setup lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault closing-line
+
+# test, and the tests on a local Spark cluster and the slow ones
+test-all: setup lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault tier-cluster tier-slow closing-line
+
+# ruff: everything minus the reasoned list in pyproject.toml
+lint: setup
+	@$(RUN) ruff check . && $(RUN) ruff format --check --quiet . || { echo "make format puts the layout right"; exit 1; }
+
+# mypy --strict on engine/ and pipelines/
+types: setup
+	@$(RUN) mypy
+
+# who may import whom
+imports: setup
+	@$(RUN) lint-imports
+
+# let ruff lay the code out and repair what it can
+format: setup
+	@$(RUN) ruff format . && $(RUN) ruff check --fix-only --quiet .
+
+# run all benchmarks, one process each; results in benchmarks/out/
+bench: setup
+	@for name in $(BENCHMARKS); do $(MAKE) "bench-$${name//_/-}" || exit 1; done
+
+# run one benchmark, e.g. make bench-keyed-state
+bench-%: setup
+	@$(RUN) .venv/bin/python -m benchmarks.$(subst -,_,$*)
+
+# undo everything: the environment, Airflow's home, the demo's input, tables and state
+clean:
+	rm -rf .venv var benchmarks/out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache \
+	    spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# make the locks again: requirements.txt from requirements.in, setup/uv.txt from its uv
+lock: setup
+	@$(RUN) setup/lock.sh
+
+# A tier is a folder of tests/, run in a process of its own: Airflow and Spark both change a process for good.
+# One that has no test yet says so and counts as passed; every tier's closing line is kept for the summary.
+TIER = set -o pipefail; mkdir -p var/log; \
+    printf '\n-- %s\n' '$(1)'; \
+    if compgen -G '$(2)' >/dev/null; then \
+        code=0; $(PYTEST) $(3) 2>&1 | tee var/log/tests-$(1).log || code=$$?; \
+        [ $$code = 0 ] || [ $$code = 5 ]; \
+    else echo 'no test yet' | tee var/log/tests-$(1).log; fi
+
+tier-unit tier-compose tier-spark tier-airflow tier-fault tier-cluster: tier-%: setup
+	@$(call TIER,$*,tests/$*/*test_*.py,tests/$* -m 'not slow')
+
+tier-slow: setup
+	@$(call TIER,slow,tests/*/*test_*.py,tests -m slow)
+
+closing-line:
+	@echo; for log in unit compose spark airflow fault cluster slow; do \
+	    file=var/log/tests-$$log.log; [ ! -e $$file ] || printf '%-8s %s\n' $$log "$$(tail -n 1 $$file)"; done

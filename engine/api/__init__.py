@@ -1,0 +1,50 @@
+"""What user code imports. Nothing here knows Spark, Airflow or Delta."""
+
+from engine.api._functions import AsyncFunction, Context, KeyedProcessFunction, Timers
+from engine.api._future import StateFuture
+from engine.api._pipeline import (
+    AsyncWait,
+    Emit,
+    OutputMode,
+    Pipeline,
+    Process,
+    SideOutput,
+    Sink,
+    Source,
+    Strategy,
+    UpsertMaterialize,
+)
+from engine.api._records import RowKind, Struct, Timestamp
+from engine.api._retry import AsyncRetryStrategy, ExponentialBackoff, FixedDelay, NoRetry
+from engine.api._state import ValueState
+from engine.api._ttl import StateTtl, TtlTime, UpdateType, Visibility
+
+__all__ = [
+    "AsyncFunction",
+    "AsyncRetryStrategy",
+    "AsyncWait",
+    "Context",
+    "Emit",
+    "ExponentialBackoff",
+    "FixedDelay",
+    "KeyedProcessFunction",
+    "NoRetry",
+    "OutputMode",
+    "Pipeline",
+    "Process",
+    "RowKind",
+    "SideOutput",
+    "Sink",
+    "Source",
+    "StateFuture",
+    "StateTtl",
+    "Strategy",
+    "Struct",
+    "Timers",
+    "Timestamp",
+    "TtlTime",
+    "UpdateType",
+    "UpsertMaterialize",
+    "ValueState",
+    "Visibility",
+]

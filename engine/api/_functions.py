@@ -1,0 +1,99 @@
+"""User functions: what the engine calls, and what they may call."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, Generic, Protocol, TypeVar
+
+import msgspec
+
+from engine.api._records import RowKind
+
+In = TypeVar("In", bound=msgspec.Struct)
+Out = TypeVar("Out", bound=msgspec.Struct)
+
+
+class Timers(Protocol):
+    """Timers of the current key (FLIP-425, "Timers"). Registering one twice is registering it once."""
+
+    def register_event_time(self, timestamp: int, /) -> None:
+        """Call `on_timer(timestamp)` for this key once the watermark reaches `timestamp` (ms)."""
+        ...
+
+    def delete_event_time(self, timestamp: int, /) -> None:
+        """Take a timer of this key back; nothing happens if there is none."""
+        ...
+
+
+class Context(Protocol):
+    """What a process function knows and may do while one record or timer of one key runs."""
+
+    @property
+    def key(self) -> Any:  # noqa: ANN401 - the type of the key field
+        """The key of the record or timer."""
+        ...
+
+    @property
+    def timestamp(self) -> int:
+        """The record's event time, or the timer's timestamp (ms)."""
+        ...
+
+    @property
+    def watermark(self) -> int:
+        """The last watermark before this record in arrival order (ms)."""
+        ...
+
+    @property
+    def row_kind(self) -> RowKind:
+        """The record's row kind; `INSERT` in `on_timer` and for sources without one."""
+        ...
+
+    @property
+    def timers(self) -> Timers:
+        """The timers of this key."""
+        ...
+
+    def collect(self, record: msgspec.Struct, /, kind: RowKind = RowKind.INSERT) -> None:
+        """Emit a record downstream, in the order of these calls."""
+        ...
+
+    def output(self, name: str, record: msgspec.Struct, /) -> None:
+        """Emit a record to the side output `name`, which the pipeline must declare."""
+        ...
+
+
+class KeyedProcessFunction(abc.ABC, Generic[In, Out]):
+    """Per-key logic with state and timers.
+
+    One instance serves all keys of a task: keep nothing about a key in attributes, only in state.
+    An exception fails the micro-batch, which then leaves nothing behind.
+    """
+
+    @abc.abstractmethod
+    async def process(self, record: In, ctx: Context, /) -> None:
+        """Handle one record. Records of a key arrive one after the other, in arrival order."""
+
+    async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
+        """Handle a timer of the current key that the watermark has reached."""
+
+
+class AsyncFunction(abc.ABC, Generic[In, Out]):
+    """A call to the outside world for each record (Flink Async I/O).
+
+    One instance serves a task, on one asyncio loop. `open` comes before the first call, `close`
+    after the last one, also when the task fails.
+    """
+
+    async def open(self, services: dict[str, str], /) -> None:
+        """Make clients. `services` maps the names in the job's configuration to URLs."""
+
+    async def close(self) -> None:
+        """Close what `open` made."""
+
+    @abc.abstractmethod
+    async def invoke(self, record: In, /) -> list[Out]:
+        """Answer with the records to emit for `record`: none, one or many.
+
+        Runs concurrently with other records up to the operator's capacity. An exception goes
+        through the retry strategy; the row kind of `record` is that of its results.
+        """

@@ -1,0 +1,260 @@
+"""The operator graph of a job: a chain of frozen operator descriptions, bound to nothing yet.
+
+Sources, sinks and services are names here; `conf/jobs/*.yaml` binds them to paths and tables.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, get_args, get_origin
+
+import msgspec
+
+from engine.api._functions import AsyncFunction, KeyedProcessFunction
+from engine.api._retry import AsyncRetryStrategy, NoRetry
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+class OutputMode(enum.Enum):
+    """The order in which results of async calls go on (Flink Async I/O, ordered and unordered)."""
+
+    ORDERED = "ordered"
+    UNORDERED = "unordered"
+
+
+class Strategy(enum.Enum):
+    """Layouts of a materializer's history (FLIP-544, "Public Interfaces")."""
+
+    LEGACY = "legacy"
+    VALUE = "value"
+    MAP = "map"
+    ADAPTIVE = "adaptive"
+
+
+class Emit(enum.Enum):
+    """What a materializer sends on: each change, or one per key and micro-batch."""
+
+    EVERY_CHANGE = "every_change"
+    NET_CHANGE = "net_change"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where records come from."""
+
+    name: str
+    record: type[msgspec.Struct]
+    event_time: str
+    order_by: tuple[str, ...]
+    row_kind: str | None
+    out_of_orderness: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncWait:
+    """One call to the outside for each record."""
+
+    name: str
+    function: AsyncFunction[Any, Any]
+    mode: OutputMode
+    capacity: int
+    timeout: timedelta
+    retry: AsyncRetryStrategy
+
+
+@dataclass(frozen=True, slots=True)
+class SideOutput:
+    """A second output of a process function, bound to an append-only sink."""
+
+    name: str
+    record: type[msgspec.Struct]
+    sink: str
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A keyed process function."""
+
+    name: str
+    key: str
+    function: KeyedProcessFunction[Any, Any]
+    side_outputs: tuple[SideOutput, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UpsertMaterialize:
+    """A sink upsert materializer (FLIP-544)."""
+
+    name: str
+    primary_key: tuple[str, ...]
+    upsert_key: tuple[str, ...] | None
+    strategy: Strategy
+    emit: Emit
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """Where the main output goes."""
+
+    name: str
+
+
+Operator = Source | AsyncWait | Process | UpsertMaterialize | Sink
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A job's operators, built by chaining; every call returns a new pipeline.
+
+    Names are identifiers (lower case, digits, underscores, at most 63) and unique within the
+    pipeline, else `ValueError`. An operator's name is stored with its state: renaming it starts
+    with empty state.
+    """
+
+    name: str
+    operators: tuple[Operator, ...] = ()
+    _key: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a name that could not be a folder or a table."""
+        _check_name(self.name)
+
+    def source(
+        self,
+        name: str,
+        record: type[msgspec.Struct],
+        /,
+        *,
+        event_time: str,
+        order_by: tuple[str, ...] = (),
+        row_kind: str | None = None,
+        out_of_orderness: timedelta = timedelta(0),
+    ) -> Pipeline:
+        """Read `record`s from the source `name`.
+
+        `event_time` is the field with the record's time (`Timestamp`). Arrival order is the
+        source's own (file, row); `order_by` sorts the rows of one file instead. `row_kind` is the
+        column with `+I`, `-U`, `+U` or `-D`; without one every row is an insert. The watermark
+        stays `out_of_orderness` behind the latest event time.
+        """
+        for column in (event_time, *order_by):
+            _check_field(record, column)
+        return self._add(Source(name, record, event_time, order_by, row_kind, out_of_orderness))
+
+    def async_wait(
+        self,
+        name: str,
+        function: AsyncFunction[Any, Any],
+        /,
+        *,
+        mode: OutputMode = OutputMode.UNORDERED,
+        capacity: int = 100,
+        timeout: timedelta,
+        retry: AsyncRetryStrategy | None = None,
+    ) -> Pipeline:
+        """Call `function` for each record, up to `capacity` calls at once a task.
+
+        `timeout` covers all attempts of one record. `mode` tells how results leave the queue;
+        what operators downstream see is arrival order in both modes.
+        """
+        if capacity < 1:
+            msg = f"capacity of '{name}' must be at least 1, not {capacity}"
+            raise ValueError(msg)
+        return self._add(AsyncWait(name, function, mode, capacity, timeout, retry or NoRetry()))
+
+    def key_by(self, field_name: str, /) -> Pipeline:
+        """Key the stream by a field; a record whose key is null goes to quarantine."""
+        _check_field(self.record_type(), field_name)
+        return replace(self, _key=field_name)
+
+    def process(self, name: str, function: KeyedProcessFunction[Any, Any], /) -> Pipeline:
+        """Run a keyed process function; needs `key_by` before it."""
+        if self._key is None:
+            msg = f"process '{name}' needs a key: call key_by() before it"
+            raise ValueError(msg)
+        return replace(self._add(Process(name, self._key, function)), _key=None)
+
+    def side_output(self, name: str, record: type[msgspec.Struct], /, *, sink: str) -> Pipeline:
+        """Send what the last process function outputs as `name` to the append-only sink `sink`."""
+        last = self.operators[-1] if self.operators else None
+        if not isinstance(last, Process):
+            msg = f"side output '{name}' must follow process()"
+            raise TypeError(msg)
+        _check_name(name)
+        sided = replace(last, side_outputs=(*last.side_outputs, SideOutput(name, record, sink)))
+        return replace(self, operators=(*self.operators[:-1], sided))
+
+    def upsert_materialize(
+        self,
+        name: str,
+        /,
+        *,
+        primary_key: tuple[str, ...],
+        upsert_key: tuple[str, ...] | None = None,
+        strategy: Strategy = Strategy.LEGACY,
+        emit: Emit = Emit.NET_CHANGE,
+    ) -> Pipeline:
+        """Reconcile a changelog whose rows may come out of order, by primary key (FLIP-544)."""
+        for column in (*primary_key, *(upsert_key or ())):
+            _check_field(self.record_type(), column)
+        return self._add(UpsertMaterialize(name, primary_key, upsert_key, strategy, emit))
+
+    def sink(self, name: str, /) -> Pipeline:
+        """End the pipeline in the sink `name`."""
+        return self._add(Sink(name))
+
+    def record_type(self) -> type[msgspec.Struct]:
+        """The type of the records that leave the last operator.
+
+        Raises `ValueError` where there is no operator yet.
+        """
+        for operator in reversed(self.operators):
+            if isinstance(operator, Source):
+                return operator.record
+            if isinstance(operator, AsyncWait | Process):
+                return output_type(operator.function)
+        msg = f"pipeline '{self.name}' has no source yet"
+        raise ValueError(msg)
+
+    def _add(self, operator: Operator) -> Pipeline:
+        _check_name(operator.name)
+        if isinstance(operator, Source) is bool(self.operators):
+            msg = f"pipeline '{self.name}' must start with one source, and have no other"
+            raise ValueError(msg)
+        if any(operator.name == other.name for other in self.operators):
+            msg = f"pipeline '{self.name}' has two operators named '{operator.name}'"
+            raise ValueError(msg)
+        return replace(self, operators=(*self.operators, operator))
+
+
+
+def output_type(function: AsyncFunction[Any, Any] | KeyedProcessFunction[Any, Any]) -> type[msgspec.Struct]:
+    """The `Out` in `AsyncFunction[In, Out]` or `KeyedProcessFunction[In, Out]`.
+
+    Raises `TypeError` when the class was derived without naming its types.
+    """
+    for cls in type(function).__mro__:
+        for base in getattr(cls, "__orig_bases__", ()):
+            if get_origin(base) in {AsyncFunction, KeyedProcessFunction}:
+                out = get_args(base)[1]
+                if isinstance(out, type):
+                    return out
+    msg = f"{type(function).__name__} must name its types, as in KeyedProcessFunction[Leg, Delay]"
+    raise TypeError(msg)
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        msg = f"'{name}' is not a valid name: lower-case letters, digits and underscores, at most 63"
+        raise ValueError(msg)
+
+
+def _check_field(record: type[msgspec.Struct], name: str) -> None:
+    if name not in record.__struct_fields__:
+        known = ", ".join(record.__struct_fields__)
+        msg = f"{record.__name__} has no field '{name}'; it has {known}"
+        raise ValueError(msg)

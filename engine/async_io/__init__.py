@@ -1,0 +1,5 @@
+"""Calls to the outside world for each record (Flink Async I/O, FLIP-232)."""
+
+from engine.async_io.async_wait import AsyncWaitOperator
+
+__all__ = ["AsyncWaitOperator"]

@@ -1,0 +1,32 @@
+"""State in Delta tables: the commit protocol, restore, compaction. Imports are cheap; Delta is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from engine.checkpoint.compaction import compact
+    from engine.checkpoint.restore import restore, restore_in, savepoint
+    from engine.checkpoint.vacuum import vacuum
+    from engine.checkpoint.verify import Finding, verify
+
+_HOMES = {
+    "Finding": "verify",
+    "compact": "compaction",
+    "restore": "restore",
+    "restore_in": "restore",
+    "savepoint": "restore",
+    "vacuum": "vacuum",
+    "verify": "verify",
+}
+
+__all__ = ["Finding", "compact", "restore", "restore_in", "savepoint", "vacuum", "verify"]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module exports
+    if name not in _HOMES:
+        msg = f"module 'engine.checkpoint' has no attribute '{name}'"
+        raise AttributeError(msg)
+    import importlib  # noqa: PLC0415 - only when something is asked for
+
+    return getattr(importlib.import_module(f"engine.checkpoint.{_HOMES[name]}"), name)

@@ -1,0 +1,193 @@
+"""Reading and appending the `checkpoints` table, the only source of truth."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from deltalake import write_deltalake
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+
+from engine import clock
+from engine.checkpoint._delta import ONE_ATTEMPT, create_table, open_table, read
+from engine.checkpoint.checkpoint import Checkpoint, Kind, Lease
+from engine.checkpoint.tables import CHECKPOINTS, CHECKPOINTS_SCHEMA, FORMAT_VERSION
+from engine.errors import ConfigError, EngineBug, FencedError
+
+_JSON = ("offsets", "versions", "outputs", "local_copies", "metrics")
+_TIMES = ("interval_start", "interval_end", "watermark", "committed_at", "lease_expires_at")
+
+
+class CheckpointLog:
+    """The `checkpoints` table of one job, as of the version last read.
+
+    Appending is a compare-and-set: it succeeds only if nobody appended since `refresh`.
+    """
+
+    def __init__(self, job_folder: str | Path, storage_options: dict[str, str] | None = None) -> None:
+        """Open the table in `job_folder`. `exists` tells whether there is one."""
+        self._uri = f"{job_folder}/{CHECKPOINTS}"
+        self._storage_options = storage_options
+        self._version = -1
+        self.checkpoints: list[Checkpoint] = []
+        self.lease: Lease | None = None
+        self.refresh()
+
+    @property
+    def exists(self) -> bool:
+        """Whether the job has ever been initialised."""
+        return self._version >= 0
+
+    @property
+    def last(self) -> Checkpoint | None:
+        """The last committed checkpoint."""
+        return self.checkpoints[-1] if self.checkpoints else None
+
+    def refresh(self) -> None:
+        """Read the table's latest version."""
+        try:
+            table = open_table(self._uri, storage=self._storage_options)
+        except TableNotFoundError:
+            return
+        if table.version() == self._version:
+            return
+        rows = read(table, CHECKPOINTS_SCHEMA).to_pylist()
+        decoded = [_decode(row) for row in rows if row["kind"] != Kind.LEASE.value]
+        self.checkpoints = sorted(decoded, key=lambda checkpoint: checkpoint.checkpoint_id)
+        self.lease = _last_lease(rows)
+        self._version = table.version()
+
+    def get(self, checkpoint_id: int) -> Checkpoint:
+        """The checkpoint with this id.
+
+        Raises `ConfigError` when there is none.
+        """
+        for checkpoint in self.checkpoints:
+            if checkpoint.checkpoint_id == checkpoint_id:
+                return checkpoint
+        ids = [checkpoint.checkpoint_id for checkpoint in self.checkpoints]
+        known = f"{ids[0]} to {ids[-1]}" if ids else "none yet"
+        msg = f"there is no checkpoint {checkpoint_id} (known: {known}); see 'headrace checkpoints'"
+        raise ConfigError(msg)
+
+    def savepoint(self, name: str) -> Checkpoint:
+        """The latest savepoint of this name.
+
+        Raises `ConfigError` when there is none.
+        """
+        found = [c for c in self.checkpoints if c.kind is Kind.SAVEPOINT and c.name == name]
+        if not found:
+            msg = f"there is no savepoint '{name}'; see 'headrace checkpoints'"
+            raise ConfigError(msg)
+        return found[-1]
+
+    def create(self) -> None:
+        """Make the table if nobody has."""
+        create_table(self._uri, CHECKPOINTS_SCHEMA, storage=self._storage_options)
+        self.refresh()
+
+    def append(self, checkpoint: Checkpoint, lease: Lease | None) -> None:
+        """Commit `checkpoint`, renewing `lease` in the same row.
+
+        Raises `FencedError` when somebody else appended since the last refresh.
+        """
+        row = msgspec.to_builtins(checkpoint)
+        if lease is not None:
+            row |= {"lease_expires_at": lease.expires_at, "holder": lease.holder}
+        self._append(row, f"checkpoint {checkpoint.checkpoint_id}")
+        self.checkpoints.append(checkpoint)
+        if lease is not None:
+            self.lease = lease
+
+    def claim(self, lease: Lease) -> None:
+        """Append a lease row; an expiry in the past gives the job up.
+
+        Raises `FencedError` when somebody else appended since the last refresh.
+        """
+        row: dict[str, Any] = {
+            "kind": Kind.LEASE.value,
+            "run_id": lease.run_id,
+            "attempt_id": lease.attempt_id,
+            "committed_at": lease.claimed_at,
+            "lease_expires_at": lease.expires_at,
+            "holder": lease.holder,
+            "format_version": FORMAT_VERSION,
+        }
+        self._append(row, "its lease")
+        self.lease = lease
+
+    def _append(self, row: dict[str, Any], what: str) -> None:
+        expected = self._version + 1
+        row = {**row, "log_version": expected}
+        table = open_table(self._uri, version=self._version, storage=self._storage_options)
+        try:
+            write_deltalake(table, _encode(row), mode="append", commit_properties=ONE_ATTEMPT)
+        except CommitFailedError as error:
+            raise self._fenced(what) from error
+        if table.version() != expected:
+            msg = f"{what} landed at version {table.version()} of {self._uri}, not {expected}"
+            raise EngineBug(msg)
+        self._version = expected
+
+    def _fenced(self, what: str) -> FencedError:
+        self.refresh()
+        holder = self.lease
+        who = (
+            f"run {holder.run_id}, attempt {holder.attempt_id} ({holder.holder})"
+            if holder
+            else "another writer"
+        )
+        return FencedError(
+            f"lost the job before {what} was committed: {who} wrote to {self._uri} meanwhile. "
+            "Nothing was committed; let that run finish, then run again."
+        )
+
+
+def _encode(row: dict[str, Any]) -> pa.Table:
+    columns = {}
+    for column in CHECKPOINTS_SCHEMA:
+        value = row.get(column.name)
+        if value is not None and column.name in _JSON:
+            value = msgspec.json.encode(value).decode()
+        if value is not None and column.name in _TIMES:
+            value = datetime.fromtimestamp(value / 1000, UTC)
+        columns[column.name] = pa.array([value], column.type)
+    return pa.table(columns, schema=CHECKPOINTS_SCHEMA)
+
+
+def _decode(row: dict[str, Any]) -> Checkpoint:
+    fields = {name: value for name, value in row.items() if value is not None}
+    for name in _JSON:
+        if name in fields:
+            fields[name] = msgspec.json.decode(fields[name])
+    for name in _TIMES:
+        if name in fields:
+            fields[name] = _milliseconds(fields[name])
+    return msgspec.convert(fields, Checkpoint)
+
+
+def _last_lease(rows: list[dict[str, Any]]) -> Lease | None:
+    claims = [row for row in rows if row["lease_expires_at"] is not None]
+    if not claims:
+        return None
+    row = max(claims, key=lambda row: row["log_version"])
+    return Lease(
+        row["run_id"],
+        row["attempt_id"],
+        row["holder"],
+        _milliseconds(row["lease_expires_at"]),
+        _milliseconds(row["committed_at"]),
+    )
+
+
+def _milliseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1000)
+
+
+def lease_until(run_id: str, attempt_id: str, holder: str, seconds: float) -> Lease:
+    """A lease that starts now."""
+    now = clock.now()
+    return Lease(run_id, attempt_id, holder, now + round(seconds * 1000), now)

@@ -1,0 +1,82 @@
+"""A checkpoint: what one row of `checkpoints` says, and what kinds there are."""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+
+
+class Kind(enum.Enum):
+    """Why a row of `checkpoints` exists. A lease row is a claim on the job, not a checkpoint."""
+
+    INITIAL = "initial"
+    BATCH = "batch"
+    COMPACTION = "compaction"
+    RESTORE = "restore"
+    SAVEPOINT = "savepoint"
+    LEASE = "lease"
+
+
+class OutputFile(msgspec.Struct, frozen=True):
+    """A staged file that belongs to a sink: path relative to the job's folder, rows, bytes."""
+
+    path: str
+    rows: int
+    size: int
+
+
+class Bucket(msgspec.Struct, frozen=True):
+    """Where the watermark generator stands: the next ordinal, and the open bucket's latest time."""
+
+    next_ordinal: int = 0
+    open_max: int | None = None
+    closed_max: int | None = None
+
+
+class SourceOffset(msgspec.Struct, frozen=True):
+    """How far a source was read: the last file taken in, in the source's order, and the bucket."""
+
+    last_file: str | None = None
+    bucket: Bucket = Bucket()
+    files_behind: int = 0
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One committed checkpoint. Times are milliseconds since the epoch.
+
+    `versions` names the Delta version of every state table. `outputs` names, per sink, the staged
+    files to publish. `local_copies` names, per operator and key-group range, the local copy that
+    this checkpoint's tasks left behind. `note` says who and why (restores, savepoints).
+    """
+
+    checkpoint_id: int
+    kind: Kind
+    run_id: str
+    attempt_id: str
+    max_parallelism: int
+    versions: dict[str, int]
+    committed_at: int
+    parent_id: int | None = None
+    name: str | None = None
+    interval_start: int | None = None
+    interval_end: int | None = None
+    watermark: int | None = None
+    offsets: dict[str, SourceOffset] = {}
+    outputs: dict[str, list[OutputFile]] = {}
+    local_copies: dict[str, dict[str, str]] = {}
+    metrics: dict[str, Any] = {}
+    note: str | None = None
+    restored_from: int | None = None
+    format_version: int = 1
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A claim on a job, renewed by its holder until `expires_at` (ms)."""
+
+    run_id: str
+    attempt_id: str
+    holder: str
+    expires_at: int
+    claimed_at: int

@@ -1,0 +1,193 @@
+"""Opening a job for writing: claim it, undo what never committed, publish what is not published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from engine import clock, faults
+from engine.checkpoint._log import CheckpointLog
+from engine.checkpoint.checkpoint import Checkpoint, Kind
+from engine.checkpoint.files import StagedFile
+from engine.checkpoint.job_tables import JobTables, Versions
+from engine.checkpoint.lease import JobLease
+from engine.checkpoint.publish import Publisher, SparkMerge
+from engine.checkpoint.tables import FORMAT_VERSION
+from engine.config import JobConfig
+from engine.errors import ConfigError
+from engine.plan import plan_of, sink_schemas
+
+Notify = Callable[[str, str], None]
+"""Told what happens: a kind of event and a sentence."""
+
+
+def _silent(kind: str, message: str) -> None:
+    del kind, message
+
+
+class OpenJob:
+    """A claimed and fenced job. `last` is the checkpoint to build on, `versions` the tables' versions."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        log: CheckpointLog,
+        lease: JobLease,
+        tables: JobTables,
+        publisher: Publisher,
+        notify: Notify = _silent,
+    ) -> None:
+        """Use `open_job`."""
+        self.config, self.tables, self.lease = config, tables, lease
+        self._log = log
+        self._publisher = publisher
+        self._notify = notify
+        self.versions: Versions = {}
+
+    @property
+    def last(self) -> Checkpoint:
+        """The last committed checkpoint."""
+        last = self._log.last
+        assert last is not None  # noqa: S101 - open_job has made the initial one
+        return last
+
+    @property
+    def log(self) -> CheckpointLog:
+        """All checkpoints."""
+        return self._log
+
+    @property
+    def next_id(self) -> int:
+        """The id that the next checkpoint gets. Ids only ever grow."""
+        return self.last.checkpoint_id + 1
+
+    def commit(
+        self,
+        kind: Kind,
+        *,
+        files: Mapping[str, Sequence[StagedFile]] | None = None,
+        versions: Versions | None = None,
+        **fields: Any,  # noqa: ANN401 - fields of Checkpoint
+    ) -> Checkpoint:
+        """Prepare, commit and publish a checkpoint on top of `last`.
+
+        `files` are added to their tables; `versions` says that the tables were already brought
+        there. Other `fields` are as in `Checkpoint`; offsets, watermark, interval and local copies
+        are the parent's unless given. Raises `FencedError` when the job was lost, `StorageError`
+        when a sink refuses (the checkpoint is committed then, and published by the next run).
+        """
+        self.lease.check()
+        prepared = versions if versions is not None else self.tables.prepare(files or {}, self.versions)
+        parent = self.last
+        inherited = {
+            name: getattr(parent, name)
+            for name in ("offsets", "watermark", "local_copies", "interval_start", "interval_end")
+        }
+        checkpoint = Checkpoint(
+            checkpoint_id=self.next_id,
+            parent_id=parent.checkpoint_id,
+            kind=kind,
+            run_id=self.lease.run_id,
+            attempt_id=self.lease.attempt_id,
+            max_parallelism=parent.max_parallelism,
+            versions=prepared,
+            committed_at=clock.now(),
+            format_version=FORMAT_VERSION,
+            **{**inherited, **fields},
+        )
+        faults.reached("commit.before")
+        self.lease.append(checkpoint)
+        faults.reached("commit.after")
+        self.versions = prepared
+        self.publish()
+        faults.reached("publish.after")
+        return checkpoint
+
+    def publish(self) -> int:
+        """Publish the last checkpoint if it is not published; return how many sinks were written."""
+        lineage = {checkpoint.checkpoint_id: checkpoint for checkpoint in self._log.checkpoints}
+        return self._publisher.publish(self.last, lineage)
+
+    def fence(self) -> None:
+        """Undo what no checkpoint names, and publish the last checkpoint."""
+        committed = self.last.versions
+        self.versions = self.tables.fence(committed)
+        undone = sorted(name for name, version in self.versions.items() if version != committed[name])
+        if undone:
+            self._notify("fenced", f"undid what an earlier attempt left in {', '.join(undone)}")
+        published = self.publish()
+        if published:
+            self._notify("published", f"published checkpoint {self.last.checkpoint_id} to {published} sink(s)")
+
+
+@contextmanager
+def open_job(
+    config: JobConfig,
+    run_id: str,
+    *,
+    create: bool = False,
+    force: bool = False,
+    spark_merge: SparkMerge | None = None,
+    notify: Notify = _silent,
+) -> Iterator[OpenJob]:
+    """Claim a job, fence it, and hold it for the length of the block.
+
+    `create` makes a job's tables and its initial checkpoint the first time. Raises `FencedError`
+    when another run holds the job, `ConfigError` when it was never run (without `create`), when the
+    number of key groups differs from the stored one, or when the format is newer than this program.
+    """
+    attempt_id = clock.unique_id()
+    storage = config.storage_options
+    log = CheckpointLog(config.job_folder, storage)
+    if not log.exists:
+        if not create:
+            msg = f"job '{config.job}' has no checkpoints in {config.job_folder}: run it first"
+            raise ConfigError(msg)
+        log.create()
+    lease = JobLease(log, run_id, attempt_id, config.run.lease.total_seconds())
+    tables = JobTables(config.job_folder, run_id, attempt_id, storage=storage)
+    plan = plan_of(config.pipeline)
+    publisher = Publisher(config, sink_schemas(plan), spark_merge)
+    with lease.claimed(force=force):
+        if log.last is None:
+            lease.append(_initial(config, run_id, attempt_id, tables.create()))
+        publisher.create_sinks()
+        job = OpenJob(config, log, lease, tables, publisher, notify)
+        _check_fits(config, job.last)
+        job.fence()
+        yield job
+
+
+def _initial(config: JobConfig, run_id: str, attempt_id: str, versions: Versions) -> Checkpoint:
+    return Checkpoint(
+        checkpoint_id=0,
+        kind=Kind.INITIAL,
+        run_id=run_id,
+        attempt_id=attempt_id,
+        max_parallelism=config.max_parallelism,
+        versions=versions,
+        committed_at=clock.now(),
+        format_version=FORMAT_VERSION,
+    )
+
+
+def _check_fits(config: JobConfig, last: Checkpoint) -> None:
+    if last.max_parallelism != config.max_parallelism:
+        msg = (
+            f"{config.where('max_parallelism')}: the state has {last.max_parallelism} key groups, not "
+            f"{config.max_parallelism}. The number is fixed with the first run: set it back."
+        )
+        raise ConfigError(msg)
+    if last.format_version > FORMAT_VERSION:
+        msg = (
+            f"the state was written in format {last.format_version}; this program knows up to "
+            f"{FORMAT_VERSION}. Update Headrace."
+        )
+        raise ConfigError(msg)
+
+
+def metrics_of(counted: Mapping[str, int], durations: Mapping[str, float]) -> dict[str, Any]:
+    """The metrics of a checkpoint: counts, and seconds by phase, rounded to milliseconds."""
+    return {**dict(sorted(counted.items())), "seconds": {k: round(v, 3) for k, v in durations.items()}}
+

@@ -1,0 +1,49 @@
+"""Going back: restore to a checkpoint, and savepoints, which retention spares."""
+
+from __future__ import annotations
+
+from engine import faults
+from engine.checkpoint.checkpoint import Checkpoint, Kind
+from engine.checkpoint.open_job import OpenJob, open_job
+from engine.config import JobConfig, check_name
+
+
+def restore(config: JobConfig, target: int | str, why: str, run_id: str) -> Checkpoint:
+    """Make a checkpoint, by id or savepoint name, the one that the next run continues from.
+
+    State tables and sinks go back by Delta RESTORE, which moves no data; nothing is deleted. The
+    restore is a checkpoint of its own, so it can be undone by restoring the one before it. Raises
+    `ConfigError` for an unknown target and `FencedError` while a run holds the job.
+    """
+    with open_job(config, run_id) as job:
+        found = job.log.savepoint(target) if isinstance(target, str) else job.log.get(target)
+        return restore_in(job, found.checkpoint_id, why)
+
+
+def restore_in(job: OpenJob, target_id: int, why: str) -> Checkpoint:
+    """Restore within a job that is open already."""
+    target = job.log.get(target_id)
+    changed = {name: version for name, version in target.versions.items() if job.last.versions[name] != version}
+    versions = {**job.versions, **job.tables.restore(changed, job.versions)}
+    faults.reached("restore.prepared")
+    return job.commit(
+        Kind.RESTORE,
+        versions=versions,
+        restored_from=target_id,
+        offsets=target.offsets,
+        watermark=target.watermark,
+        local_copies=target.local_copies,
+        interval_start=target.interval_start,
+        interval_end=target.interval_end,
+        note=why,
+    )
+
+
+def savepoint(config: JobConfig, name: str, why: str, run_id: str) -> Checkpoint:
+    """Give the job's present state a name; retention spares it, and `restore` takes the name.
+
+    Raises `ConfigError` for a name that is no identifier.
+    """
+    check_name(name)
+    with open_job(config, run_id) as job:
+        return job.commit(Kind.SAVEPOINT, versions=job.versions, name=name, note=why)

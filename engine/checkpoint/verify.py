@@ -1,0 +1,98 @@
+"""Checks of what a job has committed, for the `verify` step after each run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import msgspec
+from deltalake.exceptions import TableNotFoundError
+
+from engine.checkpoint._delta import latest_version, open_table, read
+from engine.checkpoint._log import CheckpointLog
+from engine.checkpoint.checkpoint import Checkpoint, Kind
+from engine.checkpoint.tables import STATE_TABLES
+from engine.config import JobConfig
+from engine.plan import plan_of, sink_schemas
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """The outcome of one check: what was looked at, whether it holds, and the details."""
+
+    check: str
+    ok: bool
+    detail: str
+
+
+def verify(config: JobConfig) -> list[Finding]:
+    """Check the last checkpoint against the tables and sinks; changes nothing, needs no lease."""
+    log = CheckpointLog(config.job_folder, config.storage_options)
+    last = log.last
+    if last is None:
+        return [Finding("checkpoints", False, f"job '{config.job}' was never run")]  # noqa: FBT003
+    return [
+        _ids_grow(log.checkpoints),
+        _versions_follow(log.checkpoints),
+        *_tables(config, last),
+        *_sinks(config, last),
+    ]
+
+
+def _ids_grow(checkpoints: list[Checkpoint]) -> Finding:
+    ids = [checkpoint.checkpoint_id for checkpoint in checkpoints]
+    wrong = [second for first, second in zip(ids, ids[1:], strict=False) if second != first + 1]
+    detail = f"{len(ids)} checkpoints, {ids[0]} to {ids[-1]}" if not wrong else f"gap or repeat before {wrong}"
+    return Finding("checkpoint ids grow by one", not wrong, detail)
+
+
+def _versions_follow(checkpoints: list[Checkpoint]) -> Finding:
+    wrong = [
+        f"{name} at checkpoint {second.checkpoint_id}"
+        for first, second in zip(checkpoints, checkpoints[1:], strict=False)
+        for name in STATE_TABLES
+        if second.versions[name] < first.versions[name]
+    ]
+    return Finding("table versions never go back", not wrong, ", ".join(wrong) or "all tables")
+
+
+def _tables(config: JobConfig, last: Checkpoint) -> Iterator[Finding]:
+    for name in STATE_TABLES:
+        uri = f"{config.job_folder}/{name}"
+        committed = last.versions[name]
+        try:
+            latest = latest_version(uri, storage=config.storage_options)
+            table = open_table(uri, version=committed, storage=config.storage_options)
+            files = table.file_uris()
+        except TableNotFoundError as error:
+            yield Finding(f"table {name}", False, str(error))  # noqa: FBT003
+            continue
+        lost = [file for file in files if "://" not in file and not Path(file).exists()]
+        ahead = f"; {latest - committed} uncommitted version(s), which the next run undoes" if latest > committed else ""
+        detail = f"version {committed}, {len(files)} files{ahead}" if not lost else f"files are gone: {lost[:3]}"
+        yield Finding(f"table {name}", not lost and latest >= committed, detail)
+
+
+def _sinks(config: JobConfig, last: Checkpoint) -> Iterator[Finding]:
+    for name, (_, keys) in sink_schemas(plan_of(config.pipeline)).items():
+        uri = config.sinks[name].path
+        table = open_table(uri, storage=config.storage_options)
+        published = table.transaction_version(f"{config.job}/{name}")
+        due = bool(last.outputs.get(name)) or last.kind is Kind.RESTORE
+        behind = due and (published or -1) < last.checkpoint_id
+        detail = f"published up to checkpoint {published}" if published is not None else "nothing published yet"
+        yield Finding(f"sink {name} is published", not behind, detail)
+        if keys:
+            yield _unique(name, uri, keys, config)
+
+
+def _unique(name: str, uri: str, keys: tuple[str, ...], config: JobConfig) -> Finding:
+    table = open_table(uri, storage=config.storage_options)
+    schema = sink_schemas(plan_of(config.pipeline))[name][0]
+    rows = read(table, schema, columns=keys)
+    listed = ", ".join(f'"{key}"' for key in keys)
+    with duckdb.connect(":memory:") as connection:
+        connection.register("rows", rows)
+        (distinct,) = connection.execute(f"SELECT count(*) FROM (SELECT DISTINCT {listed} FROM rows)").fetchone() or (0,)  # noqa: S608
+    detail = f"{rows.num_rows:,} rows, {distinct:,} keys"
+    return Finding(f"sink {name} has one row a key", distinct == rows.num_rows, detail)

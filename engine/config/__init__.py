@@ -1,0 +1,56 @@
+"""Job and cluster configuration: one schema for the command, the engine and the DAG files.
+
+Everything here imports fast and knows neither Spark nor Delta nor Airflow.
+"""
+
+from engine.config._cluster import ClusterConfig, ClusterFile
+from engine.config._durations import format_duration, parse_duration
+from engine.config._job import (
+    AsyncIoConfig,
+    CompactionConfig,
+    JobConfig,
+    JobFile,
+    PublishConfig,
+    RetentionConfig,
+    RunConfig,
+    ScheduleConfig,
+    ServiceConfig,
+    SinkConfig,
+    SourceConfig,
+    StateConfig,
+    WatermarkConfig,
+)
+from engine.config._load import home_folder, list_clusters, list_jobs, load_cluster, load_job
+from engine.config._names import check_name
+from engine.config._pipeline import check_bindings, load_pipeline
+from engine.config._schema import cluster_schema, job_schema
+
+__all__ = [
+    "AsyncIoConfig",
+    "ClusterConfig",
+    "ClusterFile",
+    "CompactionConfig",
+    "JobConfig",
+    "JobFile",
+    "PublishConfig",
+    "RetentionConfig",
+    "RunConfig",
+    "ScheduleConfig",
+    "ServiceConfig",
+    "SinkConfig",
+    "SourceConfig",
+    "StateConfig",
+    "WatermarkConfig",
+    "check_bindings",
+    "check_name",
+    "cluster_schema",
+    "format_duration",
+    "home_folder",
+    "job_schema",
+    "list_clusters",
+    "list_jobs",
+    "load_cluster",
+    "load_job",
+    "load_pipeline",
+    "parse_duration",
+]

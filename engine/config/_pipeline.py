@@ -1,0 +1,116 @@
+"""From the name of a pipeline to the pipeline, and whether a job binds all that it needs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from engine.config._job import JobConfig
+from engine.config._names import did_you_mean
+from engine.errors import ConfigError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from engine.api import Pipeline
+
+Problem = tuple[str, str]
+
+
+def load_pipeline(config: JobConfig) -> Pipeline:
+    """Import the job's pipeline and check that the job binds its sources, sinks and operators.
+
+    The job's home folder is importable. Raises `ConfigError` when the module cannot be imported,
+    has no such variable, the variable is no `Pipeline`, or a binding is missing or left over.
+    """
+    from engine.api import Pipeline
+
+    module_name, _, variable = config.pipeline.partition(":")
+    found = _variable(config, _module(config, module_name), variable)
+    if not isinstance(found, Pipeline):
+        msg = f"{config.where('pipeline')}: '{config.pipeline}' is a {type(found).__name__}, not a Pipeline"
+        raise ConfigError(msg)
+    check_bindings(config, found)
+    return found
+
+
+def check_bindings(config: JobConfig, pipeline: Pipeline) -> None:
+    """Raise `ConfigError` that lists every name that only one of job and pipeline knows."""
+    problems = [f"{config.where(key)}: {text}" for key, text in _problems(config, pipeline)]
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _module(config: JobConfig, name: str) -> ModuleType:
+    import importlib
+
+    if str(config.home) not in sys.path:
+        sys.path.insert(0, str(config.home))
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        # User code runs here, so anything may come out; the reader needs their place, not ours.
+        msg = f"{config.where('pipeline')}: module '{name}' cannot be imported: {_reason(name, error)}"
+        raise ConfigError(msg) from error
+
+
+def _reason(name: str, error: Exception) -> str:
+    import traceback
+
+    if isinstance(error, ModuleNotFoundError) and error.name and name.startswith(error.name):
+        return f"there is no module '{error.name}' in the job's home folder or the environment"
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, SyntaxError) or not frames:
+        return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error} ({frames[-1].filename}:{frames[-1].lineno})"
+
+
+def _variable(config: JobConfig, module: ModuleType, name: str) -> Any:
+    if not hasattr(module, name):
+        public = [known for known in vars(module) if not known.startswith("_")]
+        hint = did_you_mean(name, public)
+        msg = f"{config.where('pipeline')}: {module.__name__} has no variable '{name}'{hint}"
+        raise ConfigError(msg)
+    return getattr(module, name)
+
+
+def _problems(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
+    from engine.api import AsyncWait, Process, Sink, Source
+
+    operators = pipeline.operators
+    sides = [s for operator in operators if isinstance(operator, Process) for s in operator.side_outputs]
+    mains = [operator.name for operator in operators if isinstance(operator, Sink)]
+    sources = [operator.name for operator in operators if isinstance(operator, Source)]
+    sinks = [*mains, *(side.sink for side in sides)]
+    yield from _differences("sources", "source", sources, config.sources)
+    yield from _differences("sinks", "sink", sinks, config.sinks)
+    waits = [operator.name for operator in operators if isinstance(operator, AsyncWait)]
+    for name in config.async_io.keys() - set(waits):
+        yield f"async_io.{name}", _left_over("async operator", name, waits)
+    yield from _modes(config, pipeline, mains, [side.sink for side in sides])
+
+
+def _differences(key: str, what: str, wanted: list[str], bound: Iterable[str]) -> Iterator[Problem]:
+    for name in wanted:
+        if name not in bound:
+            yield f"{key}.{name}", f"the pipeline's {what} '{name}' is not bound: add it under {key}"
+    for name in bound:
+        if name not in wanted:
+            yield f"{key}.{name}", _left_over(what, name, wanted)
+
+
+def _left_over(what: str, name: str, known: list[str]) -> str:
+    listed = ", ".join(known) or "none"
+    return f"the pipeline has no {what} '{name}'{did_you_mean(name, known)} (it has: {listed})"
+
+
+def _modes(config: JobConfig, pipeline: Pipeline, mains: list[str], sides: list[str]) -> Iterator[Problem]:
+    from engine.api import UpsertMaterialize
+
+    keyed = any(isinstance(operator, UpsertMaterialize) for operator in pipeline.operators)
+    for name, sink in config.sinks.items():
+        if sink.mode == "merge" and name in sides:
+            yield f"sinks.{name}.mode", "a side output can only be appended: write mode: append"
+        if sink.mode == "merge" and name in mains and not keyed:
+            yield f"sinks.{name}.mode", "merge needs a primary key: add upsert_materialize() before the sink"

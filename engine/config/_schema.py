@@ -1,0 +1,77 @@
+"""JSON schemas of the configuration files, for editors that complete and check YAML."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine.config import _cluster, _job
+from engine.config._durations import PATTERN, RULE
+
+_REFERENCE = {"type": "string", "pattern": r"\$\{[^}]+\}"}
+_TITLES = {"JobFile": "Headrace job", "ClusterFile": "Headrace cluster profile"}
+
+
+def job_schema() -> dict[str, Any]:
+    """The JSON schema of `conf/jobs/*.yaml`, with the fields' own documentation."""
+    return _schema(_job.JobFile)
+
+
+def cluster_schema() -> dict[str, Any]:
+    """The JSON schema of `conf/clusters/*.yaml`."""
+    return _schema(_cluster.ClusterFile)
+
+
+def _schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    (root,), definitions = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
+    documentation = _field_documentation()
+    for name, definition in definitions.items():
+        for field, schema in definition.get("properties", {}).items():
+            definition["properties"][field] = _described(schema, documentation.get((name, field)))
+    title = {"title": _TITLES[kind.__name__]}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **title, **root, "$defs": definitions}
+
+
+def _described(schema: dict[str, Any], text: str | None) -> dict[str, Any]:
+    changed = _durations(schema)
+    if changed.get("type") in {"integer", "boolean"} or "enum" in changed:
+        # A value may also come from the environment: ${CORES:-2}.
+        default = {"default": changed.pop("default")} if "default" in changed else {}
+        changed = {"anyOf": [changed, _REFERENCE], **default}
+    return {**changed, "description": text} if text else changed
+
+
+def _durations(schema: Any) -> Any:
+    """Replace msgspec's ISO 8601 durations by ours, at any depth."""
+    if isinstance(schema, list):
+        return [_durations(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if schema.get("format") == "duration":
+        ours = {"anyOf": [{"type": "string", "pattern": PATTERN}, {"type": "integer"}, _REFERENCE]}
+        return {**ours, "title": RULE}
+    return {key: _durations(part) for key, part in schema.items()}
+
+
+def _field_documentation() -> dict[tuple[str, str], str]:
+    """The string below each field of a struct, by struct and field: Python itself drops them."""
+    found = {}
+    for module in (_cluster, _job):
+        tree = ast.parse(Path(inspect.getfile(module)).read_text(encoding="utf-8"))
+        for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+            for field, below in zip(cls.body, cls.body[1:], strict=False):
+                if text := _text_of(field, below):
+                    found[cls.name, text[0]] = text[1]
+    return found
+
+
+def _text_of(field: ast.stmt, below: ast.stmt) -> tuple[str, str] | None:
+    if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+        return None
+    if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+        return field.target.id, str(below.value.value)
+    return None

@@ -1,0 +1,40 @@
+"""The field types that configuration structs share, with the rule that each one carries.
+
+A rule sits in `Meta.extra["role"]`, where the reader of the YAML finds it.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+from msgspec import Meta
+
+NAME = "name"
+LOCATION = "location"
+SCALAR = "scalar"
+PIPELINE = "pipeline"
+
+Name = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,62}$", extra={"role": NAME})]
+"""An identifier: it becomes a folder, a table or a column value."""
+
+Location = Annotated[str, Meta(min_length=1, extra={"role": LOCATION})]
+"""A path, absolute once loaded (relative ones start at the home folder), or a URI such as s3://..."""
+
+Scalar = Annotated[str, Meta(extra={"role": SCALAR})]
+"""Text, or a number or true/false that is turned into text (Spark settings, storage options)."""
+
+PipelineRef = Annotated[
+    str,
+    Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", extra={"role": PIPELINE}),
+]
+"""Where a pipeline object is: `package.module:variable`."""
+
+Count = Annotated[int, Meta(ge=1)]
+"""A whole number from 1."""
+
+Whole = Annotated[int, Meta(ge=0)]
+"""A whole number from 0."""
+
+Span = Annotated[timedelta, Meta(extra={"role": "duration"})]
+"""`30m`, `5s`, `1h30m`, `2d`; a plain number means seconds."""

@@ -1,0 +1,1 @@
+"""Executing user functions over the slice of one task."""

@@ -1,0 +1,219 @@
+"""The sink upsert materializer in its original form: a list of rows a key (FLIP-544, LEGACY).
+
+Rules, as Flink's operator has them: an addition goes to the end of the key's list (or in place of the
+row with the same upsert key) and is emitted; a retraction removes the first matching row, whatever its
+kind; removing the last position brings back the row before it, removing the only row deletes the key,
+removing any other position is silent.
+
+Rows are compared and stored as the JSON that they travel in, so nothing is decoded here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from engine.api import Emit, RowKind, UpsertMaterialize
+from engine.execution.element import Element, output_order
+from engine.state.backend import HISTORY, StateBackend, Write
+from engine.state.codec import encode
+
+
+class HistoryRow(msgspec.Struct, frozen=True, array_like=True):
+    """One row of a key's history; `row` is JSON text, `inserted_at` the event time (ms)."""
+
+    sequence_number: int
+    row: msgspec.Raw
+    row_kind: int
+    inserted_at: int
+
+
+class HistoryChange(NamedTuple):
+    """A row of a key's history that came, changed, or went (`row` is None)."""
+
+    key_json: bytes
+    sequence_number: int
+    row: bytes | None
+    row_kind: int
+    inserted_at: int
+
+
+class Output(NamedTuple):
+    """A row for downstream, as JSON."""
+
+    order: bytes
+    kind: RowKind
+    key_json: bytes
+    raw: bytes
+
+
+class Unmatched(NamedTuple):
+    """A retraction that matched no row."""
+
+    element: Element
+    rows_in_history: int
+
+
+_decode_history = msgspec.json.Decoder(list[HistoryRow]).decode
+
+
+def history_entry(key_json: bytes) -> bytes:
+    """The backend's entry for a key's history."""
+    return HISTORY + key_json
+
+
+def stored_history(rows: Sequence[HistoryRow]) -> bytes:
+    """The backend's value for a history."""
+    return encode(rows)
+
+
+class UpsertMaterializer:
+    """One materializer in one task."""
+
+    def __init__(self, operator: UpsertMaterialize, backend: StateBackend) -> None:
+        """Bind the operator's histories to `backend`."""
+        self.operator = operator
+        self.metrics: Counter[str] = Counter()
+        self.unmatched: list[Unmatched] = []
+        self._backend = backend
+        self._stored: dict[bytes, list[HistoryRow]] = {}
+        self._live: dict[bytes, list[HistoryRow]] = {}
+        self._outputs: list[Output] = []
+        self._upsert_key = _projection(operator.upsert_key)
+
+    def run(self, batches: Iterable[Sequence[Element]]) -> None:
+        """Take in elements in arrival order."""
+        for batch in batches:
+            self._prefetch({element.key_json for element in batch})
+            for element in batch:
+                self.metrics["records"] += 1
+                if element.kind in _RETRACTIONS:
+                    self._retract(element)
+                else:
+                    self._add(element)
+
+    def outputs(self) -> list[Output]:
+        """What to send on: every change, or the net change of each key, in arrival order."""
+        if self.operator.emit is Emit.EVERY_CHANGE:
+            return self._outputs
+        return sorted(self._net_changes())
+
+    def changes(self) -> list[HistoryChange]:
+        """What differs from the backend, row by row."""
+        found: list[HistoryChange] = []
+        for key, rows in self._live.items():
+            found += _difference(key, self._stored[key], rows)
+        return found
+
+    def writes(self) -> Iterator[Write]:
+        """The changed histories as the backend takes them."""
+        for key, rows in self._live.items():
+            if rows != self._stored[key]:
+                yield history_entry(key), stored_history(rows) if rows else None
+
+    def _prefetch(self, keys: Iterable[bytes]) -> None:
+        missing = [key for key in keys if key not in self._live]
+        found = self._backend.get_many([history_entry(key) for key in missing])
+        for key, stored in zip(missing, found, strict=True):
+            rows = [] if stored is None else _decode_history(stored)
+            self._stored[key] = rows
+            self._live[key] = list(rows)
+
+    def _add(self, element: Element) -> None:
+        rows = self._live[element.key_json]
+        kind = RowKind.UPDATE_AFTER if rows else RowKind.INSERT
+        position = self._position_of_upsert_key(rows, element.raw)
+        if position is None:
+            number = rows[-1].sequence_number + 1 if rows else 0
+            rows.append(_row(number, element))
+        else:
+            rows[position] = _row(rows[position].sequence_number, element)
+        self._emit(element, kind, element.raw)
+
+    def _retract(self, element: Element) -> None:
+        rows = self._live[element.key_json]
+        position = self._find(rows, element.raw)
+        if position is None:
+            self.metrics["unmatched_retractions"] += 1
+            self.unmatched.append(Unmatched(element, len(rows)))
+            return
+        last = position == len(rows) - 1
+        del rows[position]
+        if not rows:
+            self._emit(element, RowKind.DELETE, element.raw)
+        elif last:
+            self._emit(element, RowKind.UPDATE_AFTER, bytes(rows[-1].row))
+
+    def _find(self, rows: Sequence[HistoryRow], raw: bytes) -> int | None:
+        if self._upsert_key is not None:
+            return self._position_of_upsert_key(rows, raw)
+        for position, row in enumerate(rows):
+            if bytes(row.row) == raw:
+                return position
+        return None
+
+    def _position_of_upsert_key(self, rows: Sequence[HistoryRow], raw: bytes) -> int | None:
+        if self._upsert_key is None:
+            return None
+        wanted = self._upsert_key(raw)
+        for position, row in enumerate(rows):
+            if self._upsert_key(bytes(row.row)) == wanted:
+                return position
+        return None
+
+    def _emit(self, element: Element, kind: RowKind, raw: bytes) -> None:
+        if self.operator.emit is Emit.EVERY_CHANGE:
+            order = output_order(element.order, 0)
+            self._outputs.append(Output(order, kind, element.key_json, raw))
+        else:
+            self._outputs.append(Output(element.order, kind, element.key_json, raw))
+
+    def _net_changes(self) -> Iterator[Output]:
+        last = {output.key_json: output for output in self._outputs}
+        for key, output in last.items():
+            before, after = self._stored[key], self._live[key]
+            if not after:
+                if before:
+                    yield output._replace(kind=RowKind.DELETE)
+            elif not before:
+                yield output._replace(kind=RowKind.INSERT)
+            elif bytes(before[-1].row) != bytes(after[-1].row):
+                yield output._replace(kind=RowKind.UPDATE_AFTER)
+
+
+_RETRACTIONS = frozenset(int(kind) for kind in RowKind if kind.is_retraction)
+
+
+class _Projection:
+    """Picks the upsert key's fields out of a row's JSON; NULL equals NULL."""
+
+    def __init__(self, fields: tuple[str, ...]) -> None:
+        self._fields = fields
+        self._decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+    def __call__(self, raw: bytes) -> tuple[bytes, ...]:
+        row = self._decode(raw)
+        return tuple(bytes(row[field]) for field in self._fields)
+
+
+def _projection(fields: tuple[str, ...] | None) -> _Projection | None:
+    return _Projection(fields) if fields else None
+
+
+def _row(number: int, element: Element) -> HistoryRow:
+    return HistoryRow(number, msgspec.Raw(element.raw), element.kind, element.timestamp)
+
+
+def _difference(key: bytes, before: list[HistoryRow], after: list[HistoryRow]) -> list[HistoryChange]:
+    old = {row.sequence_number: row for row in before}
+    new = {row.sequence_number: row for row in after}
+    gone = [HistoryChange(key, n, None, row.row_kind, row.inserted_at) for n, row in old.items() if n not in new]
+    come = [
+        HistoryChange(key, n, bytes(row.row), row.row_kind, row.inserted_at)
+        for n, row in new.items()
+        if old.get(n) != row
+    ]
+    return gone + come

@@ -1,0 +1,37 @@
+"""Finding a pipeline by name, in the driver and in every task."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+
+import pyarrow as pa
+
+from engine.api import Pipeline, Process
+from engine.errors import ConfigError
+from engine.plan.columns import sink_schema
+from engine.plan.stages import Plan, plan_stages
+
+
+@functools.cache
+def plan_of(reference: str) -> Plan:
+    """The stages of the pipeline at `package.module:variable`.
+
+    Raises `ConfigError` when there is no pipeline there.
+    """
+    module, _, variable = reference.partition(":")
+    pipeline = getattr(importlib.import_module(module), variable, None)
+    if not isinstance(pipeline, Pipeline):
+        msg = f"'{reference}' is no Pipeline"
+        raise ConfigError(msg)
+    return plan_stages(pipeline)
+
+
+def sink_schemas(plan: Plan) -> dict[str, tuple[pa.Schema, tuple[str, ...]]]:
+    """The Arrow schema and the primary key (empty: append-only) of each of the pipeline's sinks."""
+    found = {plan.sink.name: (sink_schema(plan.sink_record, plan.primary_key), plan.primary_key)}
+    for stage in plan.keyed:
+        if isinstance(stage.operator, Process):
+            for side in stage.operator.side_outputs:
+                found[side.sink] = (sink_schema(side.record), ())
+    return found

@@ -1,0 +1,100 @@
+"""From a pipeline to stages: what runs in one Spark job.
+
+The first stage reads the source and makes the async calls that follow it; each keyed operator is a
+stage of its own, behind a shuffle by key group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from engine.api import AsyncWait, Pipeline, Process, Sink, Source, UpsertMaterialize
+from engine.api._pipeline import output_type
+from engine.errors import ConfigError
+
+Keyed = Process | UpsertMaterialize
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    """Read the source, make the calls; records leave as `record`, keyed for the next stage."""
+
+    source: Source
+    waits: tuple[AsyncWait, ...]
+    record: type[msgspec.Struct]
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedStage:
+    """One keyed operator. `takes` is its input, `record` its output; no `key` means a sink follows."""
+
+    operator: Keyed
+    takes: type[msgspec.Struct]
+    record: type[msgspec.Struct]
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A pipeline's stages, its main sink, and the primary key that a merge into it goes by."""
+
+    name: str
+    ingest: Ingest
+    keyed: tuple[KeyedStage, ...]
+    sink: Sink
+    sink_record: type[msgspec.Struct]
+    primary_key: tuple[str, ...]
+
+
+def plan_stages(pipeline: Pipeline) -> Plan:
+    """Cut a pipeline into stages.
+
+    Raises `ConfigError` for a graph that cannot be run: no source or sink, no keyed operator, or an
+    async wait after one.
+    """
+    operators = pipeline.operators
+    name = pipeline.name
+    if not operators or not isinstance(operators[0], Source) or not isinstance(operators[-1], Sink):
+        msg = f"pipeline '{name}' must start with source() and end with sink()"
+        raise ConfigError(msg)
+    waits = tuple(operator for operator in operators if isinstance(operator, AsyncWait))
+    keyed = [operator for operator in operators if isinstance(operator, Process | UpsertMaterialize)]
+    if tuple(operators[1 : 1 + len(waits)]) != waits:
+        msg = f"pipeline '{name}': async_wait() must come before the first key_by()"
+        raise ConfigError(msg)
+    if not keyed:
+        msg = f"pipeline '{name}' has no keyed operator: add process() or upsert_materialize()"
+        raise ConfigError(msg)
+    return _plan(name, operators[0], waits, keyed, operators[-1])
+
+
+def _plan(name: str, source: Source, waits: tuple[AsyncWait, ...], keyed: list[Keyed], sink: Sink) -> Plan:
+    record = output_type(waits[-1].function) if waits else source.record
+    ingest = Ingest(source, waits, record, key_fields(keyed[0]))
+    stages: list[KeyedStage] = []
+    for operator, following in zip(keyed, [*keyed[1:], None], strict=True):
+        if isinstance(operator, UpsertMaterialize) and following is not None:
+            msg = f"pipeline '{name}': upsert_materialize() must be followed by sink()"
+            raise ConfigError(msg)
+        takes = record
+        record = output_type(operator.function) if isinstance(operator, Process) else record
+        stages.append(KeyedStage(operator, takes, record, key_fields(following) if following else ()))
+    last = keyed[-1]
+    primary_key = last.primary_key if isinstance(last, UpsertMaterialize) else ()
+    return Plan(name, ingest, tuple(stages), sink, record, primary_key)
+
+
+def key_fields(operator: Keyed) -> tuple[str, ...]:
+    """The fields that key an operator's input."""
+    return (operator.key,) if isinstance(operator, Process) else operator.primary_key
+
+
+def stage_key(record: msgspec.Struct, fields: tuple[str, ...]) -> object:
+    """A record's key: the field, or a tuple of several; None when any of them is null."""
+    if len(fields) == 1:
+        return getattr(record, fields[0])
+    values = tuple(getattr(record, field) for field in fields)
+    return None if None in values else values

@@ -1,0 +1,138 @@
+"""A keyed stage in one task: one operator over a range of key groups."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from engine.api import Process, UpsertMaterialize
+from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
+from engine.errors import EngineBug
+from engine.execution.element import Element, Emitted, Watermark, record_order
+from engine.execution.keyed_process import KeyedProcess
+from engine.materializer import UpsertMaterializer
+from engine.plan.pipelines import plan_of
+from engine.spark.reports import KeyedTask, TaskReport
+from engine.plan.stages import KeyedStage, Plan
+from engine.spark.task_backend import TaskBackend, open_backend
+from engine.spark.task_output import QuarantineRow, TaskOutput, elements_of
+from engine.state.key_groups import KeyGroupRange, key_group_range
+
+
+def run_keyed(task: KeyedTask, index: int, batches: Iterable[pa.RecordBatch]) -> TaskReport:
+    """Run the stage's operator over the batches that belong to task `index`."""
+    plan = plan_of(task.place.pipeline)
+    stage = plan.keyed[task.stage]
+    name = stage.operator.name
+    groups = key_group_range(index, task.place.max_parallelism, task.place.parallelism)
+    output = TaskOutput(task.place, name, str(groups))
+    with open_backend(task, name, groups) as opened:
+        elements = _elements(batches, groups)
+        if isinstance(stage.operator, Process):
+            _process(task, plan, stage, stage.operator, opened, elements, output)
+        else:
+            _materialize(plan, stage, stage.operator, opened, elements, output)
+    output.report.local_copy = {str(groups): opened.copy}
+    if opened.rebuilt_rows is None:
+        output.count(local_copies_reused=1)
+    else:
+        output.count(local_copies_rebuilt=1, rebuilt_rows=opened.rebuilt_rows)
+    return output.report
+
+
+def _elements(batches: Iterable[pa.RecordBatch], groups: KeyGroupRange) -> Iterator[list[Element]]:
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        extremes = pc.min_max(batch["key_group"]).as_py()
+        if extremes["min"] not in groups or extremes["max"] not in groups:
+            msg = f"key groups {extremes} reached the task that owns {groups}"
+            raise EngineBug(msg)
+        yield elements_of(batch)
+
+
+def _process(
+    task: KeyedTask,
+    plan: Plan,
+    stage: KeyedStage,
+    operator: Process,
+    opened: TaskBackend,
+    elements: Iterable[Sequence[Element]],
+    output: TaskOutput,
+) -> None:
+    watermarks = [Watermark(record_order(ordinal), time) for ordinal, time in task.watermarks]
+    process = KeyedProcess(
+        operator,
+        opened.backend,
+        record=stage.takes,
+        watermark=task.watermark,
+        last_watermark=watermarks[-1].timestamp if watermarks else None,
+    )
+    process.run(elements, watermarks)
+    for store in process.stores:
+        changes = list(store.changes())
+        opened.write(store.writes(changes))
+        output.state(KEYED_STATE, output.changelog.values(store, changes))
+        output.count(expired=store.expired)
+    timers = process.timers.changes()
+    opened.write(process.timers.writes(timers))
+    output.state(TIMERS, output.changelog.timers(timers))
+    output.count(**_counted(process.metrics, "records"), timers_fired=process.timers.fired)
+    for side in operator.side_outputs:
+        output.append_sink(side.sink, process.side_outputs[side.name], side.record)
+    _send_on(plan, stage, process.emitted, output)
+
+
+def _send_on(plan: Plan, stage: KeyedStage, emitted: Sequence[Emitted], output: TaskOutput) -> None:
+    if stage.key:
+        output.transit(emitted, stage.key)
+    else:
+        output.append_sink(plan.sink.name, emitted, plan.sink_record)
+
+
+def _materialize(
+    plan: Plan,
+    stage: KeyedStage,
+    operator: UpsertMaterialize,
+    opened: TaskBackend,
+    elements: Iterable[Sequence[Element]],
+    output: TaskOutput,
+) -> None:
+    materializer = UpsertMaterializer(operator, opened.backend)
+    materializer.run(elements)
+    changes = materializer.changes()
+    opened.write(materializer.writes())
+    output.state(MATERIALIZER_HISTORY, output.changelog.history(changes, _upsert_key(operator)))
+    output.quarantine([_unmatched(operator, element, rows) for element, rows in materializer.unmatched])
+    output.count(**_counted(materializer.metrics, "records"))
+    decode = msgspec.json.Decoder(stage.record).decode
+    rows = [Emitted(order, 0, kind, decode(raw)) for order, kind, _, raw in materializer.outputs()]
+    output.merge_sink(plan, rows)
+
+
+def _upsert_key(operator: UpsertMaterialize) -> Callable[[bytes], str | None]:
+    names = operator.upsert_key
+    if names is None:
+        return lambda _: None
+    decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+    def upsert_key(row: bytes) -> str:
+        values = decode(row)
+        picked = [values[name] for name in names]
+        return msgspec.json.encode(picked[0] if len(picked) == 1 else picked).decode()
+
+    return upsert_key
+
+
+def _unmatched(operator: UpsertMaterialize, element: Element, rows: int) -> QuarantineRow:
+    error = f"a retraction that matches none of the {rows} rows in its key's history"
+    position = element.order.hex()
+    return operator.name, position, element.key_json.decode(), element.raw.decode(), error
+
+
+def _counted(metrics: Counter[str], records: str) -> dict[str, int]:
+    return {("keyed_records" if name == records else name): value for name, value in metrics.items()}

@@ -1,0 +1,234 @@
+"""One micro-batch: from a slice of the source to staged files, stage by stage."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from engine import clock, errors
+from engine.checkpoint.checkpoint import Bucket, Checkpoint, OutputFile, SourceOffset
+from engine.checkpoint.files import StagedFile
+from engine.checkpoint.open_job import OpenJob
+from engine.errors import EngineBug, HeadraceError
+from engine.plan import Plan
+from engine.spark.reports import IngestTask, InputFile, KeyedTask, Place, TaskReport, decode_report, encode
+from engine.spark.source import Slice
+from engine.spark.task_output import TRANSIT_DDL
+from engine.spark.tasks import REPORT_DDL, ingest_partition, keyed_partition
+
+Watermarks = list[tuple[int, int]]
+
+
+@dataclass(slots=True)
+class BatchResult:
+    """What the stages of a micro-batch left behind, for the commit."""
+
+    files: dict[str, list[StagedFile]] = field(default_factory=dict)
+    outputs: dict[str, list[OutputFile]] = field(default_factory=dict)
+    local_copies: dict[str, dict[str, str]] = field(default_factory=dict)
+    metrics: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
+    bucket: Bucket = field(default_factory=Bucket)
+    watermark: int | None = None
+
+    def add(self, operator: str, reports: Iterable[TaskReport]) -> None:
+        """Take in the reports of a stage."""
+        copies: dict[str, str] = {}
+        for report in reports:
+            for table, files in report.state_files.items():
+                self.files.setdefault(table, []).extend(files)
+            for sink, outputs in report.outputs.items():
+                self.outputs.setdefault(sink, []).extend(outputs)
+            copies |= report.local_copy
+            self.metrics.update(report.metrics)
+        if copies:
+            self.local_copies[operator] = copies
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Measure a phase."""
+        started = clock.monotonic()
+        yield
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + clock.monotonic() - started
+
+
+class MicroBatch:
+    """Runs the stages of one slice on top of the job's last checkpoint."""
+
+    def __init__(self, spark: SparkSession, job: OpenJob, plan: Plan, *, parallelism: int, backend: str) -> None:
+        """Every operator gets `parallelism` tasks."""
+        self._spark = spark
+        self._job = job
+        self._plan = plan
+        self._parallelism = parallelism
+        config = job.config
+        self._place = Place(
+            pipeline=config.pipeline,
+            job_folder=config.job_folder,
+            checkpoint_id=job.next_id,
+            attempt_id=job.lease.attempt_id,
+            max_parallelism=config.max_parallelism,
+            parallelism=parallelism,
+            local_folder=str(config.local_folder),
+            backend=backend,
+            versions=job.versions,
+            sinks={name: sink.path for name, sink in config.sinks.items()},
+            storage=config.storage_options,
+        )
+
+    def run(self, taken: Slice) -> BatchResult:
+        """Run all stages; nothing is committed yet.
+
+        Raises what a task reported: `UserFunctionError`, `ServiceError`, `SourceError`,
+        `StorageError`, `StateSchemaError`.
+        """
+        result = BatchResult()
+        source = self._plan.ingest.source
+        with result.timed(source.name):
+            reports = self._ingest(taken.files)
+        result.add(source.name, reports)
+        parent = self._job.last
+        watermarks = self._watermarks(result, reports, parent, taken)
+        transit = [path for report in reports for path in report.transit]
+        for number, stage in enumerate(self._plan.keyed):
+            name = stage.operator.name
+            with result.timed(name):
+                reports = self._keyed(number, transit, watermarks, parent)
+            result.add(name, reports)
+            transit = [path for report in reports for path in report.transit]
+        return result
+
+    def _ingest(self, files: Sequence[InputFile]) -> list[TaskReport]:
+        config = self._job.config
+        source = config.sources[self._plan.ingest.source.name]
+        tasks = [
+            IngestTask(
+                place=self._place,
+                files=list(share),
+                bucket=config.watermark.bucket,
+                services={name: service.url for name, service in config.services.items()},
+                async_io={name: _settings(override) for name, override in config.async_io.items()},
+                on_bad_file=source.on_bad_file,
+                on_bad_row=source.on_bad_row,
+            )
+            for share in _shares(files, self._parallelism)
+        ]
+        if not tasks:
+            return []
+        payloads = [encode(task) for task in tasks]
+        ids = self._spark.range(0, len(tasks), 1, len(tasks))
+        return _collect(ids.mapInArrow(ingest_partition(payloads), REPORT_DDL), len(tasks))
+
+    def _watermarks(
+        self, result: BatchResult, reports: Sequence[TaskReport], parent: Checkpoint, taken: Slice
+    ) -> Watermarks:
+        source = self._plan.ingest.source
+        before = parent.offsets.get(source.name, SourceOffset()).bucket
+        seen: dict[int, int] = {}
+        for report in reports:
+            for number, latest in report.buckets.items():
+                seen[number] = max(latest, seen.get(number, latest))
+        lag = source.out_of_orderness // _MILLISECOND + 1
+        size = self._job.config.watermark.bucket
+        result.bucket, watermarks = advance(before, seen, taken.rows, size, lag, parent.watermark)
+        result.watermark = watermarks[-1][1] if watermarks else parent.watermark
+        return watermarks
+
+    def _keyed(
+        self, number: int, transit: Sequence[str], watermarks: Watermarks, parent: Checkpoint
+    ) -> list[TaskReport]:
+        operator = self._plan.keyed[number].operator.name
+        task = KeyedTask(
+            place=self._place,
+            stage=number,
+            watermark=parent.watermark,
+            watermarks=watermarks,
+            local_copies=parent.local_copies.get(operator, {}),
+            parent_id=parent.checkpoint_id,
+        )
+        owner = f"cast(key_group * {self._parallelism} div {self._place.max_parallelism} as int)"
+        rows = self._read(transit).selectExpr("*", f"{owner} as task").repartitionById(self._parallelism, "task")
+        ordered = rows.drop("task").sortWithinPartitions("order")
+        return _collect(ordered.mapInArrow(keyed_partition(encode(task)), REPORT_DDL), self._parallelism)
+
+    def _read(self, transit: Sequence[str]) -> DataFrame:
+        if not transit:
+            return self._spark.createDataFrame([], TRANSIT_DDL)
+        return self._spark.read.schema(TRANSIT_DDL).parquet(*transit)
+
+
+def advance(
+    before: Bucket, seen: dict[int, int], rows: int, size: int, lag: int, watermark: int | None
+) -> tuple[Bucket, Watermarks]:
+    """Close the buckets of arrival order that `rows` more rows fill; give a watermark after each.
+
+    `seen` has the latest event time by bucket number, `size` the rows a bucket, `lag` how far the
+    watermark stays behind (ms), `watermark` the last one. Buckets are cut by the global ordinal, so
+    the split into micro-batches moves nothing: with size 10, rows 0-7 close none; rows 8-25 close
+    buckets 0 and 1, with watermarks before ordinals 10 and 20.
+    """
+    end = before.next_ordinal + rows
+    first = before.next_ordinal // size
+    open_max, closed_max = before.open_max, before.closed_max
+    watermarks: Watermarks = []
+    for number in range(first, end // size + 1):
+        latest = _latest(open_max, seen.get(number))
+        if (number + 1) * size > end:
+            open_max = latest
+            break
+        closed_max, open_max = _latest(closed_max, latest), None
+        if closed_max is not None and (watermark is None or closed_max - lag > watermark):
+            watermark = closed_max - lag
+            watermarks.append(((number + 1) * size, watermark))
+    return Bucket(end, open_max, closed_max), watermarks
+
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def _latest(one: int | None, other: int | None) -> int | None:
+    return max((value for value in (one, other) if value is not None), default=None)
+
+
+def _shares(files: Sequence[InputFile], count: int) -> list[list[InputFile]]:
+    """Files dealt out so that tasks get about as many rows each: the largest first, to the emptiest."""
+    shares: list[list[InputFile]] = [[] for _ in range(min(count, len(files)))]
+    rows = [0] * len(shares)
+    for file in sorted(files, key=lambda file: -file.rows):
+        lightest = rows.index(min(rows))
+        shares[lightest].append(file)
+        rows[lightest] += max(file.rows, 1)
+    return [sorted(share, key=lambda file: file.first_ordinal) for share in shares]
+
+
+def _settings(override: msgspec.Struct) -> dict[str, Any]:
+    timeout = getattr(override, "timeout", None)
+    return {
+        "capacity": getattr(override, "capacity", None),
+        "timeout": None if timeout is None else timeout.total_seconds(),
+    }
+
+
+def _collect(reports: DataFrame, expected: int) -> list[TaskReport]:
+    found = sorted((decode_report(bytes(row.report)) for row in reports.collect()), key=lambda r: r.task)
+    for report in found:
+        if report.error is not None:
+            raise _as_raised(report.error_class or "", report.error)
+    if [report.task for report in found] != list(range(expected)):
+        msg = f"{expected} tasks ran, but reports came from {[report.task for report in found]}"
+        raise EngineBug(msg)
+    return found
+
+
+def _as_raised(name: str, message: str) -> HeadraceError:
+    cls: Callable[..., HeadraceError] = getattr(errors, name, EngineBug)
+    error: HeadraceError = cls.__new__(cls)  # type: ignore[call-overload]
+    Exception.__init__(error, message)
+    return error

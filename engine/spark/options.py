@@ -1,0 +1,67 @@
+"""What a run is asked for, what it tells while it works, and what it reports at its end."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Mode = Literal["auto", "caught_up", "interval"]
+StoppedBecause = Literal["drained", "budget", "max_batches", "interval"]
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """One run's wishes. None always means: as the job's configuration says."""
+
+    run_id: str
+    """Names the run in checkpoints, leases and logs. A retry of the same run has the same id."""
+
+    mode: Mode = "auto"
+    """auto: as the job says. caught_up: until drained. interval: the files of one interval."""
+
+    interval_start: int | None = None
+    """Start of the interval (ms, inclusive)."""
+
+    interval_end: int | None = None
+    """End of the interval (ms, exclusive)."""
+
+    budget: float | None = None
+    """Seconds after which no new micro-batch starts."""
+
+    max_batches: int | None = None
+    """Micro-batches after which the run ends."""
+
+    parallelism: int | None = None
+    """Tasks per operator."""
+
+    backend: Literal["rocksdb", "hashmap"] | None = None
+    """State backend."""
+
+    cluster: str | None = None
+    """Cluster profile."""
+
+    force_fail_over: bool = False
+    """Take the job from another run before its lease ends. That run will fail to commit."""
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that happened in a run, for progress displays and logs."""
+
+    kind: str
+    message: str
+    fields: dict[str, Any] = {}
+
+
+class RunReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run did."""
+
+    job: str
+    run_id: str
+    checkpoints: list[int]
+    """Ids of the checkpoints that it committed, in order."""
+
+    rows_in: int
+    rows_out: int
+    seconds: float
+    stopped_because: StoppedBecause
+    quarantined: int

@@ -1,0 +1,77 @@
+"""What driver and tasks tell each other, as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from engine.checkpoint.checkpoint import OutputFile
+from engine.checkpoint.files import StagedFile
+
+
+class InputFile(msgspec.Struct, frozen=True):
+    """A source file in a slice, and the arrival ordinal of its first row."""
+
+    path: str
+    name: str
+    rows: int
+    first_ordinal: int
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What all tasks of a micro-batch share."""
+
+    pipeline: str
+    job_folder: str
+    checkpoint_id: int
+    attempt_id: str
+    max_parallelism: int
+    parallelism: int
+    local_folder: str
+    backend: str
+    versions: dict[str, int]
+    sinks: dict[str, str]
+    storage: dict[str, str] | None = None
+
+
+class IngestTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that one task reads."""
+
+    place: Place
+    files: list[InputFile]
+    bucket: int
+    services: dict[str, str]
+    async_io: dict[str, dict[str, Any]] = {}
+    on_bad_file: str = "fail"
+    on_bad_row: str = "quarantine"
+
+
+class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One keyed operator's work, the same for all of its tasks."""
+
+    place: Place
+    stage: int
+    watermark: int | None
+    watermarks: list[tuple[int, int]]
+    local_copies: dict[str, str] = {}
+    parent_id: int = 0
+
+
+class TaskReport(msgspec.Struct, kw_only=True):
+    """What one task did: files it staged by state table, files for the next stage, files for sinks."""
+
+    task: int = 0
+    state_files: dict[str, list[StagedFile]] = {}
+    transit: list[str] = []
+    outputs: dict[str, list[OutputFile]] = {}
+    buckets: dict[int, int] = {}
+    metrics: dict[str, int] = {}
+    local_copy: dict[str, str] = {}
+    error: str | None = None
+    error_class: str | None = None
+    exit_code: int = 0
+
+
+encode = msgspec.json.encode
+decode_report = msgspec.json.Decoder(TaskReport).decode

@@ -1,0 +1,188 @@
+"""A run: micro-batches until the source is drained, the budget is used up, or the interval is done."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from pyspark.sql import SparkSession
+
+from engine import clock, faults
+from engine.checkpoint import restore_in
+from engine.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
+from engine.checkpoint.open_job import OpenJob, metrics_of, open_job
+from engine.config import JobConfig, SourceConfig
+from engine.plan import Plan, plan_of
+from engine.spark.interval import Interval, place_of
+from engine.spark.micro_batch import MicroBatch
+from engine.spark.options import Event, RunOptions, RunReport, StoppedBecause
+from engine.spark.session import session
+from engine.spark.sinks import merge_through
+from engine.spark.source import ParquetFolder, Slice
+from engine.spark.task_output import OUTPUTS, TRANSIT
+
+OnEvent = Callable[[Event], None]
+
+
+
+def run(config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
+    """Run a job once; return what it did.
+
+    Raises a `HeadraceError` that says who has to act; whatever was committed before it stays.
+    """
+    started = clock.monotonic()
+    on_event(Event("starting", "starting Spark"))
+    spark = session(config)
+    return run_in(spark, config, options, on_event, started=started)
+
+
+def run_in(
+    spark: SparkSession,
+    config: JobConfig,
+    options: RunOptions,
+    on_event: OnEvent,
+    *,
+    started: float | None = None,
+) -> RunReport:
+    """Run a job once in a session that is there already."""
+    begun = clock.monotonic() if started is None else started
+    plan = plan_of(config.pipeline)
+    with open_job(
+        config,
+        options.run_id,
+        create=True,
+        force=options.force_fail_over,
+        spark_merge=merge_through(spark),
+        notify=lambda kind, message: on_event(Event(kind, message)),
+    ) as job:
+        on_event(Event("opened", f"continuing from checkpoint {job.last.checkpoint_id}"))
+        this_run = _Run(spark, job, plan, config, options, on_event, begun)
+        reason = this_run.interval() if _mode(config, options) == "interval" else this_run.caught_up()
+    return RunReport(
+        job=config.job,
+        run_id=options.run_id,
+        checkpoints=[checkpoint.checkpoint_id for checkpoint in this_run.committed],
+        rows_in=this_run.total("rows_in"),
+        rows_out=this_run.total("rows_out"),
+        seconds=round(clock.monotonic() - begun, 3),
+        stopped_because=reason,
+        quarantined=this_run.total("quarantined"),
+    )
+
+
+def _mode(config: JobConfig, options: RunOptions) -> str:
+    return config.mode if options.mode == "auto" else options.mode
+
+
+@dataclass(slots=True)
+class _Run:
+    spark: SparkSession
+    job: OpenJob
+    plan: Plan
+    config: JobConfig
+    options: RunOptions
+    on_event: OnEvent
+    begun: float
+    committed: list[Checkpoint] = field(default_factory=list)
+
+    def total(self, metric: str) -> int:
+        return sum(cast("int", checkpoint.metrics.get(metric, 0)) for checkpoint in self.committed)
+
+    def caught_up(self) -> StoppedBecause:
+        """Micro-batches until the source is drained or a limit is reached."""
+        while True:
+            if reason := self._limit():
+                return reason
+            taken = self._source().plan(self._offset())
+            if taken is None:
+                return "drained"
+            self._batch(taken, taken.interval)
+
+    def interval(self) -> StoppedBecause:
+        """Just one interval; one that was run before is restored and replayed."""
+        wanted = Interval.of(self.options.interval_start, self.options.interval_end)
+        place = place_of(wanted, self.job.log.checkpoints)
+        if place.restore_to is not None:
+            self.on_event(Event("restoring", f"replaying {wanted}: going back to checkpoint {place.restore_to}"))
+            why = f"interval {wanted} is run again"
+            self.committed.append(restore_in(self.job, place.restore_to, why))
+        taken = self._source().plan(self._offset(), interval=(wanted.start, wanted.end))
+        assert taken is not None  # noqa: S101 - an interval always gives a slice, if an empty one
+        self._batch(taken, (wanted.start, wanted.end))
+        return "interval"
+
+    def _limit(self) -> StoppedBecause | None:
+        batches = self.options.max_batches
+        if batches is not None and len(self.committed) >= batches:
+            return "max_batches"
+        configured = self.config.run.budget.total_seconds()
+        budget = configured if self.options.budget is None else self.options.budget
+        return "budget" if clock.monotonic() - self.begun >= budget else None
+
+    def _source(self) -> ParquetFolder:
+        name = self.plan.ingest.source.name
+        config: SourceConfig = self.config.sources[name]
+        return ParquetFolder(name, config)
+
+    def _offset(self) -> SourceOffset:
+        return self.job.last.offsets.get(self.plan.ingest.source.name, SourceOffset())
+
+    def _batch(self, taken: Slice, interval: tuple[int, int] | None) -> None:
+        started = clock.monotonic()
+        batch = MicroBatch(
+            self.spark,
+            self.job,
+            self.plan,
+            parallelism=self._parallelism(),
+            backend=self.options.backend or self.config.state.backend,
+        )
+        last = f" up to {taken.last_file}" if taken.last_file else ""
+        self.on_event(
+            Event("batch", f"micro-batch {self.job.next_id}: {taken.rows:,} rows{last}", {"rows": taken.rows})
+        )
+        result = batch.run(taken)
+        faults.reached("run.after")
+        before = self._offset()
+        offset = SourceOffset(
+            taken.last_file or before.last_file,
+            result.bucket,
+            taken.files_behind if taken.last_file else before.files_behind,
+        )
+        result.seconds["run"] = clock.monotonic() - started
+        checkpoint = self.job.commit(
+            Kind.BATCH,
+            files=result.files,
+            outputs=result.outputs,
+            offsets={self.plan.ingest.source.name: offset},
+            watermark=result.watermark,
+            local_copies=result.local_copies,
+            interval_start=interval[0] if interval else None,
+            interval_end=interval[1] if interval else None,
+            metrics=metrics_of(result.metrics, result.seconds),
+        )
+        self.committed.append(checkpoint)
+        self._clean_up(checkpoint)
+        seconds = clock.monotonic() - started
+        self.on_event(
+            Event(
+                "committed",
+                f"checkpoint {checkpoint.checkpoint_id}: {taken.rows:,} rows in {seconds:.1f} s",
+                {"checkpoint_id": checkpoint.checkpoint_id, "rows": taken.rows, "seconds": seconds},
+            )
+        )
+
+    def _parallelism(self) -> int:
+        wanted = self.options.parallelism or self.config.tasks
+        return min(wanted, self.config.max_parallelism)
+
+    def _clean_up(self, checkpoint: Checkpoint) -> None:
+        """Remove what only this micro-batch needed: published outputs, and rows between stages."""
+        folder = Path(self.config.job_folder)
+        shutil.rmtree(folder / TRANSIT, ignore_errors=True)
+        for files in checkpoint.outputs.values():
+            for file in files:
+                if file.path.startswith(f"{OUTPUTS}/"):
+                    (folder / file.path).unlink(missing_ok=True)

@@ -1,0 +1,124 @@
+"""The state backend of one task: a local copy where there is one, else rebuilt from Delta."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engine import clock
+from engine.checkpoint.changelog import rebuild
+from engine.errors import StorageError
+from engine.spark.reports import KeyedTask
+from engine.state.backend import HashMapBackend, StateBackend, Write
+from engine.state.key_groups import KeyGroupRange
+from engine.state.local_copy import LocalCopies, copy_name
+
+
+@dataclass(slots=True)
+class TaskBackend:
+    """An open backend; `copy` names what it leaves behind for the next micro-batch."""
+
+    backend: StateBackend
+    copy: str
+    rebuilt_rows: int | None
+    writes: list[Write] = field(default_factory=list)
+
+    def write(self, writes: Iterable[Write]) -> None:
+        """Keep writes for the end of the task, when the operator has succeeded."""
+        self.writes += writes
+
+
+@contextmanager
+def open_backend(task: KeyedTask, operator: str, key_groups: KeyGroupRange) -> Iterator[TaskBackend]:
+    """The operator's committed state for `key_groups`, as of the task's parent checkpoint.
+
+    What was given to `write` is applied when the block ends without an error; otherwise the attempt
+    leaves nothing. Raises `StorageError` when the local disk refuses.
+    """
+    opener = _open_hashmap if task.place.backend == "hashmap" else _open_rocksdb
+    base = task.local_copies.get(str(key_groups))
+    with opener(task, operator, key_groups, base) as backend:
+        yield backend
+
+
+def _rebuild(backend: StateBackend, task: KeyedTask, operator: str, key_groups: KeyGroupRange) -> int:
+    place = task.place
+    return rebuild(
+        backend, place.job_folder, place.versions, operator, key_groups, storage=place.storage
+    )
+
+
+@contextmanager
+def _open_rocksdb(
+    task: KeyedTask, operator: str, key_groups: KeyGroupRange, base: str | None
+) -> Iterator[TaskBackend]:
+    from engine.state.rocksdb import RocksDbBackend  # noqa: PLC0415 - only where it is used
+
+    copies = LocalCopies.of(Path(task.place.local_folder), operator, key_groups)
+    copy = copy_name(task.place.checkpoint_id, clock.unique_id()[:12])
+    try:
+        known = copies.is_complete(base)
+        path = copies.link(base, copy) if known and base is not None else copies.fresh(copy)
+        backend = RocksDbBackend(path)
+        try:
+            rows = None if known else _rebuild(backend, task, operator, key_groups)
+            opened = TaskBackend(backend, copy, rows)
+            yield opened
+            backend.write_batch(opened.writes)
+        finally:
+            backend.close()
+        copies.complete(copy)
+    except OSError as error:
+        copies.discard(copy)
+        msg = f"local state in {copies.folder} could not be written: {error}. Nothing was committed."
+        raise StorageError(msg) from error
+    except BaseException:
+        copies.discard(copy)
+        raise
+    if base is not None:
+        copies.discard_before(int(base.partition("-")[0]))
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A hashmap backend of this worker process: committed as of `copy`, once `pending` is applied."""
+
+    backend: HashMapBackend
+    copy: str
+    pending: dict[str, list[Write]] = field(default_factory=dict)
+
+    def advance(self, copy: str | None) -> bool:
+        """Apply what the attempt `copy` wrote, if it was made here; whether the map is now at `copy`."""
+        if copy is None:
+            return False
+        writes = self.pending.get(copy)
+        if writes is None:
+            return copy == self.copy
+        self.backend.write_batch(writes)
+        self.copy, self.pending = copy, {}
+        return True
+
+
+# Kept between micro-batches of one run. A Python worker serves any task, so what is found here is
+# only used if it is exactly the copy that the parent checkpoint names.
+_kept: dict[tuple[str, str, str], _Kept] = {}
+
+
+@contextmanager
+def _open_hashmap(
+    task: KeyedTask, operator: str, key_groups: KeyGroupRange, base: str | None
+) -> Iterator[TaskBackend]:
+    place = task.place
+    name = (place.job_folder, operator, str(key_groups))
+    kept = _kept.get(name)
+    rows = None
+    if kept is None or not kept.advance(base):
+        kept = _Kept(HashMapBackend(), base or "")
+        rows = _rebuild(kept.backend, task, operator, key_groups)
+        _kept[name] = kept
+    copy = copy_name(place.checkpoint_id, clock.unique_id()[:12])
+    opened = TaskBackend(kept.backend, copy, rows)
+    yield opened
+    kept.pending[copy] = opened.writes

@@ -1,0 +1,56 @@
+"""The functions that Spark runs on executors. They take and give Arrow batches, nothing pickled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+
+from engine.errors import HeadraceError
+from engine.spark.reports import IngestTask, KeyedTask, TaskReport, encode
+
+Partition = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+REPORT_DDL = "report binary"
+
+
+def ingest_partition(payloads: Sequence[bytes]) -> Partition:
+    """Run ingest task number `id` for each row of the partition."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from engine.spark.ingest_task import run_ingest  # noqa: PLC0415 - on the executor only
+
+        for batch in batches:
+            for index in batch["id"].to_pylist():
+                task = msgspec.json.decode(payloads[index], type=IngestTask)
+                yield _guarded(lambda task=task, index=index: run_ingest(task, index), index)  # type: ignore[misc]
+
+    return run
+
+
+def keyed_partition(payload: bytes) -> Partition:
+    """Run a keyed stage for the partition, whose number is the task's."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext  # noqa: PLC0415 - on the executor only
+
+        from engine.spark.keyed_task import run_keyed  # noqa: PLC0415 - on the executor only
+
+        context = TaskContext.get()
+        assert context is not None  # noqa: S101 - Spark runs this in a task
+        index = context.partitionId()
+        task = msgspec.json.decode(payload, type=KeyedTask)
+        yield _guarded(lambda: run_keyed(task, index, batches), index)
+
+    return run
+
+
+def _guarded(work: Callable[[], TaskReport], index: int) -> pa.RecordBatch:
+    """Answer with the report. Headrace's own errors travel in it, so that Spark won't try again."""
+    try:
+        report = work()
+    except HeadraceError as error:
+        report = TaskReport(error=str(error), error_class=type(error).__name__)
+    report.task = index
+    return pa.RecordBatch.from_arrays([pa.array([encode(report)], pa.binary())], names=["report"])

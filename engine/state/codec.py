@@ -1,0 +1,50 @@
+"""Keys and values as JSON, by declared type. The same bytes are in the backends and in Delta."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from engine.errors import StateSchemaError
+
+T = TypeVar("T")
+
+encode = msgspec.json.Encoder(decimal_format="string").encode
+"""Encode a key, a value or a record."""
+
+
+class Codec(Generic[T]):
+    """Encodes and decodes one declared type."""
+
+    __slots__ = ("_decoder", "_what", "type")
+
+    def __init__(self, type: type[T], what: str) -> None:  # noqa: A002
+        """`what` names the state in errors, as in "state 'last_leg' of operator 'delay'"."""
+        self.type = type
+        self._decoder = msgspec.json.Decoder(type)
+        self._what = what
+
+    def encode(self, value: T) -> bytes:
+        """JSON bytes of a value."""
+        return encode(value)
+
+    def decode(self, raw: bytes) -> T:
+        """The value in `raw`.
+
+        Raises `StateSchemaError` when the bytes do not fit the declared type.
+        """
+        try:
+            return self._decoder.decode(raw)
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            msg = (
+                f"{self._what} is stored as {raw[:200].decode(errors='replace')}, which does not fit the "
+                f"declared type {getattr(self.type, '__name__', self.type)}: {error}. Fields may be added with "
+                "defaults; for anything else restore an older checkpoint or rename the state."
+            )
+            raise StateSchemaError(msg) from error
+
+
+def decode_key(raw: bytes) -> Any:  # noqa: ANN401 - any JSON scalar or array
+    """A key from its JSON bytes."""
+    return msgspec.json.decode(raw)

@@ -1,0 +1,82 @@
+"""Local copies of rocksdb state: folders on a worker's disk that belong to one checkpoint each.
+
+    <local>/<operator>/<first>-<last>/<checkpoint>-<copy id>/
+
+A task never writes into the copy of a committed checkpoint. It works on an attempt copy whose table
+files are hard links, so making one costs a few system calls, whatever the size of the state. Which
+attempt copy becomes the base of the next micro-batch is decided by the checkpoint that names it.
+A copy that is missing or was left by a foreign attempt is never looked at: the state is rebuilt.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.state.key_groups import KeyGroupRange
+
+_COMPLETE = "COMPLETE"
+_IMMUTABLE = ".sst"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCopies:
+    """The copies of one operator and key-group range on this machine."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, local: Path, operator: str, key_groups: KeyGroupRange) -> LocalCopies:
+        """The copies below the job's local folder."""
+        return cls(local / operator / str(key_groups))
+
+    def path(self, copy: str) -> Path:
+        """Where a copy is, or would be."""
+        return self.folder / copy
+
+    def is_complete(self, copy: str | None) -> bool:
+        """Whether a copy is here and was finished by its task."""
+        return copy is not None and (self.path(copy) / _COMPLETE).exists()
+
+    def link(self, base: str, attempt: str) -> Path:
+        """Make an attempt copy of `base`: hard links of table files, copies of the small rest."""
+        target = self.path(attempt)
+        target.mkdir(parents=True)
+        for file in self.path(base).iterdir():
+            if file.name in {_COMPLETE, "LOCK"}:
+                continue
+            if file.suffix == _IMMUTABLE:
+                os.link(file, target / file.name)
+            else:
+                shutil.copy2(file, target / file.name)
+        return target
+
+    def fresh(self, attempt: str) -> Path:
+        """Make an empty attempt copy."""
+        target = self.path(attempt)
+        target.mkdir(parents=True)
+        return target
+
+    def complete(self, attempt: str) -> None:
+        """Mark an attempt copy as finished; its database must be closed."""
+        (self.path(attempt) / _COMPLETE).touch()
+
+    def discard(self, attempt: str) -> None:
+        """Remove a copy that will never be used."""
+        shutil.rmtree(self.path(attempt), ignore_errors=True)
+
+    def discard_before(self, checkpoint_id: int) -> None:
+        """Remove the copies of checkpoints before `checkpoint_id`: nothing starts from them again."""
+        if not self.folder.exists():
+            return
+        for path in self.folder.iterdir():
+            head = path.name.partition("-")[0]
+            if head.isdigit() and int(head) < checkpoint_id:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def copy_name(checkpoint_id: int, copy_id: str) -> str:
+    """The folder name of a copy."""
+    return f"{checkpoint_id}-{copy_id}"

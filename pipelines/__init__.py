@@ -1,0 +1,1 @@
+"""The jobs: typed records, user functions and the operator graph of each."""

@@ -1,0 +1,44 @@
+"""The flights of 2013: a departures board that knows how late an aircraft will be, and alerts for overdue flights."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from engine.api import ExponentialBackoff, OutputMode, Pipeline, Strategy
+from pipelines.flights.delay_propagation import DelayPropagation
+from pipelines.flights.records import FlightEvent, OverdueAlert
+from pipelines.flights.weather_lookup import WeatherLookup, WeatherUnavailableError
+
+pipeline: Final = (
+    Pipeline("flights")
+    .source(
+        "flight_events",
+        FlightEvent,
+        event_time="emitted_at",
+        order_by=("emitted_at", "seq"),
+        row_kind="kind",
+        out_of_orderness=timedelta(minutes=5),
+    )
+    .async_wait(
+        "weather",
+        WeatherLookup(),
+        mode=OutputMode.UNORDERED,
+        capacity=200,
+        timeout=timedelta(seconds=30),
+        retry=ExponentialBackoff(
+            max_retries=8,
+            initial_delay=timedelta(milliseconds=100),
+            max_delay=timedelta(seconds=5),
+            exceptions=(WeatherUnavailableError,),
+        ),
+    )
+    .key_by("aircraft")
+    .process("delay_propagation", DelayPropagation())
+    .side_output("overdue", OverdueAlert, sink="overdue_alerts")
+    # With the upsert key a line whose state was forgotten is still replaced, or removed, rather than doubled.
+    .upsert_materialize("board", primary_key=("flight_id",), upsert_key=("flight_id",), strategy=Strategy.ADAPTIVE)
+    .sink("flight_board")
+)
+
+__all__ = ["pipeline"]

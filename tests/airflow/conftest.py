@@ -1,0 +1,89 @@
+"""An Airflow of its own for the tests of the DAGs: SQLite in a temporary folder, made once a session."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+AIRFLOW_HOME = Path(tempfile.mkdtemp(prefix="headrace-airflow-"))
+
+# Airflow reads its environment when it is imported, which is before any fixture runs.
+os.environ.update(
+    {
+        "AIRFLOW_HOME": str(AIRFLOW_HOME),
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{AIRFLOW_HOME}/airflow.db",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(PROJECT / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
+        "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
+        "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+    }
+)
+HELPERS = ("job_files", "submit_job")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def airflow_database() -> Iterator[None]:
+    """Airflow's tables, empty."""
+    from airflow.utils.db import initdb
+
+    initdb()
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    yield
+    shutil.rmtree(AIRFLOW_HOME, ignore_errors=True)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a project folder of its own: a copy of conf/, and every path of the jobs below `tmp_path`.
+
+    Code and jars are the project's; HEADRACE_HOME points here for the length of the test.
+    """
+    folder = tmp_path / "home"
+    shutil.copytree(PROJECT / "conf", folder / "conf")
+    for shared in ("engine", "pipelines"):
+        (folder / shared).symlink_to(PROJECT / shared)
+    (folder / "var").mkdir()
+    if (PROJECT / "var" / "jars").exists():
+        (folder / "var" / "jars").symlink_to(PROJECT / "var" / "jars")
+    monkeypatch.setenv("HEADRACE_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def edit_job(home: Path) -> Callable[..., None]:
+    """Return a function that changes top-level keys of a job's file: `edit_job("flights", mode="interval")`."""
+
+    def edit(job: str, /, **changes: object) -> None:
+        yaml, path = YAML(), home / "conf" / "jobs" / f"{job}.yaml"
+        content = yaml.load(path)
+        content.update(changes)
+        yaml.dump(content, path)
+
+    return edit
+
+
+@pytest.fixture
+def dag_bag(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
+    """Return a function that parses dags/ anew, as Airflow's DAG processor does."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    monkeypatch.syspath_prepend(str(PROJECT / "dags"))
+
+    def parse() -> DagBag:
+        for name in HELPERS:
+            sys.modules.pop(name, None)
+        return DagBag(dag_folder=str(PROJECT / "dags"), bundle_path=PROJECT / "dags", bundle_name="dags-folder")
+
+    yield parse
+    for name in HELPERS:
+        sys.modules.pop(name, None)

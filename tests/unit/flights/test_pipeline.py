@@ -1,0 +1,33 @@
+"""The job as the engine sees it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from pipelines.flights import pipeline
+from pipelines.flights.delay_propagation import Legs, Watches
+from pipelines.flights.records import BoardRow
+
+
+def test_the_operators_are_in_the_order_of_the_flow():
+    names = [operator.name for operator in pipeline.operators]
+    assert names == ["flight_events", "weather", "delay_propagation", "board", "flight_board"]
+
+
+def test_what_the_board_gets_are_board_rows():
+    assert pipeline.record_type() is BoardRow
+
+
+def test_a_call_has_time_for_all_its_retries():
+    weather = pipeline.operators[1]
+    waits = [weather.retry.backoff(number) for number in range(weather.retry.max_retries)]
+    assert sum(waits[1:], waits[0]) < weather.timeout
+
+
+def test_state_survives_its_encoding(scenario):
+    scenario.scheduled("A", departs=600, block=120)
+    scenario.scheduled("B", departs=900, block=90)
+    scenario.departed("A", late=5)
+    scenario.departed("B", late=-60)
+    for values, kind in ((scenario.simulation.legs.values, Legs), (scenario.simulation.watches.values, Watches)):
+        assert msgspec.json.decode(msgspec.json.encode(values["N1"]), type=kind) == values["N1"]

@@ -1,0 +1,280 @@
+"""The weather service and its client, over real sockets of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import aiohttp
+import msgspec
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from pipelines.flights.records import FlightEvent
+from pipelines.flights.weather_lookup import WeatherLookup, WeatherRefusedError, WeatherUnavailableError
+from pipelines.flights.weather_service import WeatherService, load_observations, serve
+
+TEN = 1_357_034_400_000
+EWR_AT_TEN = {"origin": "EWR", "hour": "2013-01-01T10:00:00Z"}
+EVENT = FlightEvent(
+    seq=1,
+    event="scheduled",
+    emitted_at=TEN - 360 * 60_000,
+    flight_id="2013-01-01-UA1545-EWR",
+    carrier="UA",
+    airline="United Air Lines Inc.",
+    flight=1545,
+    tailnum="N14228",
+    origin="EWR",
+    dest="IAH",
+    scheduled_departure=TEN + 15 * 60_000,
+    scheduled_arrival=TEN + 200 * 60_000,
+    departure=None,
+    arrival=None,
+    distance=1400,
+    seats=149,
+)
+
+
+@asynccontextmanager
+async def client_of(service):
+    async with TestClient(TestServer(service.application())) as client:
+        yield client
+
+
+@asynccontextmanager
+async def lookup_of(service, **options):
+    async with TestServer(service.application()) as server:
+        lookup = WeatherLookup(**options)
+        await lookup.open({"weather": str(server.make_url("/"))})
+        try:
+            yield lookup
+        finally:
+            await lookup.close()
+
+
+def statuses(service, requests):
+    async def run():
+        async with client_of(service) as client:
+            return [(await client.get("/weather", params=EWR_AT_TEN)).status for _ in range(requests)]
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def reliable(service_data):
+    return WeatherService(service_data, failure_rate=0)
+
+
+def test_an_observation_is_answered(reliable, service_data):
+    async def run():
+        async with client_of(reliable) as client:
+            answer = await client.get("/weather", params=EWR_AT_TEN)
+            return answer.status, await answer.json()
+
+    assert asyncio.run(run()) == (200, service_data["EWR", "2013-01-01T10:00:00Z"])
+
+
+def test_what_was_not_observed_is_not_found(reliable):
+    async def run():
+        async with client_of(reliable) as client:
+            answer = await client.get("/weather", params={**EWR_AT_TEN, "origin": "SFO"})
+            return answer.status, await answer.json()
+
+    assert asyncio.run(run()) == (404, {"error": "no observation at SFO for 2013-01-01T10:00:00Z"})
+
+
+def test_an_incomplete_question_is_refused(reliable):
+    async def run():
+        async with client_of(reliable) as client:
+            return (await client.get("/weather", params={"origin": "EWR"})).status
+
+    assert asyncio.run(run()) == 400
+
+
+def test_one_answer_in_a_hundred_fails(service_data):
+    found = statuses(WeatherService(service_data, failure_rate=0.01, seed=13), 1_000)
+    assert 3 <= found.count(503) <= 25
+    assert found.count(503) + found.count(200) == 1_000
+
+
+def test_the_same_seed_fails_at_the_same_requests(service_data):
+    one, same, other = (
+        statuses(WeatherService(service_data, failure_rate=0.2, seed=seed), 50) for seed in (13, 13, 14)
+    )
+    assert one == same != other
+
+
+def test_an_outage_fails_everything_until_it_is_switched_off(reliable):
+    async def run():
+        async with client_of(reliable) as client:
+            seen = [await (await client.post("/outage", json={"on": True})).json()]
+            seen.append((await client.get("/weather", params=EWR_AT_TEN)).status)
+            seen.append(await (await client.get("/outage")).json())
+            seen.append((await client.get("/health")).status)
+            await client.post("/outage", json={"on": False})
+            seen.append((await client.get("/weather", params=EWR_AT_TEN)).status)
+            return seen
+
+    assert asyncio.run(run()) == [{"on": True}, 503, {"on": True}, 200, 200]
+
+
+def test_an_outage_is_switched_by_a_boolean_only(reliable):
+    async def run():
+        async with client_of(reliable) as client:
+            bodies = ({"on": "yes"}, {}, [])
+            return [(await client.post("/outage", json=body)).status for body in bodies]
+
+    assert asyncio.run(run()) == [400, 400, 400]
+
+
+def test_answers_are_counted_by_kind(reliable):
+    async def run():
+        async with client_of(reliable) as client:
+            await client.get("/weather", params=EWR_AT_TEN)
+            await client.get("/weather", params={**EWR_AT_TEN, "origin": "SFO"})
+            return await (await client.get("/statistics")).json()
+
+    assert asyncio.run(run()) == {"requests": 2, "found": 1, "not_found": 1, "unavailable": 0, "refused": 0}
+
+
+def test_the_ready_file_has_the_url_of_a_free_port(reliable, tmp_path):
+    ready = tmp_path / "ready"
+
+    async def run():
+        serving = asyncio.create_task(serve(reliable, host="127.0.0.1", port=0, ready_file=ready))
+        while not ready.exists():  # noqa: ASYNC110 - a file has no event to wait for
+            await asyncio.sleep(0.01)
+        async with aiohttp.ClientSession() as session, session.get(f"{ready.read_text()}/health") as answer:
+            found = answer.status
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
+        return found
+
+    assert asyncio.run(run()) == 200
+
+
+def test_missing_measurements_are_null(tmp_path):
+    (tmp_path / "weather.csv").write_text(
+        "origin,time_hour,temp,wind_speed,precip,visib\nEWR,2013-01-01T10:00:00Z,NA,1.5,0,10\n"
+    )
+    assert load_observations(tmp_path) == {
+        ("EWR", "2013-01-01T10:00:00Z"): {"temp": None, "wind_speed": 1.5, "precip": 0.0, "visib": 10.0}
+    }
+
+
+def test_an_event_gets_the_weather_of_its_hour(reliable):
+    async def run():
+        async with lookup_of(reliable) as lookup:
+            return await lookup.invoke(EVENT)
+
+    (enriched,) = asyncio.run(run())
+    assert (enriched.temp, enriched.wind_speed, enriched.aircraft) == (39.02, 12.65858, "N14228")
+
+
+def test_an_event_without_an_observation_gets_nulls(reliable):
+    event = msgspec.structs.replace(EVENT, origin="LGA", tailnum=None)
+
+    async def run():
+        async with lookup_of(reliable) as lookup:
+            return await lookup.invoke(event)
+
+    (enriched,) = asyncio.run(run())
+    assert (enriched.temp, enriched.visib, enriched.aircraft) == (None, None, EVENT.flight_id)
+
+
+def test_equal_questions_are_asked_once(reliable):
+    async def run():
+        async with lookup_of(reliable) as lookup:
+            await asyncio.gather(*(lookup.invoke(EVENT) for _ in range(50)))
+            await lookup.invoke(EVENT)
+
+    asyncio.run(run())
+    assert reliable.statistics()["requests"] == 1
+
+
+def test_an_answer_forgotten_is_asked_for_again(reliable):
+    other = msgspec.structs.replace(EVENT, origin="JFK")
+
+    async def run():
+        async with lookup_of(reliable, remembered=1) as lookup:
+            for event in (EVENT, other, EVENT):
+                await lookup.invoke(event)
+
+    asyncio.run(run())
+    assert reliable.statistics()["requests"] == 3
+
+
+def test_a_failure_is_typed_and_not_remembered(service_data):
+    service = WeatherService(service_data, failure_rate=1)
+
+    async def run():
+        async with lookup_of(service) as lookup:
+            with pytest.raises(WeatherUnavailableError, match="503"):
+                await lookup.invoke(EVENT)
+            service._failure_rate = 0
+            return await lookup.invoke(EVENT)
+
+    assert asyncio.run(run())[0].temp == 39.02
+
+
+def test_a_service_that_is_not_there_is_unavailable():
+    async def run():
+        lookup = WeatherLookup()
+        await lookup.open({"weather": "http://127.0.0.1:1"})
+        try:
+            await lookup.invoke(EVENT)
+        finally:
+            await lookup.close()
+
+    with pytest.raises(WeatherUnavailableError, match="could not be reached"):
+        asyncio.run(run())
+
+
+def test_an_answer_that_cannot_be_read_is_refused(service_data):
+    service_data["EWR", "2013-01-01T10:00:00Z"] = {"temp": "warm"}
+
+    async def run():
+        async with lookup_of(WeatherService(service_data, failure_rate=0)) as lookup:
+            with pytest.raises(WeatherRefusedError, match="can't be read"):
+                await lookup.invoke(EVENT)
+
+    asyncio.run(run())
+
+
+def test_a_wrong_address_is_not_taken_for_missing_weather(reliable):
+    async def run():
+        async with TestServer(reliable.application()) as server:
+            lookup = WeatherLookup()
+            await lookup.open({"weather": str(server.make_url("/elsewhere"))})
+            try:
+                await lookup.invoke(EVENT)
+            finally:
+                await lookup.close()
+
+    with pytest.raises(WeatherRefusedError, match="can't be read"):
+        asyncio.run(run())
+
+
+def test_one_that_gives_up_leaves_the_answer_to_the_others(reliable):
+    async def run():
+        async with lookup_of(reliable) as lookup:
+            first, second = (asyncio.create_task(lookup.invoke(EVENT)) for _ in range(2))
+            await asyncio.sleep(0)
+            first.cancel()
+            return await second
+
+    assert asyncio.run(run())[0].temp == 39.02
+
+
+def test_a_closed_lookup_can_be_opened_again(reliable):
+    async def run():
+        async with TestServer(reliable.application()) as server:
+            lookup = WeatherLookup()
+            for _ in range(2):
+                await lookup.open({"weather": str(server.make_url("/"))})
+                await lookup.invoke(EVENT)
+                await lookup.close()
+
+    asyncio.run(run())
+    assert reliable.statistics()["requests"] == 2

@@ -10,7 +10,7 @@ RUN := .venv/bin/python setup/environment.py
 PYTEST := $(RUN) .venv/bin/python -m pytest
 BENCHMARKS := $(sort $(filter-out _%,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
-.PHONY: help setup demo verify-demo airflow test test-all lint types imports format bench clean lock \
+.PHONY: help setup .ready demo verify-demo airflow test test-all lint types imports format bench clean lock \
         tier-unit tier-compose tier-spark tier-airflow tier-fault tier-cluster tier-slow closing-line
 
 # show this list
@@ -21,46 +21,49 @@ help:
 setup:
 	@python=$$(PYTHON="$(PYTHON)" setup/find-python.sh) && "$$python" setup/bootstrap.py
 
+.ready:
+	@python=$$(PYTHON="$(PYTHON)" setup/find-python.sh) && "$$python" setup/bootstrap.py --quiet
+
 # run the flights job end to end: service, input, Airflow, Spark, Delta tables, the board (a few minutes)
 demo: setup
 	@$(RUN) .venv/bin/python -m pipelines.flights.demo
 
 # compare what the demo left in its tables with a plain, synchronous computation of the same flights
-verify-demo: setup
-	@$(RUN) .venv/bin/python -m pipelines.flights.verify
+verify-demo: .ready
+	@$(RUN) .venv/bin/python -m pipelines.flights.demo verify
 
 # start Airflow with scheduler and UI on this machine; Ctrl-C ends it
-airflow: setup
+airflow: .ready
 	@$(RUN) setup/airflow.sh
 
 # what must hold before a commit: lint, types, import rules, tests (unit, compose, spark, airflow, fault)
-test: setup lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault closing-line
+test: .ready lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault closing-line
 
 # test, and the tests on a local Spark cluster and the slow ones
-test-all: setup lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault tier-cluster tier-slow closing-line
+test-all: .ready lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault tier-cluster tier-slow closing-line
 
 # ruff: everything minus the reasoned list in pyproject.toml
-lint: setup
+lint: .ready
 	@$(RUN) ruff check . && $(RUN) ruff format --check --quiet . || { echo "make format puts the layout right"; exit 1; }
 
 # mypy --strict on engine/ and pipelines/
-types: setup
+types: .ready
 	@$(RUN) mypy
 
 # who may import whom
-imports: setup
+imports: .ready
 	@$(RUN) lint-imports
 
 # let ruff lay the code out and repair what it can
-format: setup
+format: .ready
 	@$(RUN) ruff format . && $(RUN) ruff check --fix-only --quiet .
 
 # run all benchmarks, one process each; results in benchmarks/out/
-bench: setup
+bench: .ready
 	@for name in $(BENCHMARKS); do $(MAKE) "bench-$${name//_/-}" || exit 1; done
 
 # run one benchmark, e.g. make bench-keyed-state
-bench-%: setup
+bench-%: .ready
 	@$(RUN) .venv/bin/python -m benchmarks.$(subst -,_,$*)
 
 # undo everything: the environment, Airflow's home, the demo's input, tables and state
@@ -70,7 +73,7 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # make the locks again: requirements.txt from requirements.in, setup/uv.txt from its uv
-lock: setup
+lock: .ready
 	@$(RUN) setup/lock.sh
 
 # A tier is a folder of tests/, run in a process of its own: Airflow and Spark both change a process for good.
@@ -82,10 +85,10 @@ TIER = set -o pipefail; mkdir -p var/log; \
         [ $$code = 0 ] || [ $$code = 5 ]; \
     else echo 'no test yet' | tee var/log/tests-$(1).log; fi
 
-tier-unit tier-compose tier-spark tier-airflow tier-fault tier-cluster: tier-%: setup
+tier-unit tier-compose tier-spark tier-airflow tier-fault tier-cluster: tier-%: .ready
 	@$(call TIER,$*,tests/$*/*test_*.py,tests/$* -m 'not slow')
 
-tier-slow: setup
+tier-slow: .ready
 	@$(call TIER,slow,tests/*/*test_*.py,tests -m slow)
 
 closing-line:

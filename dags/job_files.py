@@ -100,9 +100,9 @@ def task_environment() -> dict[str, str]:
 
 
 def expand(text: str) -> str:
-    """Replace `${NAME}` and `${NAME:-default}`; called when a task runs, never when a DAG file is parsed.
+    """Replace `${NAME}` and `${NAME:-default}` in what is no secret, or when a task runs.
 
-    So that what the environment holds, secrets too, is in no serialised DAG.
+    Spark's settings are expanded by the task alone, so that no secret of the environment is in a serialised DAG.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -142,7 +142,9 @@ def _read_job(path: Path) -> Job:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, ZoneInfoNotFoundError) as error:
         said = f"key {error} is missing" if type(error) is KeyError else str(error)
-        raise JobFileError(f"{_shown(path)}: {said}. `headrace check {path.stem}` names line and allowed values") from error
+        raise JobFileError(
+            f"{_shown(path)}: {said}. `headrace check {path.stem}` names line and allowed values"
+        ) from error
 
 
 def _job(path: Path, content: dict[str, Any]) -> Job:
@@ -171,8 +173,8 @@ def _job(path: Path, content: dict[str, Any]) -> Job:
         compact_every=(content.get("compaction") or {}).get("every"),
         retention_hours=float((content.get("retention") or {}).get("hours", 168)),
         parallelism=content.get("parallelism"),
-        cluster=_read_cluster(content.get("cluster", "local"), path),
-        sinks={sink: locate(str(settings["path"])) for sink, settings in (content.get("sinks") or {}).items()},
+        cluster=_read_cluster(expand(str(content.get("cluster", "local"))), path),
+        sinks={sink: locate(expand(str(settings["path"]))) for sink, settings in (content.get("sinks") or {}).items()},
     )
 
 

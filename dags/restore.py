@@ -29,7 +29,10 @@ with DAG(
         "job": Param(jobs[0] if jobs else None, enum=jobs or [None], description="The job to take back."),
         "checkpoint": Param(type="integer", minimum=0, description="Its id, as `headrace checkpoints JOB` shows it."),
         "why": Param(
-            type="string", minLength=3, maxLength=500, description="Is kept with the checkpoint, for those who come after."
+            type="string",
+            minLength=3,
+            maxLength=500,
+            description="Is kept with the checkpoint, for those who come after.",
         ),
     },
 ):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowFailException
 from job_files import Cluster, Job, duration, expand, home, task_environment
@@ -57,10 +59,31 @@ class SubmitJob(SparkSubmitOperator):
         self.conf = {key: expand(value) for key, value in (self.conf or {}).items()}
         super().execute(context)
 
+    def on_kill(self) -> None:
+        """End the driver, then spark-submit: the provider kills spark-submit's JVM alone.
+
+        Spark's Python workers end with the JVM. The driver is a child of it and would only notice at its next
+        call into Spark; until then it would go on computing and committing beside the next attempt.
+        """
+        if self._hook is not None:
+            end_children(self._hook._submit_sp)  # noqa: SLF001  the provider offers no other way to it
+        super().on_kill()
+
+
+def end_children(process: Any) -> None:
+    """Kill all that `process` (a Popen, or None) has started, directly or not."""
+    if process is None or process.poll() is not None:
+        return
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+
 
 def _arguments(job: Job) -> list[str]:
     """Return one word per option; one without a value is left out when the task runs."""
     return [
+        "run",
         job.name,
         f"--cluster={job.cluster.name}",
         f"--mode={BACKFILLS_RUN_THEIR_INTERVAL}",

@@ -9,6 +9,12 @@ usable() {
         >/dev/null 2>&1
 }
 
+# What the environment was made with stays, until another one is asked for.
+if [ -z "${PYTHON:-}" ] && usable .venv/bin/python; then
+    .venv/bin/python -c 'import sys; print(sys._base_executable)'
+    exit 0
+fi
+
 for name in ${PYTHON:-python3 python3.12 python3.11 python3.13 python}; do
     if usable "$name"; then
         command -v "$name"

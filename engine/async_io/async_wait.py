@@ -48,7 +48,7 @@ class AsyncWaitOperator:
 
         function = self.operator.function
         try:
-            await function.open(self._services)
+            await self._open()
             workers = min(self.operator.capacity, len(elements))
             async with asyncio.TaskGroup() as group:
                 for _ in range(workers):
@@ -62,6 +62,13 @@ class AsyncWaitOperator:
             for element, answers in zip(elements, results, strict=True)
             for index, record in enumerate(answers)
         ]
+
+    async def _open(self) -> None:
+        try:
+            await self.operator.function.open(self._services)
+        except Exception as error:
+            text = "".join(traceback.format_exception(error))
+            raise UserFunctionError(self.operator.name, None, "none yet: open() failed", text) from error
 
     async def _answer(self, record: msgspec.Struct) -> Sequence[msgspec.Struct]:
         seconds = self.operator.timeout.total_seconds()

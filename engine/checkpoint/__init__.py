@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from engine.checkpoint.compaction import compact
-    from engine.checkpoint.restore import restore, restore_in, savepoint
-    from engine.checkpoint.vacuum import vacuum
-    from engine.checkpoint.verify import Finding, verify
+    from engine.checkpoint._compaction import compact
+    from engine.checkpoint._restore import restore, restore_in, savepoint
+    from engine.checkpoint._vacuum import vacuum
+    from engine.checkpoint._verify import Finding, verify
 
 _HOMES = {
-    "Finding": "verify",
-    "compact": "compaction",
-    "restore": "restore",
-    "restore_in": "restore",
-    "savepoint": "restore",
-    "vacuum": "vacuum",
-    "verify": "verify",
+    "Finding": "_verify",
+    "compact": "_compaction",
+    "restore": "_restore",
+    "restore_in": "_restore",
+    "savepoint": "_restore",
+    "vacuum": "_vacuum",
+    "verify": "_verify",
 }
 
 __all__ = ["Finding", "compact", "restore", "restore_in", "savepoint", "vacuum", "verify"]

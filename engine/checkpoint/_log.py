@@ -8,12 +8,14 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from engine import clock
-from engine.checkpoint._delta import ONE_ATTEMPT, create_table, open_table, read
+from engine.checkpoint._delta import ONE_ATTEMPT, add_files, create_table, open_table, read
 from engine.checkpoint.checkpoint import Checkpoint, Kind, Lease
+from engine.checkpoint.files import stage
 from engine.checkpoint.tables import CHECKPOINTS, CHECKPOINTS_SCHEMA, FORMAT_VERSION
 from engine.errors import ConfigError, EngineBug, FencedError
 
@@ -118,6 +120,28 @@ class CheckpointLog:
         }
         self._append(row, "its lease")
         self.lease = lease
+
+    def compact(self) -> None:
+        """Rewrite the table as one file, without leases that have ended: reading it stays quick.
+
+        Raises `FencedError` when somebody else appended since the last refresh.
+        """
+        rows = read(open_table(self._uri, version=self._version, storage=self._storage_options), CHECKPOINTS_SCHEMA)
+        is_lease = pc.equal(rows["kind"], Kind.LEASE.value)
+        is_newest = pc.equal(rows["log_version"], pc.max(rows["log_version"]))
+        kept = rows.filter(pc.or_(pc.invert(is_lease), is_newest))
+        staged = stage(self._uri, f"compaction-{clock.unique_id()}.parquet", kept)
+        try:
+            self._version = add_files(
+                self._uri,
+                self._version,
+                CHECKPOINTS_SCHEMA,
+                [staged],
+                overwrite=True,
+                storage=self._storage_options,
+            )
+        except CommitFailedError as error:
+            raise self._fenced("the compaction of checkpoints") from error
 
     def _append(self, row: dict[str, Any], what: str) -> None:
         expected = self._version + 1

@@ -82,6 +82,12 @@ class JobLease:
             self.check()
             self._log.append(checkpoint, self._lease())
 
+    def compact_log(self) -> None:
+        """Rewrite the `checkpoints` table as one file."""
+        with self._lock:
+            self.check()
+            self._log.compact()
+
     def _lease(self) -> Lease:
         return lease_until(self.run_id, self.attempt_id, self._holder, self._seconds)
 

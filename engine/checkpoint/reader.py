@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from engine.checkpoint._log import CheckpointLog
+from engine.checkpoint._query import Rows, ask, connect, copy, gone, literal
 from engine.checkpoint.checkpoint import Checkpoint, Kind
 from engine.checkpoint.tables import (
     CHECKPOINTS,
@@ -31,24 +32,24 @@ from engine.state.key_groups import key_group
 if TYPE_CHECKING:
     import duckdb
 
+__all__ = ["CHANGELOG", "PUBLISHED", "Rows", "StateReader", "resolve"]
+
 CHANGELOG = "_changelog"
 """Suffix of the SQL views with the raw changes: keyed_state_changelog, ..."""
 
 PUBLISHED = "headrace.checkpoint"
 """Key in a sink's commits that holds the id of the checkpoint that was published."""
 
+HISTORY = "history"
+"""What a materializer's rows are called where keyed states are listed."""
+
+# The history of a materializer, in the columns of keyed_state.
+_AS_STATE = (
+    f"operator, key_group, key, '{HISTORY}' AS state, NULL AS namespace, "
+    'sequence_number::VARCHAR AS user_key, "row" AS value, inserted_at AS last_access, NULL AS expires_at, checkpoint_id'
+)
+
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-class Rows(msgspec.Struct, frozen=True):
-    """The answer of a query: column names, and rows in their order."""
-
-    columns: list[str]
-    rows: list[tuple[Any, ...]]
-
-    def dicts(self) -> list[dict[str, Any]]:
-        """One mapping a row."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
 class StateReader:
@@ -70,17 +71,23 @@ class StateReader:
     def list_states(self) -> Rows:
         """What is stored: per operator and state the live entries, keys, bytes and last change."""
         parts = [self._count(KEYED_STATE, "state", "value"), self._count(TIMERS, "domain", "domain")]
-        parts.append(self._count(MATERIALIZER_HISTORY, "'history'", '"row"'))
+        parts.append(self._count(MATERIALIZER_HISTORY, f"'{HISTORY}'", '"row"'))
         rows = sorted(row for part in parts for row in part.rows)
         return Rows(parts[0].columns, rows)
 
     def get(self, key: str, operator: str | None = None, state: str | None = None) -> Rows:
-        """The live entries of one key. `key` is JSON, or the bare text of a text key."""
-        return self._live_rows(
-            KEYED_STATE,
-            [*self._key_filter(key), *_equal(operator=operator, state=state)],
-            "ORDER BY operator, state, namespace, user_key",
-        )
+        """The live entries of one key, the rows of a materializer included.
+
+        `key` is JSON, or the bare text of a text key. A materializer's rows have the state
+        `history` and their sequence number as user key.
+        """
+        filters = [*self._key_filter(key), *_equal(operator=operator)]
+        order = "ORDER BY operator, state, namespace, user_key"
+        found = self._live_rows(KEYED_STATE, [*filters, *_equal(state=state)], order)
+        if state not in {None, HISTORY}:
+            return found
+        rows = self._live_rows(MATERIALIZER_HISTORY, filters, "ORDER BY operator, sequence_number", columns=_AS_STATE)
+        return Rows(found.columns, [*found.rows, *rows.rows])
 
     def scan(
         self, operator: str | None = None, state: str | None = None, prefix: str | None = None, limit: int = 50
@@ -88,7 +95,9 @@ class StateReader:
         """Live entries in key order, of keys that begin with `prefix`."""
         filters = _equal(operator=operator, state=state)
         if prefix is not None:
-            filters.append(f'(starts_with("key", {_text(prefix)}) OR starts_with("key", {_text(chr(34) + prefix)}))')
+            filters.append(
+                f'(starts_with("key", {literal(prefix)}) OR starts_with("key", {literal(chr(34) + prefix)}))'
+            )
         order = "ORDER BY operator, state, key, namespace, user_key LIMIT ?"
         return self._live_rows(KEYED_STATE, filters, order, [limit])
 
@@ -99,18 +108,18 @@ class StateReader:
         the checkpoint's past, and not listed.
         """
         filters = [*self._key_filter(key), *_equal(operator=operator, state=state)]
-        connection = _connect()
+        connection = connect()
         sources = []
         for number, version in enumerate(self._past_versions()):
             try:
                 self._load(connection, f"part{number}", KEYED_STATE, version, filters)
             except StorageError:
                 continue
-            sources.append(f"SELECT * FROM part{number}")
+            sources.append(f"FROM part{number}")
         if not sources:
             return Rows([], [])
         union = " UNION ".join(sources)
-        return _query(connection, f"SELECT * FROM ({union}) ORDER BY checkpoint_id, operator, state, user_key")
+        return ask(connection, f"FROM ({union}) ORDER BY checkpoint_id, operator, state, user_key")
 
     def timers(self, limit: int = 50) -> Rows:
         """Registered timers, the next one first."""
@@ -130,13 +139,13 @@ class StateReader:
         """
         import duckdb
 
-        connection = _connect()
+        connection = connect()
         self._register(connection, {word.lower() for word in _WORD.findall(query)})
         try:
             if len(connection.extract_statements(query)) != 1:
                 msg = "give one query at a time, without a second one after ';'"
                 raise ConfigError(msg)
-            return _query(connection, query)
+            return ask(connection, query)
         except duckdb.Error as error:
             msg = f"the query failed: {error}\nViews: {', '.join(self.views())}"
             raise ConfigError(msg) from error
@@ -154,19 +163,19 @@ class StateReader:
             if name in words:
                 connection.execute(f"CREATE VIEW {name} AS {self._live(name, raw)}")
         if CHECKPOINTS in words:
-            _copy(connection, CHECKPOINTS, self._stream(f"{self._config.job_folder}/{CHECKPOINTS}", None, []))
+            copy(connection, CHECKPOINTS, self._stream(f"{self._config.job_folder}/{CHECKPOINTS}", None, []))
             connection.execute(f"DELETE FROM {CHECKPOINTS} WHERE kind = '{Kind.LEASE.value}'")  # noqa: S608
         for name in self._config.sinks.keys() & words - STATE_TABLES.keys():
             path = self._config.sinks[name].path
-            _copy(connection, name, self._stream(path, self._sink_version(path), []))
+            copy(connection, name, self._stream(path, self._sink_version(path), []))
 
     def _count(self, table: str, state: str, size: str) -> Rows:
         """Grouping beats the window of `_live` by far where only sums are asked for."""
         entry = ", ".join(f'"{column}"' for column in STATE_TABLES[table].entry if column != "key_group")
         expires = "max_by(expires_at, checkpoint_id)" if table == KEYED_STATE else "NULL::TIMESTAMPTZ"
-        connection = _connect()
+        connection = connect()
         self._load(connection, "raw", table, self.checkpoint.versions.get(table), [])
-        return _query(
+        return ask(
             connection,
             f"""SELECT operator, state, count(*) AS entries, count(DISTINCT key) AS keys,
                        sum(bytes)::BIGINT AS bytes, max(changed) AS last_change
@@ -178,10 +187,12 @@ class StateReader:
                 GROUP BY ALL ORDER BY ALL""",  # noqa: S608 - names of columns and a number, all ours
         )
 
-    def _live_rows(self, table: str, filters: Sequence[str], order: str, parameters: Sequence[Any] = ()) -> Rows:
-        connection = _connect()
+    def _live_rows(
+        self, table: str, filters: Sequence[str], order: str, parameters: Sequence[Any] = (), *, columns: str = "*"
+    ) -> Rows:
+        connection = connect()
         self._load(connection, "raw", table, self.checkpoint.versions.get(table), filters)
-        return _query(connection, f"SELECT * FROM ({self._live(table, 'raw')}) {order}", parameters)  # noqa: S608
+        return ask(connection, f"SELECT {columns} FROM ({self._live(table, 'raw')}) {order}", parameters)  # noqa: S608
 
     def _live(self, table: str, raw: str) -> str:
         """SQL for the live entries of a changelog: the last row of each, unless it is gone."""
@@ -201,7 +212,7 @@ class StateReader:
     def _key_filter(self, key: str) -> list[str]:
         candidates = _key_candidates(key)
         groups = {key_group(text.encode(), self.checkpoint.max_parallelism) for text in candidates}
-        keys = ", ".join(_text(text) for text in candidates)
+        keys = ", ".join(literal(text) for text in candidates)
         return [f'"key_group" IN ({", ".join(map(str, sorted(groups)))})', f'"key" IN ({keys})']
 
     def _past_versions(self) -> Iterator[int]:
@@ -226,9 +237,9 @@ class StateReader:
     ) -> None:
         """Copy the rows that pass `filters` into `target`. A table that the checkpoint lacks is empty."""
         if version is None:
-            _copy(connection, target, STATE_TABLES[table].schema.empty_table().to_reader())
+            copy(connection, target, STATE_TABLES[table].schema.empty_table().to_reader())
             return
-        _copy(connection, target, self._stream(f"{self._config.job_folder}/{table}", version, filters))
+        copy(connection, target, self._stream(f"{self._config.job_folder}/{table}", version, filters))
 
     def _stream(self, uri: str, version: int | None, filters: Sequence[str]) -> Any:
         from deltalake import DeltaTable
@@ -241,7 +252,7 @@ class StateReader:
             msg = f"there is no table {uri} (yet)"
             raise StorageError(msg) from error
         except (DeltaError, OSError) as error:
-            raise _gone(uri, version, error) from error
+            raise gone(uri, version, error) from error
 
     def _sink_version(self, path: str) -> int | None:
         """The sink's version just before the first publication after this checkpoint; None: the latest."""
@@ -276,51 +287,6 @@ def resolve(log: CheckpointLog, config: JobConfig, at: int | str | None) -> Chec
     return log.get(int(text)) if text.isdecimal() else log.savepoint(text)
 
 
-def _connect() -> duckdb.DuckDBPyConnection:
-    """A database in memory that can reach no file, no network and no Python variable, for good."""
-    import duckdb
-
-    config = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
-    connection = duckdb.connect(config=config)
-    for setting in (
-        "python_enable_replacements = false",
-        "TimeZone = 'UTC'",
-        "enable_external_access = false",
-        "lock_configuration = true",
-    ):
-        connection.execute(f"SET {setting}")
-    return connection
-
-
-def _copy(connection: duckdb.DuckDBPyConnection, target: str, stream: Any) -> None:
-    """Fill a new table from an Arrow stream. A stream can be read once; a query may read twice."""
-    import duckdb
-
-    connection.register("incoming", stream)
-    try:
-        connection.execute(f'CREATE TABLE "{target}" AS SELECT * FROM incoming')  # noqa: S608 - our own names
-    except duckdb.Error as error:
-        raise _gone(target, None, error) from error
-    finally:
-        connection.unregister("incoming")
-
-
-def _query(connection: duckdb.DuckDBPyConnection, query: str, parameters: Sequence[Any] = ()) -> Rows:
-    relation = connection.sql(query, params=list(parameters))
-    if relation is None:
-        return Rows([], [])
-    table = relation.to_arrow_table()
-    return Rows(table.column_names, list(zip(*(column.to_pylist() for column in table.columns), strict=True)))
-
-
-def _gone(table: str, version: int | None, error: Exception) -> StorageError:
-    which = f"version {version} of {table}" if version is not None else table
-    return StorageError(
-        f"{which} cannot be read: {error}\nIts files may have been vacuumed, or the storage is out of reach. "
-        "Checkpoints within the retention, and savepoints, stay readable: see 'headrace checkpoints'."
-    )
-
-
 def _published(commit: dict[str, Any]) -> int:
     """The checkpoint that a sink's commit published, or -1."""
     value = commit.get(PUBLISHED)
@@ -329,7 +295,7 @@ def _published(commit: dict[str, Any]) -> int:
             value = msgspec.json.decode(commit["userMetadata"], type=dict[str, Any]).get(PUBLISHED)
         except msgspec.DecodeError:
             return -1
-    return int(value) if str(value).isdecimal() else -1
+    return int(str(value)) if str(value).isdecimal() else -1
 
 
 def _key_candidates(key: str) -> list[str]:
@@ -343,9 +309,4 @@ def _key_candidates(key: str) -> list[str]:
 
 
 def _equal(**values: str | None) -> list[str]:
-    return [f'"{column}" = {_text(value)}' for column, value in values.items() if value is not None]
-
-
-def _text(value: str) -> str:
-    """A value as a literal of deltalake's predicates, which take no parameters."""
-    return "'" + value.replace("'", "''") + "'"
+    return [f'"{column}" = {literal(value)}' for column, value in values.items() if value is not None]

@@ -63,7 +63,7 @@ class ClusterConfig(ClusterFile, frozen=True, kw_only=True):
         plain["spark"] = {key: HIDDEN if is_secret(key) else value for key, value in self.spark.items()}
         return plain
 
-    def __repr__(self) -> str:  # type: ignore[explicit-override]  # typing.override is of Python 3.12
+    def __repr__(self) -> str:
         """Like a struct's, with secrets hidden: profiles end up in tracebacks and logs."""
         fields = ", ".join(f"{name}={value!r}" for name, value in self.shown().items())
         return f"ClusterConfig({fields})"

@@ -79,7 +79,7 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def _find(what: str, name: str, folder: Path) -> Path:
-    check_name(name, what)
+    check_name(name, f"{what} name")
     file = folder / f"{name}.yaml"
     if file.is_file():
         return file

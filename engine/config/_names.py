@@ -17,13 +17,13 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def check_name(text: str, what: str) -> str:
+def check_name(text: str, what: str = "name") -> str:
     """Return `text` when it is an identifier.
 
-    Raises `ConfigError` otherwise; `what` says what it should have named, as in "job".
+    Raises `ConfigError` otherwise; `what` says what it should have been, as in "job name".
     """
     if not is_name(text):
-        msg = f"'{text}' is not a valid {what} name: {NAME_RULE}"
+        msg = f"'{text}' is not a valid {what}: {NAME_RULE}"
         raise ConfigError(msg)
     return text
 

@@ -117,8 +117,6 @@ class DelayPropagation(KeyedProcessFunction[Enriched, BoardRow]):
                 return _arrived(legs, event, ctx)
             case "cancelled":
                 return _cancelled(legs, event, ctx)
-            case unknown:
-                raise ValueError(f"flight {event.flight_id} has an event '{unknown}' (seq {event.seq})")
 
     async def _watch(self, event: Enriched, ctx: Context) -> None:
         alert = _alert(event)

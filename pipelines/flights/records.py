@@ -7,13 +7,14 @@ from typing import Literal
 from engine.api import Struct, Timestamp
 
 Status = Literal["scheduled", "departed", "arrived"]
+EventName = Literal["scheduled", "departed", "arrived", "cancelled"]
 
 
 class FlightEvent(Struct, frozen=True):
     """A flight after an event, or before it when the row kind is -U or -D."""
 
     seq: int
-    event: str
+    event: EventName
     emitted_at: Timestamp
     flight_id: str
     carrier: str

@@ -207,7 +207,3 @@ def test_nothing_is_kept_about_flights_that_are_over(two_legs):
     assert two_legs.simulation.contexts["N1"].timers.due == set()
 
 
-def test_an_unknown_event_is_an_error_that_names_the_flight(two_legs):
-    two_legs.flights["A"] = two_legs._changed("A", event="diverted")
-    with pytest.raises(ValueError, match="flight A has an event 'diverted'"):
-        two_legs._send(two_legs.flights["A"], RowKind.UPDATE_AFTER)

@@ -42,7 +42,9 @@ def compact(config: JobConfig, run_id: str, every: int | None = None) -> Checkpo
             before, after = before + rows, after + sum(file.rows for file in staged)
             versions[name] = job.tables.replace(name, staged, job.versions[name])
         metrics = {"rows_before": before, "rows_after": after}
-        return job.commit(Kind.COMPACTION, versions=versions, metrics=metrics)
+        checkpoint = job.commit(Kind.COMPACTION, versions=versions, metrics=metrics)
+        job.lease.compact_log()
+        return checkpoint
 
 
 def _runs_since_compaction(job: OpenJob) -> int:
@@ -91,7 +93,7 @@ def live_entries(changes: pa.Table, name: str, expired: dict[tuple[str, str], in
     with duckdb.connect(":memory:", config={"threads": 2}) as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("changes", changes)
-        live = connection.execute(
+        live = connection.sql(
             f"SELECT * FROM changes QUALIFY NOT deleted AND row_number() OVER "  # noqa: S608 - our own column names
             f"(PARTITION BY {entry} ORDER BY checkpoint_id DESC) = 1 ORDER BY {entry}"
         ).to_arrow_table()

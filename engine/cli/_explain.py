@@ -1,0 +1,188 @@
+"""The operator graph of a job as plain data, and as a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from engine.api import AsyncWait, Pipeline, Process, Sink, Source, UpsertMaterialize, ValueState
+from engine.api._pipeline import output_type
+from engine.config import JobConfig, format_duration
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+
+def describe(config: JobConfig, pipeline: Pipeline) -> dict[str, Any]:
+    """Everything worth knowing about a job, as plain values. Holds no secret.
+
+    Stages are what Spark runs between two shuffles: reading and calling out first, then one stage
+    for each keyed operator.
+    """
+    stages: list[dict[str, Any]] = []
+    for operator in pipeline.operators:
+        if isinstance(operator, Source | Process | UpsertMaterialize):
+            stages.append({"stage": len(stages) + 1, "operators": []})
+        stages[-1]["operators"].append(_operator(config, operator))
+    return {
+        "job": config.job,
+        "pipeline": config.pipeline,
+        "description": config.description,
+        "cluster": {"name": config.cluster, "master": config.profile.master, "tasks": config.tasks},
+        "state": {
+            "folder": config.job_folder,
+            "backend": config.state.backend,
+            "key_groups": config.max_parallelism,
+            "watermark_every_rows": config.watermark.bucket,
+        },
+        "run": {"mode": config.mode, "budget": format_duration(config.run.budget)},
+        "stages": stages,
+    }
+
+
+def _operator(config: JobConfig, operator: Any) -> dict[str, Any]:
+    kind = {"operator": operator.name, "kind": _KINDS[type(operator)]}
+    return {**kind, **_DETAILS[type(operator)](config, operator)}
+
+
+def _source(config: JobConfig, source: Source) -> dict[str, Any]:
+    bound = config.sources[source.name]
+    return {
+        "record": source.record.__name__,
+        "fields": list(source.record.__struct_fields__),
+        "event_time": source.event_time,
+        "order_by": list(source.order_by) or ["file", "row"],
+        "row_kind": source.row_kind,
+        "out_of_orderness": format_duration(source.out_of_orderness),
+        "reads": f"{bound.format} files in {bound.path}",
+        "limits": {"files": bound.max_files_per_batch, "rows": bound.max_rows_per_batch},
+        "on_bad_file": bound.on_bad_file,
+        "on_bad_row": bound.on_bad_row,
+    }
+
+
+def _wait(config: JobConfig, wait: AsyncWait) -> dict[str, Any]:
+    override = config.async_io.get(wait.name)
+    capacity = (override.capacity if override else None) or wait.capacity
+    timeout = (override.timeout if override else None) or wait.timeout
+    return {
+        "function": type(wait.function).__name__,
+        "record": output_type(wait.function).__name__,
+        "mode": wait.mode.value,
+        "capacity": capacity,
+        "timeout": format_duration(timeout),
+        "retry": _policy(wait.retry),
+    }
+
+
+def _process(config: JobConfig, process: Process) -> dict[str, Any]:
+    return {
+        "function": type(process.function).__name__,
+        "key": [process.key],
+        "record": output_type(process.function).__name__,
+        "states": [_state(state) for state in _states(process.function)],
+        "side_outputs": [
+            {"name": side.name, "record": side.record.__name__, "sink": side.sink, **_bound(config, side.sink)}
+            for side in process.side_outputs
+        ],
+    }
+
+
+def _states(function: object) -> Iterator[ValueState[Any]]:
+    for cls in reversed(type(function).__mro__):
+        yield from (value for value in vars(cls).values() if isinstance(value, ValueState))
+
+
+def _state(state: ValueState[Any]) -> dict[str, Any]:
+    ttl = _policy(state.ttl) if state.ttl is not None else None
+    return {"state": state.name, "type": getattr(state.type, "__name__", str(state.type)), "ttl": ttl}
+
+
+def _materialize(config: JobConfig, operator: UpsertMaterialize) -> dict[str, Any]:
+    del config
+    return {
+        "key": list(operator.primary_key),
+        "upsert_key": list(operator.upsert_key) if operator.upsert_key else None,
+        "strategy": operator.strategy.value,
+        "emit": operator.emit.value,
+    }
+
+
+def _sink(config: JobConfig, sink: Sink) -> dict[str, Any]:
+    return _bound(config, sink.name)
+
+
+def _bound(config: JobConfig, name: str) -> dict[str, Any]:
+    return {"writes": config.sinks[name].path, "mode": config.sinks[name].mode}
+
+
+_KINDS = {
+    Source: "source",
+    AsyncWait: "async wait",
+    Process: "keyed process",
+    UpsertMaterialize: "upsert materializer",
+    Sink: "sink",
+}
+_DETAILS: dict[type, Any] = {
+    Source: _source,
+    AsyncWait: _wait,
+    Process: _process,
+    UpsertMaterialize: _materialize,
+    Sink: _sink,
+}
+
+
+def _policy(policy: Any) -> str:
+    """A frozen dataclass of options in one line: `ExponentialBackoff(max_retries=8, ...)`."""
+    if not is_dataclass(policy):
+        return type(policy).__name__
+    parts = [f"{field.name}={_value(getattr(policy, field.name))}" for field in fields(policy)]
+    return f"{type(policy).__name__}({', '.join(parts)})"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    if isinstance(value, tuple):
+        return "|".join(getattr(item, "__name__", str(item)) for item in value)
+    return str(getattr(value, "value", value))
+
+
+def tree(described: dict[str, Any]) -> Tree:
+    """What `describe` made, for people."""
+    from rich.text import Text
+    from rich.tree import Tree
+
+    root = Tree(Text(f"{described['job']}: {described['description']}"))
+    cluster, state = described["cluster"], described["state"]
+    root.add(Text(f"cluster {cluster['name']} ({cluster['master']}), {cluster['tasks']} tasks per operator"))
+    root.add(Text(f"state in {state['folder']} ({state['backend']}, {state['key_groups']} key groups)"))
+    for stage in described["stages"]:
+        where = "reads and calls out" if stage["stage"] == 1 else "after a shuffle by key"
+        branch = root.add(Text(f"stage {stage['stage']}: {where}"))
+        for operator in stage["operators"]:
+            _grow(branch.add(Text(f"{operator['kind']} {operator['operator']}")), operator)
+    return root
+
+
+def _grow(branch: Tree, values: dict[str, Any]) -> None:
+    from rich.text import Text
+
+    for name, value in values.items():
+        if name in {"operator", "kind"} or value in (None, []):
+            continue
+        if isinstance(value, list) and isinstance(value[0], dict):
+            for item in value:
+                branch.add(Text(f"{name.rstrip('s').replace('_', ' ')}: {_line(item)}"))
+        else:
+            branch.add(Text(f"{name.replace('_', ' ')}: {_line(value)}"))
+
+
+def _line(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_line(item)}" for key, item in value.items() if item is not None)
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value)

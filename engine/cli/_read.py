@@ -1,0 +1,73 @@
+"""`headrace timers`, `quarantine` and `sql`: the other tables, and questions of your own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+import typer
+
+from engine.cli._arguments import AsJson, At, Job, Limit, WithExpired, job_and_text
+from engine.cli._state import decoded, open_reader, print_rows
+
+Query = Annotated[
+    str, typer.Argument(metavar="JOB", help="May be left out where there is only one.", show_default=False)
+]
+Second = Annotated[Optional[str], typer.Argument(metavar="QUERY", help="One query, in quotes.", show_default=False)]  # noqa: UP045
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("timers")(timers)
+    app.command("quarantine")(quarantine)
+    app.command("sql")(sql)
+
+
+def timers(job: Job = None, at: At = None, limit: Limit = 50, as_json: AsJson = False) -> None:
+    """List the registered timers, the next one first.
+
+    Example:  headrace timers flights -n 10
+
+    Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
+    """
+    reader = open_reader(job, at)
+    print_rows(reader, reader.timers(limit), "timers", as_json=as_json)
+
+
+def quarantine(job: Job = None, at: At = None, limit: Limit = 50, as_json: AsJson = False) -> None:
+    """List input that was set aside, newest first, with the reason.
+
+    Example:  headrace quarantine flights
+
+    Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
+    """
+    reader = open_reader(job, at)
+    print_rows(reader, reader.quarantine(limit), "quarantined", as_json=as_json)
+
+
+def sql(
+    first: Query,
+    second: Second = None,
+    at: At = None,
+    with_expired: WithExpired = False,
+    as_json: AsJson = False,
+) -> None:
+    """Ask the state tables anything, in DuckDB's SQL. The query sees these views and nothing else.
+
+    Live entries: keyed_state, timers, buffered_requests, async_requests, materializer_history,
+    quarantine. All changes: the same names with _changelog. Also checkpoints, and the sinks by name,
+    as they were at the checkpoint.
+
+    Example:  headrace sql flights "select state, count(*) from keyed_state group by 1"
+
+    Exit codes: 0; 2 for an unknown job or checkpoint, or a query that fails; 8 files gone.
+    """
+    from engine.cli._output import print_json, records, show
+
+    job, query = job_and_text(first, second)
+    reader = open_reader(job, at, with_expired=with_expired)
+    rows = reader.sql(query)
+    if as_json:
+        checkpoint = reader.checkpoint.checkpoint_id
+        print_json({"checkpoint": checkpoint, "columns": rows.columns, "rows": decoded(rows)})
+    else:
+        show(records(rows) if rows.rows else "no rows")

@@ -1,0 +1,162 @@
+"""`headrace run`: one run of a job, with its progress on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, cast
+
+import typer
+
+from engine.cli._arguments import AsJson, Cluster, Job, load, milliseconds, new_run_id
+
+if TYPE_CHECKING:
+    from engine.config import JobConfig
+    from engine.spark.options import Event, RunOptions, RunReport
+
+_MODES = ("auto", "caught-up", "interval")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("run")(run)
+
+
+def run(
+    job: Job = None,
+    *,
+    cluster: Cluster = None,
+    mode: Annotated[
+        str, typer.Option(metavar="auto|caught-up|interval", help="Take in all there is, or one interval.")
+    ] = "auto",
+    interval_start: Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, inclusive.")] = None,  # noqa: UP045
+    interval_end: Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, exclusive.")] = None,  # noqa: UP045
+    run_id: Annotated[Optional[str], typer.Option(help="Names the run in checkpoints; made up if left out.")] = None,  # noqa: UP045
+    budget: Annotated[Optional[str], typer.Option(metavar="30m", help="No new micro-batch after this time.")] = None,  # noqa: UP045
+    max_batches: Annotated[Optional[int], typer.Option(min=1, help="End after so many micro-batches.")] = None,  # noqa: UP045
+    parallelism: Annotated[Optional[int], typer.Option(min=1, help="Tasks per operator.")] = None,  # noqa: UP045
+    backend: Annotated[Optional[str], typer.Option(metavar="rocksdb|hashmap", help="State backend.")] = None,  # noqa: UP045
+    force_fail_over: Annotated[
+        bool, typer.Option("--force-fail-over", help="Take the job from a run that still holds it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take in what is new, update state and sinks.
+
+    It may be killed at any point: run it again, and it goes on from the last checkpoint.
+
+    Example:  headrace run flights --max-batches 1
+
+    Exit codes: 0 done or out of budget; 2 configuration; 3 another run holds the job; 4 a service is
+    down; 5 user code raised; 6 stored state does not fit; 7 bad input; 8 storage; 9 interval gap.
+    """
+    from engine.spark.options import RunOptions
+
+    config = load(job, cluster)
+    options = RunOptions(
+        run_id=run_id or new_run_id(),
+        mode=_mode(mode),
+        interval_start=milliseconds(interval_start) if interval_start else None,
+        interval_end=milliseconds(interval_end) if interval_end else None,
+        budget=_seconds(budget),
+        max_batches=max_batches,
+        parallelism=parallelism,
+        backend=_backend(backend),
+        cluster=cluster,
+        force_fail_over=force_fail_over,
+    )
+    report = _run(config, options)
+    _show(report, as_json=as_json)
+
+
+def _run(config: JobConfig, options: RunOptions) -> RunReport:
+    from engine.spark import run as run_job
+
+    with _progress() as on_event:
+        return run_job(config, options, on_event)
+
+
+def _mode(text: str) -> Literal["auto", "caught_up", "interval"]:
+    from engine.errors import ConfigError
+
+    if text.replace("_", "-") not in _MODES:
+        msg = f"--mode '{text}' is not allowed (allowed: {', '.join(_MODES)})"
+        raise ConfigError(msg)
+    return cast("Literal['auto', 'caught_up', 'interval']", text.replace("-", "_"))
+
+
+def _backend(text: str | None) -> Literal["rocksdb", "hashmap"] | None:
+    from engine.errors import ConfigError
+
+    if text not in {None, "rocksdb", "hashmap"}:
+        msg = f"--backend '{text}' is not allowed (allowed: rocksdb, hashmap)"
+        raise ConfigError(msg)
+    return cast("Literal['rocksdb', 'hashmap'] | None", text)
+
+
+def _seconds(text: str | None) -> float | None:
+    from engine.config import parse_duration
+    from engine.errors import ConfigError
+
+    if text is None:
+        return None
+    try:
+        return parse_duration(text).total_seconds()
+    except ValueError as error:
+        msg = f"--budget: {error}"
+        raise ConfigError(msg) from error
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Event], None]]:
+    """What to call with events: a spinner above past events on a terminal, else one line an event."""
+    if not sys.stderr.isatty():
+        yield _print_line
+        return
+    from rich.console import Console
+
+    target = Console(stderr=True, highlight=False)
+    with target.status("starting") as status:
+
+        def on_event(event: Event) -> None:
+            if event.kind == "batch":
+                status.update(event.message)
+            else:
+                target.print(f"{_now()}  {event.message}", markup=False)
+
+        yield on_event
+
+
+def _print_line(event: Event) -> None:
+    print(f"{_now()} {event.kind}: {event.message}", file=sys.stderr, flush=True)
+
+
+def _now() -> str:
+    from engine import clock
+    from engine.cli._output import at_time, shown
+
+    return shown(at_time(clock.now() // 1000 * 1000))
+
+
+def _show(report: RunReport, *, as_json: bool) -> None:
+    from engine.cli._output import print_json, show, shown, table
+
+    if as_json:
+        print_json(report)
+        return
+    ids = report.checkpoints
+    span = "none" if not ids else str(ids[0]) if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
+    rows: list[tuple[str, Any]] = [
+        ("job", report.job),
+        ("run", report.run_id),
+        ("checkpoints", span),
+        ("rows in", shown(report.rows_in)),
+        ("rows out", shown(report.rows_out)),
+        ("quarantined", shown(report.quarantined)),
+        ("seconds", f"{report.seconds:.1f}"),
+        ("ended because", report.stopped_because),
+    ]
+    show(table(("", ""), rows))
+    if report.quarantined:
+        show(f"Some input was set aside: headrace quarantine {report.job}")

@@ -1,0 +1,156 @@
+"""`headrace state ...`: keyed state at any checkpoint."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from engine.cli._arguments import (
+    AsJson,
+    At,
+    Job,
+    Limit,
+    Operator,
+    State,
+    WithExpired,
+    job_and_text,
+    load,
+)
+
+if TYPE_CHECKING:
+    from engine.checkpoint.reader import Rows, StateReader
+
+First = Annotated[
+    str, typer.Argument(metavar="JOB", help="May be left out where there is only one.", show_default=False)
+]
+Second = Annotated[Optional[str], typer.Argument(metavar="KEY", help="Plain text, or JSON.", show_default=False)]  # noqa: UP045
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    state = typer.Typer(
+        help="Look into keyed state at any checkpoint. Needs no JVM.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    state.command("list")(list_states)
+    state.command("get")(get)
+    state.command("scan")(scan)
+    state.command("history")(history)
+    app.add_typer(state, name="state")
+
+
+def open_reader(job: str | None, at: str | None, *, with_expired: bool = False) -> StateReader:
+    """A reader of a job's state at a checkpoint."""
+    from engine.cli._arrow import without_pandas
+
+    without_pandas()
+    from engine.checkpoint.reader import StateReader
+
+    return StateReader(load(job), at, with_expired=with_expired)
+
+
+def print_rows(reader: StateReader, rows: Rows, what: str, *, as_json: bool) -> None:
+    """Print rows with the checkpoint that they belong to."""
+    from engine.cli._output import cards, print_json, records, show
+
+    if as_json:
+        print_json({"checkpoint": reader.checkpoint.checkpoint_id, what: decoded(rows)})
+        return
+    body = next((name for name in ("value", "raw") if name in rows.columns), None)
+    if rows.rows and body is not None:
+        show(cards(rows, body, drop=("key_group",)))
+    elif rows.rows:
+        show(records(rows, drop=("key_group",)))
+    show(f"{len(rows.rows):,} {what}, at checkpoint {reader.checkpoint.checkpoint_id}")
+
+
+def decoded(rows: Rows) -> list[dict[str, Any]]:
+    """Rows as mappings, with stored JSON (keys, values, rows) as JSON rather than text."""
+    return [{name: _decoded(name, value) for name, value in row.items()} for row in rows.dicts()]
+
+
+def _decoded(name: str, value: Any) -> Any:
+    import msgspec
+
+    if name not in {"key", "user_key", "value", "row", "element", "record", "result"} or not isinstance(value, str):
+        return value
+    try:
+        msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value
+    return msgspec.Raw(value.encode())
+
+
+def list_states(job: Job = None, at: At = None, with_expired: WithExpired = False, as_json: AsJson = False) -> None:
+    """List what is stored: per operator and state the live entries, keys, bytes, and the last change.
+
+    Example:  headrace state list flights
+
+    Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
+    """
+    reader = open_reader(job, at, with_expired=with_expired)
+    print_rows(reader, reader.list_states(), "states", as_json=as_json)
+
+
+def get(
+    first: First,
+    second: Second = None,
+    *,
+    at: At = None,
+    operator: Operator = None,
+    state: State = None,
+    with_expired: WithExpired = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show all live entries of one key. A text key needs no quotes; several key fields are a JSON list.
+
+    Example:  headrace state get flights N14228 --at 12
+
+    Exit codes: 0, also when there is nothing; 2 for an unknown job or checkpoint; 8 files gone.
+    """
+    job, key = job_and_text(first, second)
+    reader = open_reader(job, at, with_expired=with_expired)
+    print_rows(reader, reader.get(key, operator, state), "entries", as_json=as_json)
+
+
+def scan(
+    job: Job = None,
+    *,
+    prefix: Annotated[Optional[str], typer.Option(help="Only keys that begin with this.")] = None,  # noqa: UP045
+    at: At = None,
+    operator: Operator = None,
+    state: State = None,
+    limit: Limit = 50,
+    with_expired: WithExpired = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show live entries in key order.
+
+    Example:  headrace state scan flights --state last_leg --prefix N14 -n 10
+
+    Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
+    """
+    reader = open_reader(job, at, with_expired=with_expired)
+    print_rows(reader, reader.scan(operator, state, prefix, limit), "entries", as_json=as_json)
+
+
+def history(
+    first: First,
+    second: Second = None,
+    *,
+    at: At = None,
+    operator: Operator = None,
+    state: State = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show every change of one key, oldest first, with the checkpoint that made it.
+
+    Example:  headrace state history flights N14228
+
+    Exit codes: 0; 2 for an unknown job or checkpoint.
+    """
+    job, key = job_and_text(first, second)
+    reader = open_reader(job, at)
+    print_rows(reader, reader.history(key, operator, state), "changes", as_json=as_json)

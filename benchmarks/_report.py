@@ -47,6 +47,13 @@ def report(name, figures):
         low, middle, high = row["spread"]
         met = "" if row["met"] is None else "yes" if row["met"] else "NO"
         table.add_row(
-            row["name"], f"{middle:,.3g}", f"{low:,.3g}", f"{high:,.3g}", str(row["n"]), row["unit"], row["goal"] or "", met
+            row["name"],
+            f"{middle:,.3g}",
+            f"{low:,.3g}",
+            f"{high:,.3g}",
+            str(row["n"]),
+            row["unit"],
+            row["goal"] or "",
+            met,
         )
     Console(width=140).print(table)

@@ -136,7 +136,9 @@ def main():
     if len(loads) > 1:
         large, small = options.keys[:2]
         ratios = [a / b for a, b in zip(walls[large], walls[small], strict=True)]
-        figures.append(figure(f"{large:,} keys / {small:,} keys, wall", ratios, "ratio", goal="<= 1.3", met=lambda v: v <= 1.3))
+        figures.append(
+            figure(f"{large:,} keys / {small:,} keys, wall", ratios, "ratio", goal="<= 1.3", met=lambda v: v <= 1.3)
+        )
     for load in loads:
         load.check()
         name = f"{ROWS:,} rows on {load.keys:,} keys"

@@ -113,7 +113,7 @@ _clock: Clock = SystemClock()
 
 def use(clock: Clock) -> Clock:
     """Put `clock` in place for this process and return the one that was there."""
-    global _clock  # noqa: PLW0603 - the one process-wide seam for time
+    global _clock
     previous, _clock = _clock, clock
     return previous
 

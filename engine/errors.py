@@ -10,6 +10,13 @@ class HeadraceError(Exception):
 
     exit_code: ClassVar[int] = 70
 
+    @classmethod
+    def told(cls, message: str) -> HeadraceError:
+        """An error of this class as a task reported it to the driver."""
+        error = cls.__new__(cls)
+        Exception.__init__(error, message)
+        return error
+
 
 class ConfigError(HeadraceError):
     """Fix the configuration (or the name given on the command line)."""
@@ -59,7 +66,7 @@ class StorageError(HeadraceError):
     exit_code = 8
 
 
-class CheckFailed(HeadraceError):
+class CheckFailed(HeadraceError):  # noqa: N818 - a check that fails is no error of the program
     """A check that was asked for found a difference."""
 
     exit_code = 1
@@ -71,7 +78,7 @@ class IntervalError(HeadraceError):
     exit_code = 9
 
 
-class EngineBug(HeadraceError):
+class EngineBug(HeadraceError):  # noqa: N818 - it says what it is
     """Headrace broke its own rules. Please report it with the message."""
 
     exit_code = 70

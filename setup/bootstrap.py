@@ -94,9 +94,10 @@ def main() -> int:
     except SetupError as error:
         print(f"\nmake setup: {error}", file=sys.stderr)
         return 1
-    print(
-        f"Ready in {time.perf_counter() - started:.1f} s. `make demo` shows it at work, `make help` what else there is."
-    )
+    if not quiet:
+        print(
+            f"Ready in {time.perf_counter() - started:.1f} s. `make demo` shows it at work, `make help` what else there is."
+        )
     return 0
 
 

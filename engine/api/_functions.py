@@ -29,7 +29,7 @@ class Context(Protocol):
     """What a process function knows and may do while one record or timer of one key runs."""
 
     @property
-    def key(self) -> Any:  # noqa: ANN401 - the type of the key field
+    def key(self) -> Any:
         """The key of the record or timer."""
         ...
 

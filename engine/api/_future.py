@@ -23,8 +23,8 @@ class StateFuture(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         """Return the answer."""
+        yield from ()  # makes this a generator, which `await` requires, and never suspends
         return self._value
-        yield  # makes this a generator, which `await` requires
 
 
 DONE: StateFuture[None] = StateFuture(None)

@@ -6,7 +6,6 @@ Sources, sinks and services are names here; `conf/jobs/*.yaml` binds them to pat
 from __future__ import annotations
 
 import enum
-import re
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, get_args, get_origin
@@ -14,9 +13,8 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from engine.api._functions import AsyncFunction, KeyedProcessFunction
+from engine.api._names import check_name
 from engine.api._retry import AsyncRetryStrategy, NoRetry
-
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
 class OutputMode(enum.Enum):
@@ -121,7 +119,7 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         """Refuse a name that could not be a folder or a table."""
-        _check_name(self.name)
+        check_name(self.name)
 
     def source(
         self,
@@ -141,6 +139,9 @@ class Pipeline:
         column with `+I`, `-U`, `+U` or `-D`; without one every row is an insert. The watermark
         stays `out_of_orderness` behind the latest event time.
         """
+        if out_of_orderness < timedelta(0):
+            msg = f"out_of_orderness of '{name}' must not be negative, not {out_of_orderness}"
+            raise ValueError(msg)
         for column in (event_time, *order_by):
             _check_field(record, column)
         return self._add(Source(name, record, event_time, order_by, row_kind, out_of_orderness))
@@ -164,6 +165,9 @@ class Pipeline:
         if capacity < 1:
             msg = f"capacity of '{name}' must be at least 1, not {capacity}"
             raise ValueError(msg)
+        if timeout <= timedelta(0):
+            msg = f"timeout of '{name}' must be positive, not {timeout}"
+            raise ValueError(msg)
         return self._add(AsyncWait(name, function, mode, capacity, timeout, retry or NoRetry()))
 
     def key_by(self, field_name: str, /) -> Pipeline:
@@ -176,7 +180,7 @@ class Pipeline:
         if self._key is None:
             msg = f"process '{name}' needs a key: call key_by() before it"
             raise ValueError(msg)
-        return replace(self._add(Process(name, self._key, function)), _key=None)
+        return replace(self, _key=None)._add(Process(name, self._key, function))  # noqa: SLF001 - its own copy
 
     def side_output(self, name: str, record: type[msgspec.Struct], /, *, sink: str) -> Pipeline:
         """Send what the last process function outputs as `name` to the append-only sink `sink`."""
@@ -184,7 +188,11 @@ class Pipeline:
         if not isinstance(last, Process):
             msg = f"side output '{name}' must follow process()"
             raise TypeError(msg)
-        _check_name(name)
+        check_name(name)
+        check_name(sink)
+        if any(name == other.name for other in last.side_outputs):
+            msg = f"process '{last.name}' has two side outputs named '{name}'"
+            raise ValueError(msg)
         sided = replace(last, side_outputs=(*last.side_outputs, SideOutput(name, record, sink)))
         return replace(self, operators=(*self.operators[:-1], sided))
 
@@ -199,6 +207,9 @@ class Pipeline:
         emit: Emit = Emit.NET_CHANGE,
     ) -> Pipeline:
         """Reconcile a changelog whose rows may come out of order, by primary key (FLIP-544)."""
+        if not primary_key:
+            msg = f"upsert_materialize '{name}' needs a primary key"
+            raise ValueError(msg)
         for column in (*primary_key, *(upsert_key or ())):
             _check_field(self.record_type(), column)
         return self._add(UpsertMaterialize(name, primary_key, upsert_key, strategy, emit))
@@ -221,7 +232,13 @@ class Pipeline:
         raise ValueError(msg)
 
     def _add(self, operator: Operator) -> Pipeline:
-        _check_name(operator.name)
+        check_name(operator.name)
+        if self._key is not None:
+            msg = f"key_by('{self._key}') must be followed by process(), not by '{operator.name}'"
+            raise ValueError(msg)
+        if self.operators and isinstance(self.operators[-1], Sink):
+            msg = f"'{operator.name}' follows sink '{self.operators[-1].name}', which ends pipeline '{self.name}'"
+            raise ValueError(msg)
         if isinstance(operator, Source) is bool(self.operators):
             msg = f"pipeline '{self.name}' must start with one source, and have no other"
             raise ValueError(msg)
@@ -229,7 +246,6 @@ class Pipeline:
             msg = f"pipeline '{self.name}' has two operators named '{operator.name}'"
             raise ValueError(msg)
         return replace(self, operators=(*self.operators, operator))
-
 
 
 def output_type(function: AsyncFunction[Any, Any] | KeyedProcessFunction[Any, Any]) -> type[msgspec.Struct]:
@@ -245,12 +261,6 @@ def output_type(function: AsyncFunction[Any, Any] | KeyedProcessFunction[Any, An
                     return out
     msg = f"{type(function).__name__} must name its types, as in KeyedProcessFunction[Leg, Delay]"
     raise TypeError(msg)
-
-
-def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
-        msg = f"'{name}' is not a valid name: lower-case letters, digits and underscores, at most 63"
-        raise ValueError(msg)
 
 
 def _check_field(record: type[msgspec.Struct], name: str) -> None:

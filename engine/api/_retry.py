@@ -51,6 +51,10 @@ class FixedDelay(_Limited):
 
     delay: timedelta
 
+    def __post_init__(self) -> None:
+        _Limited.__post_init__(self)
+        _check_delay("delay", self.delay)
+
     def backoff(self, retries: int, /) -> timedelta:  # noqa: ARG002 - the protocol's signature
         """See `AsyncRetryStrategy.backoff`."""
         return self.delay
@@ -64,11 +68,27 @@ class ExponentialBackoff(_Limited):
     max_delay: timedelta
     multiplier: float = 2.0
 
+    def __post_init__(self) -> None:
+        _Limited.__post_init__(self)
+        _check_delay("initial_delay", self.initial_delay)
+        _check_delay("max_delay", self.max_delay)
+        if self.multiplier < 1:
+            msg = f"multiplier must be at least 1, not {self.multiplier}"
+            raise ValueError(msg)
+
     def backoff(self, retries: int, /) -> timedelta:
         """See `AsyncRetryStrategy.backoff`. Retry 0 waits `initial_delay`."""
-        # The exponent is capped so that a long outage cannot overflow the float.
-        grown = self.initial_delay * self.multiplier ** min(retries, 64)
+        try:
+            grown = self.initial_delay * self.multiplier**retries
+        except OverflowError:  # a long outage: 0.1 s doubled 50 times is more than a timedelta holds
+            return self.max_delay
         return min(grown, self.max_delay)
+
+
+def _check_delay(name: str, delay: timedelta) -> None:
+    if delay < timedelta(0):
+        msg = f"{name} must not be negative, not {delay}"
+        raise ValueError(msg)
 
 
 @dataclass(frozen=True, slots=True)

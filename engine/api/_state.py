@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from engine.api._future import StateFuture
+from engine.api._names import check_name
 from engine.api._ttl import StateTtl
 
 V = TypeVar("V")
@@ -14,7 +15,7 @@ class ValueState(Generic[V]):
     """One value a key.
 
     `name` is stored with the value and must stay the same for the life of the job; it is unique
-    within the function. `type` is encoded as JSON by msgspec. Without `ttl` a value lives until
+    within the function and an identifier, else `ValueError`. `type` is encoded as JSON by msgspec. Without `ttl` a value lives until
     it is cleared.
 
     As a class attribute it is only a declaration; calling it there raises `RuntimeError`. The
@@ -23,6 +24,7 @@ class ValueState(Generic[V]):
 
     def __init__(self, name: str, type: type[V], *, ttl: StateTtl | None = None) -> None:  # noqa: A002
         """Declare a value state."""
+        check_name(name)
         self.name = name
         self.type = type
         self.ttl = ttl
@@ -31,8 +33,12 @@ class ValueState(Generic[V]):
         """Read the key's value; `None` if there is none or it has expired."""
         raise self._unbound()
 
-    def update(self, value: V, /) -> StateFuture[None]:
-        """Set the key's value. `value` must not be changed in place afterwards."""
+    def update(self, value: V, /) -> StateFuture[None]:  # noqa: ARG002 - the handle takes it
+        """Set the key's value; None is the same as `clear`.
+
+        `value` must not be changed in place afterwards. One that does not fit the declared type fails
+        the micro-batch with `StateSchemaError`, before anything is stored.
+        """
         raise self._unbound()
 
     def clear(self) -> StateFuture[None]:
@@ -40,6 +46,4 @@ class ValueState(Generic[V]):
         raise self._unbound()
 
     def _unbound(self) -> RuntimeError:
-        return RuntimeError(
-            f"state '{self.name}' was used outside of process() or on_timer(): there is no key here"
-        )
+        return RuntimeError(f"state '{self.name}' was used outside of process() or on_timer(): there is no key here")

@@ -36,7 +36,7 @@ class StateTtl:
 
     An entry is dead when `stamp + ttl <= clock`. In event time the stamp is the timestamp of the
     record that renewed it and the clock is the last watermark; in processing time both are the
-    wall clock. `ttl` must be positive, else `ValueError`.
+    wall clock. `ttl` must be at least a millisecond, else `ValueError`.
     """
 
     ttl: timedelta
@@ -47,8 +47,8 @@ class StateTtl:
 
     def __post_init__(self) -> None:
         """Refuse a life of no length."""
-        if self.ttl <= timedelta(0):
-            msg = f"a TTL must be positive, not {self.ttl}"
+        if self.ttl < timedelta(milliseconds=1):
+            msg = f"a TTL must be at least 1 ms, not {self.ttl}"
             raise ValueError(msg)
 
     @property

@@ -8,14 +8,16 @@ order, so both output modes look the same downstream.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 import msgspec
 
 from engine import clock
 from engine.api import AsyncWait
+from engine.api._pipeline import output_type
 from engine.errors import ServiceError, UserFunctionError
 from engine.execution.element import Emitted, output_order
 
@@ -28,17 +30,36 @@ class AsyncWaitOperator:
         self.operator = operator
         self.metrics: Counter[str] = Counter()
         self._services = services
+        self._out = output_type(operator.function)
 
     def run(self, elements: Sequence[Emitted]) -> list[Emitted]:
         """Answer every element; return the results in the elements' order.
 
         Raises `ServiceError` when an element has used up its retries or its timeout, and
-        `UserFunctionError` for an exception that the retry strategy does not cover. The first
-        failure ends the run: calls still in flight are cancelled.
+        `UserFunctionError` for an exception that the retry strategy does not cover, or an answer
+        that is no list of the function's output type. The first failure ends the run: calls still in
+        flight are cancelled. An exception of `open` or `close` is judged in the same way; one of
+        `close` never hides an earlier failure.
         """
         return asyncio.run(self._run(elements))
 
     async def _run(self, elements: Sequence[Emitted]) -> list[Emitted]:
+        function = self.operator.function
+        try:
+            await self._outside("open()", function.open(self._services))
+            results = await self._answer_all(elements)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                await function.close()
+            raise
+        await self._outside("close()", function.close())
+        return [
+            Emitted(output_order(element.order, index), element.timestamp, element.kind, record)
+            for element, answers in zip(elements, results, strict=True)
+            for index, record in enumerate(answers)
+        ]
+
+    async def _answer_all(self, elements: Sequence[Emitted]) -> list[Sequence[msgspec.Struct]]:
         results: list[Sequence[msgspec.Struct]] = [()] * len(elements)
         queue = iter(enumerate(elements))
 
@@ -46,68 +67,87 @@ class AsyncWaitOperator:
             for position, element in queue:
                 results[position] = await self._answer(element.record)
 
-        function = self.operator.function
         try:
-            await self._open()
-            workers = min(self.operator.capacity, len(elements))
             async with asyncio.TaskGroup() as group:
-                for _ in range(workers):
+                for _ in range(min(self.operator.capacity, len(elements))):
                     group.create_task(worker())
         except ExceptionGroup as errors:
-            raise errors.exceptions[0] from errors
-        finally:
-            await function.close()
-        return [
-            Emitted(output_order(element.order, index), element.timestamp, element.kind, record)
-            for element, answers in zip(elements, results, strict=True)
-            for index, record in enumerate(answers)
-        ]
-
-    async def _open(self) -> None:
-        try:
-            await self.operator.function.open(self._services)
-        except Exception as error:
-            text = "".join(traceback.format_exception(error))
-            raise UserFunctionError(self.operator.name, None, "none yet: open() failed", text) from error
+            first = errors.exceptions[0]
+            raise first from first.__cause__
+        return results
 
     async def _answer(self, record: msgspec.Struct) -> Sequence[msgspec.Struct]:
         seconds = self.operator.timeout.total_seconds()
         self.metrics["requests"] += 1
         try:
             async with asyncio.timeout(seconds):
-                return await self._attempts(record)
+                answers = await self._attempts(record, clock.monotonic() + seconds)
         except TimeoutError as error:
             self.metrics["timeouts"] += 1
+            last = f" (last error: {_text(error.__cause__)})" if error.__cause__ is not None else ""
             msg = (
-                f"operator '{self.operator.name}' had no answer within {seconds:g} s for {record!r:.300}. "
+                f"operator '{self.operator.name}' had no answer within {seconds:g} s for {record!r:.300}{last}. "
                 "Nothing was committed; check the service, then run again."
             )
             raise ServiceError(msg) from error
+        if not isinstance(answers, list | tuple) or not all(isinstance(answer, self._out) for answer in answers):
+            msg = f"invoke() must answer with a list of {self._out.__name__}, not {answers!r:.200}"
+            raise UserFunctionError(self.operator.name, None, f"{record!r:.500}", msg)
+        return answers
 
-    async def _attempts(self, record: msgspec.Struct) -> Sequence[msgspec.Struct]:
+    async def _attempts(self, record: msgspec.Struct, deadline: float) -> Sequence[msgspec.Struct]:
         retry = self.operator.retry
         retries = 0
         while True:
             try:
-                answers: Sequence[msgspec.Struct] = await self.operator.function.invoke(record)
-            except Exception as error:  # noqa: BLE001 - the retry strategy decides which ones count
+                return await self._invoke(record)
+            except UserFunctionError:
+                raise
+            except Exception as error:
                 if not retry.retries_exception(error):
-                    raise self._user_error(record, error) from error
+                    raise self._user_error(repr(record), error) from error
                 if not retry.can_retry(retries):
                     raise self._given_up(record, retries, error) from error
+                seconds = retry.backoff(retries).total_seconds()
+                if clock.monotonic() + seconds >= deadline:
+                    raise TimeoutError from error  # no other call could begin in time
                 self.metrics["retries"] += 1
-                await clock.sleep_async(retry.backoff(retries).total_seconds())
+                await clock.sleep_async(seconds)
                 retries += 1
-            else:
-                return answers
+
+    async def _invoke(self, record: msgspec.Struct) -> Sequence[msgspec.Struct]:
+        try:
+            answers: Sequence[msgspec.Struct] = await self.operator.function.invoke(record)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise  # by the timeout, or since another call has failed
+            # The function's own doing. Let through, it would end this worker in silence: a lost record.
+            raise self._user_error(repr(record), error) from error
+        return answers
+
+    async def _outside(self, what: str, call: Awaitable[None]) -> None:
+        try:
+            await call
+        except Exception as error:
+            if not self.operator.retry.retries_exception(error):
+                raise self._user_error(what, error) from error
+            msg = (
+                f"operator '{self.operator.name}' failed in {what}: {_text(error)}. Nothing was committed; "
+                "check the service, then run again."
+            )
+            raise ServiceError(msg) from error
 
     def _given_up(self, record: msgspec.Struct, retries: int, error: Exception) -> ServiceError:
         return ServiceError(
             f"operator '{self.operator.name}' gave up after {retries + 1} calls for {record!r:.300}: "
-            f"{type(error).__name__}: {error}. Nothing was committed; "
-            "check the service, then run again."
+            f"{_text(error)}. Nothing was committed; check the service, then run again."
         )
 
-    def _user_error(self, record: msgspec.Struct, error: Exception) -> UserFunctionError:
+    def _user_error(self, what: str, error: BaseException) -> UserFunctionError:
         text = "".join(traceback.format_exception(error))
-        return UserFunctionError(self.operator.name, None, f"{record!r:.500}", text)
+        return UserFunctionError(self.operator.name, None, what[:500], text)
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -23,10 +23,10 @@ _HOMES = {
 __all__ = ["Finding", "compact", "restore", "restore_in", "savepoint", "vacuum", "verify"]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module exports
+def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         msg = f"module 'engine.checkpoint' has no attribute '{name}'"
         raise AttributeError(msg)
-    import importlib  # noqa: PLC0415 - only when something is asked for
+    import importlib
 
     return getattr(importlib.import_module(f"engine.checkpoint.{_HOMES[name]}"), name)

@@ -70,7 +70,7 @@ def _rewrite(job: OpenJob, name: str) -> tuple[list[StagedFile], int]:
         live = live_entries(changes, name, _expired(job) if name == KEYED_STATE else {})
         if live.num_rows:
             file = f"{job.next_id:010d}-compaction-{number}-{clock.unique_id()[:12]}.parquet"
-            staged.append(stage(job.tables.uri(name), file, live))
+            staged.append(stage(job.tables.uri(name), file, live, job.config.storage_options))
     return staged, rows
 
 
@@ -104,11 +104,11 @@ def live_entries(changes: pa.Table, name: str, expired: dict[tuple[str, str], in
 
 
 def _without_expired(live: pa.Table, operator: str, state: str, moment: int) -> pa.Table:
-    import pyarrow.compute as pc  # noqa: PLC0415 - only for states with TTL
+    import pyarrow.compute as pc
 
     at = pa.scalar(moment * 1000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     dead = pc.and_(pc.equal(live["operator"], operator), pc.equal(live["state"], state))
-    dead = pc.and_(dead, pc.fill_null(pc.less_equal(live["expires_at"], at), False))  # noqa: FBT003
+    dead = pc.and_(dead, pc.fill_null(pc.less_equal(live["expires_at"], at), False))
     return live.filter(pc.invert(dead))
 
 

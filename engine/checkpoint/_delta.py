@@ -97,7 +97,7 @@ def add_files(
     """
     table = open_table(uri, version=parent_version, storage=storage)
     now = clock.now()
-    actions = [AddAction(f.path, f.size, {}, now, True, f.statistics()) for f in files]  # noqa: FBT003
+    actions = [AddAction(f.path, f.size, {}, now, True, f.statistics()) for f in files]
     table.create_write_transaction(
         actions,  # type: ignore[arg-type]  # a list of AddAction; the stub wants the union invariantly
         mode="overwrite" if overwrite else "append",

@@ -130,7 +130,7 @@ class CheckpointLog:
         is_lease = pc.equal(rows["kind"], Kind.LEASE.value)
         is_newest = pc.equal(rows["log_version"], pc.max(rows["log_version"]))
         kept = rows.filter(pc.or_(pc.invert(is_lease), is_newest))
-        staged = stage(self._uri, f"compaction-{clock.unique_id()}.parquet", kept)
+        staged = stage(self._uri, f"compaction-{clock.unique_id()}.parquet", kept, self._storage_options)
         try:
             self._version = add_files(
                 self._uri,
@@ -159,11 +159,7 @@ class CheckpointLog:
     def _fenced(self, what: str) -> FencedError:
         self.refresh()
         holder = self.lease
-        who = (
-            f"run {holder.run_id}, attempt {holder.attempt_id} ({holder.holder})"
-            if holder
-            else "another writer"
-        )
+        who = f"run {holder.run_id}, attempt {holder.attempt_id} ({holder.holder})" if holder else "another writer"
         return FencedError(
             f"lost the job before {what} was committed: {who} wrote to {self._uri} meanwhile. "
             "Nothing was committed; let that run finish, then run again."

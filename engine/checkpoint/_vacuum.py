@@ -38,12 +38,25 @@ def _unneeded(job: OpenJob) -> Iterator[Path]:
     oldest = clock.now() - job.config.retention.hours * _HOUR
     kept = [checkpoint for checkpoint in job.log.checkpoints if _is_kept(checkpoint, job, oldest)]
     for name in STATE_TABLES:
-        folder = Path(job.tables.uri(name))
+        table = Path(job.tables.uri(name))
         versions = {checkpoint.versions[name] for checkpoint in kept} | {job.versions[name]}
-        needed = {file for version in versions for file in _files(folder, version)}
-        for path in folder.glob("*.parquet"):
-            if path.name not in needed and path.stat().st_mtime * 1000 < oldest:
+        needed = {file for version in versions for file in _files(table, version)}
+        for path in table.glob("*.parquet"):
+            if path.name not in needed and _is_older(path, oldest):
                 yield path
+    # What dead attempts left between their stages, and outputs that were published long ago.
+    for folder in ("transit", "outputs"):
+        for path in Path(job.config.job_folder, folder).rglob("*.parquet"):
+            if _is_older(path, oldest) and str(path.relative_to(job.config.job_folder)) not in _due(job):
+                yield path
+
+
+def _is_older(path: Path, oldest: int) -> bool:
+    return path.stat().st_mtime * 1000 < oldest
+
+
+def _due(job: OpenJob) -> set[str]:
+    return {file.path for files in job.last.outputs.values() for file in files}
 
 
 def _is_kept(checkpoint: Checkpoint, job: OpenJob, oldest: int) -> bool:

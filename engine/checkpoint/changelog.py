@@ -79,9 +79,7 @@ class Changelog:
             error=[error for *_, error in rows],
         )
 
-    def _table(
-        self, name: str, keys: Sequence[bytes], deleted: Sequence[bool], **columns: Sequence[Any]
-    ) -> pa.Table:
+    def _table(self, name: str, keys: Sequence[bytes], deleted: Sequence[bool], **columns: Sequence[Any]) -> pa.Table:
         count = len(keys)
         columns |= {
             "operator": [self._operator] * count,
@@ -115,9 +113,7 @@ def rebuild(
     Reads only files and rows of the range, each change in checkpoint order, so the last one wins.
     Returns the number of rows read.
     """
-    predicate = (
-        f"operator = '{operator}' AND key_group >= {key_groups.first} AND key_group <= {key_groups.last}"
-    )
+    predicate = f"operator = '{operator}' AND key_group >= {key_groups.first} AND key_group <= {key_groups.last}"
     rows = 0
     for name, load in _LOADERS.items():
         table = open_table(f"{job_folder}/{name}", version=versions[name], storage=storage)

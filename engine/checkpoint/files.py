@@ -1,8 +1,8 @@
-"""Staged files: Parquet written by a task that no commit names yet."""
+"""Staged files: Parquet written by a task that no commit names yet, on disk or on an object store."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyarrow import fs
 
 from engine.errors import StorageError
 
@@ -36,28 +37,69 @@ class StagedFile(msgspec.Struct, frozen=True):
         return msgspec.json.encode(stats).decode()
 
 
-def stage(folder: str, name: str, table: pa.Table) -> StagedFile:
+Storage = Mapping[str, str] | None
+"""Options of the object store, under the names that deltalake gives them; None on local disks."""
+
+
+def file_system(uri: str, storage: Storage = None) -> tuple[fs.FileSystem, str]:
+    """The file system of a path or `s3://` URI, and the path in it."""
+    if not uri.startswith(("s3://", "s3a://")):
+        return fs.LocalFileSystem(), uri
+    options = {key.upper(): value for key, value in (storage or {}).items()}
+    store = fs.S3FileSystem(
+        access_key=options.get("AWS_ACCESS_KEY_ID"),
+        secret_key=options.get("AWS_SECRET_ACCESS_KEY"),
+        region=options.get("AWS_REGION", "us-east-1"),
+        endpoint_override=options.get("AWS_ENDPOINT_URL"),
+        # A put needs no folder on an object store, and a bucket is not ours to make.
+        allow_bucket_creation=False,
+    )
+    return store, uri.partition("://")[2]
+
+
+def stage(folder: str, name: str, table: pa.Table, storage: Storage = None) -> StagedFile:
     """Write `table` as `folder/name`. The name must be unique to the attempt.
 
     Raises `StorageError` when the file system refuses (full, read-only, gone). A half-written
     file is removed where that is possible; being named by no commit, it would do no harm.
     """
-    path = Path(folder) / name
+    store, path = file_system(f"{folder}/{name}", storage)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, path, compression="zstd", compression_level=1)
-        size = path.stat().st_size
+        if isinstance(store, fs.LocalFileSystem):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, path, filesystem=store, compression="zstd", compression_level=1)
+        size = store.get_file_info(path).size
     except OSError as error:
-        _remove(path)
+        _remove(store, path)
         msg = f"could not write {path}: {error}. Nothing was committed; free space or repair, then run again."
         raise StorageError(msg) from error
     minimum, maximum = _range(table)
     return StagedFile(name, table.num_rows, size, minimum, maximum)
 
 
-def _remove(path: Path) -> None:
+def read_parquet(uri: str, storage: Storage = None) -> pa.Table:
+    """Read a Parquet file whole."""
+    store, path = file_system(uri, storage)
+    return pq.ParquetFile(store.open_input_file(path)).read()
+
+
+def remove_folder(uri: str, storage: Storage = None) -> None:
+    """Remove a folder with all that is in it; nothing happens if there is none."""
+    store, path = file_system(uri, storage)
+    if store.get_file_info(path).type is fs.FileType.Directory:
+        store.delete_dir(path)
+
+
+def remove_file(uri: str, storage: Storage = None) -> None:
+    """Remove a file; nothing happens if there is none."""
+    store, path = file_system(uri, storage)
+    if store.get_file_info(path).type is fs.FileType.File:
+        store.delete_file(path)
+
+
+def _remove(store: fs.FileSystem, path: str) -> None:
     try:
-        path.unlink(missing_ok=True)
+        store.delete_file(path)
     except OSError:
         return  # the first error is the one to report; vacuum removes the orphan
 

@@ -64,9 +64,7 @@ class JobTables:
         if names:
             committed = self._in_parallel(lambda name: self._add(name, parents[name], changed[name]), names[:1])
             faults.reached("prepare.half")
-            committed |= self._in_parallel(
-                lambda name: self._add(name, parents[name], changed[name]), names[1:]
-            )
+            committed |= self._in_parallel(lambda name: self._add(name, parents[name], changed[name]), names[1:])
         faults.reached("prepare.after")
         return {**parents, **committed}
 

@@ -35,6 +35,7 @@ class OpenJob:
         log: CheckpointLog,
         lease: JobLease,
         tables: JobTables,
+        *,
         publisher: Publisher,
         notify: Notify = _silent,
     ) -> None:
@@ -68,7 +69,7 @@ class OpenJob:
         *,
         files: Mapping[str, Sequence[StagedFile]] | None = None,
         versions: Versions | None = None,
-        **fields: Any,  # noqa: ANN401 - fields of Checkpoint
+        **fields: Any,
     ) -> Checkpoint:
         """Prepare, commit and publish a checkpoint on top of `last`.
 
@@ -153,7 +154,7 @@ def open_job(
         if log.last is None:
             lease.append(_initial(config, run_id, attempt_id, tables.create()))
         publisher.create_sinks()
-        job = OpenJob(config, log, lease, tables, publisher, notify)
+        job = OpenJob(config, log, lease, tables, publisher=publisher, notify=notify)
         _check_fits(config, job.last)
         job.fence()
         yield job
@@ -190,4 +191,3 @@ def _check_fits(config: JobConfig, last: Checkpoint) -> None:
 def metrics_of(counted: Mapping[str, int], durations: Mapping[str, float]) -> dict[str, Any]:
     """The metrics of a checkpoint: counts, and seconds by phase, rounded to milliseconds."""
     return {**dict(sorted(counted.items())), "seconds": {k: round(v, 3) for k, v in durations.items()}}
-

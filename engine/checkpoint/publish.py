@@ -13,7 +13,6 @@ from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
@@ -26,7 +25,7 @@ from engine.checkpoint._delta import (
     properties,
 )
 from engine.checkpoint.checkpoint import Checkpoint, Kind, OutputFile
-from engine.checkpoint.files import StagedFile
+from engine.checkpoint.files import StagedFile, read_parquet
 from engine.config import JobConfig, SinkConfig
 from engine.errors import ConfigError, StorageError
 
@@ -36,13 +35,9 @@ ROW_KIND = "_row_kind"
 class SparkMerge(Protocol):
     """Publishes a large merge through Spark (the driver has a session, the command line has none)."""
 
-    def __call__(
-        self, sink: str, uri: str, files: Sequence[str], keys: Sequence[str], app_id: str, version: int
-    ) -> None:
+    def __call__(self, uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
         """Merge the staged `files` into the table, under the given transaction."""
         ...
-
-
 
 
 class Publisher:
@@ -88,9 +83,7 @@ class Publisher:
             written += self._publish_sink(name, sink, checkpoint, lineage)
         return written
 
-    def _publish_sink(
-        self, name: str, sink: SinkConfig, checkpoint: Checkpoint, lineage: dict[int, Checkpoint]
-    ) -> int:
+    def _publish_sink(self, name: str, sink: SinkConfig, checkpoint: Checkpoint, lineage: dict[int, Checkpoint]) -> int:
         files = checkpoint.outputs.get(name, [])
         restored = checkpoint.kind is Kind.RESTORE
         if not files and not restored:
@@ -123,7 +116,7 @@ class Publisher:
             )
             raise StorageError(msg) from error
 
-    def _properties(self, app_id: str, checkpoint: Checkpoint) -> Any:  # noqa: ANN401 - deltalake's own
+    def _properties(self, app_id: str, checkpoint: Checkpoint) -> Any:
         return properties(
             app_id=app_id,
             app_version=checkpoint.checkpoint_id,
@@ -133,7 +126,7 @@ class Publisher:
     def _append(
         self, table: DeltaTable, name: str, app_id: str, checkpoint: Checkpoint, files: Sequence[OutputFile]
     ) -> None:
-        from deltalake.transaction import AddAction  # noqa: PLC0415 - only for append-only sinks
+        from deltalake.transaction import AddAction
 
         actions = [
             AddAction(
@@ -141,7 +134,7 @@ class Publisher:
                 file.size,
                 {},
                 checkpoint.committed_at,
-                True,  # noqa: FBT003 - the library's signature
+                True,
                 StagedFile(file.path, file.rows, file.size).statistics(),
             )
             for file in files
@@ -161,9 +154,9 @@ class Publisher:
         rows = sum(file.rows for file in files)
         if self._spark_merge is not None and rows > self._config.publish.spark_above_rows:
             uri = self._config.sinks[name].path
-            self._spark_merge(name, uri, paths, keys, app_id, checkpoint.checkpoint_id)
+            self._spark_merge(uri, paths, keys, app_id=app_id, version=checkpoint.checkpoint_id)
             return
-        source = pa.concat_tables([pq.ParquetFile(path).read() for path in paths])
+        source = pa.concat_tables([read_parquet(path, self._storage) for path in paths])
         on = " AND ".join(f'target."{key}" = source."{key}"' for key in keys)
         columns = {f'"{column}"': f'source."{column}"' for column in schema.names}
         merge = table.merge(
@@ -178,9 +171,7 @@ class Publisher:
         merge = merge.when_matched_update(columns, predicate=f"source.{ROW_KIND} <> '-D'")
         merge.when_not_matched_insert(columns, predicate=f"source.{ROW_KIND} <> '-D'").execute()
 
-    def _restore(
-        self, table: DeltaTable, app_id: str, checkpoint: Checkpoint, lineage: dict[int, Checkpoint]
-    ) -> None:
+    def _restore(self, table: DeltaTable, app_id: str, checkpoint: Checkpoint, lineage: dict[int, Checkpoint]) -> None:
         target = version_of(table, checkpoint, lineage)
         table.restore(target, commit_properties=self._properties(app_id, checkpoint))
 

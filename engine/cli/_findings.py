@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
-import msgspec
 import typer
 
 from engine.errors import CheckFailed
@@ -13,7 +13,8 @@ from engine.errors import CheckFailed
 Outcome = Literal["ok", "warn", "fail"]
 
 
-class Finding(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Finding:
     """What was looked at, how it is, what was seen, and what to do about it."""
 
     check: str
@@ -38,7 +39,4 @@ def finish(findings: Sequence[Finding], *, as_json: bool, job: str | None = None
 
 def as_warnings(findings: Sequence[Finding]) -> list[Finding]:
     """The same findings with every failure taken down to a warning."""
-    return [
-        msgspec.structs.replace(finding, outcome="warn") if finding.outcome == "fail" else finding
-        for finding in findings
-    ]
+    return [replace(finding, outcome="warn") if finding.outcome == "fail" else finding for finding in findings]

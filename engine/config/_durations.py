@@ -28,7 +28,7 @@ def parse_duration(text: str) -> timedelta:
     Units are w, d, h, m, s and ms, largest first, each at most once. Raises `ValueError` for
     anything else, and for spans of more than a hundred years.
     """
-    if not text or not _TEXT.match(text):
+    if not text or not _TEXT.fullmatch(text):
         msg = f"expected {RULE}, got '{text}'"
         raise ValueError(msg)
     amounts = [(text, "s")] if text.isdigit() else _PART.findall(text)

@@ -17,7 +17,8 @@ from engine.config._cluster import is_secret
 from engine.config._document import Problems, kind_of, line_of, read_document, tag_of
 from engine.config._environment import is_only_a_reference
 from engine.config._names import NAME_RULE, did_you_mean, is_name
-from engine.config._scalars import Place, read_scalar
+from engine.config._scalars import Place, located, read_scalar, unwrap
+from engine.config._types import LOCATION
 
 T = TypeVar("T", bound=msgspec.Struct)
 # `Annotated[...] | None` is a typing.Union, plain types make a types.UnionType.
@@ -62,7 +63,7 @@ class _Reader:
             else:
                 self._unknown(key_node, _dotted(key, name), name, fields)
         self._require(node, key, fields, pairs)
-        return _build(kind, values)
+        return _build(kind, values, self._place.home)
 
     def _require(self, node: yaml.Node, key: str, fields: dict[str, msgspec.structs.FieldInfo], pairs: Pairs) -> None:
         for field in fields.values():
@@ -138,11 +139,25 @@ class _Reader:
             return MISSING
 
 
-def _build(kind: type[Any], values: dict[str, Any]) -> Any:
+def _build(kind: type[Any], values: dict[str, Any], home: Path) -> Any:
     required = {field.name for field in msgspec.structs.fields(kind) if field.required}
     if MISSING in values.values() or not required <= values.keys():
         return MISSING
-    return kind(**values)
+    return _with_located_defaults(kind(**values), values, home)
+
+
+def _with_located_defaults(made: Any, given: Mapping[str, Any], home: Path) -> Any:
+    """Default paths start at the home folder, like those in the file."""
+    changes: dict[str, Any] = {}
+    for field in msgspec.structs.fields(made):
+        value = getattr(made, field.name)
+        if field.name in given:
+            continue
+        if isinstance(value, msgspec.Struct):
+            changes[field.name] = _with_located_defaults(value, {}, home)
+        elif unwrap(field.type)[1] == LOCATION:
+            changes[field.name] = located(value, home)
+    return msgspec.structs.replace(made, **changes) if changes else made
 
 
 def _dotted(key: str, name: str) -> str:

@@ -38,7 +38,7 @@ def read_scalar(node: yaml.Node, kind: Any, place: Place) -> Any:
 
     Raises `ValueError` that names what was expected and what is there.
     """
-    base, role = _unwrap(kind)
+    base, role = unwrap(kind)
     if not isinstance(node, yaml.ScalarNode) or tag_of(node) == "null":
         msg = f"expected {_wanted(base)}, got {kind_of(node)}"
         raise ValueError(msg)
@@ -50,10 +50,11 @@ def read_scalar(node: yaml.Node, kind: Any, place: Place) -> Any:
         raise ValueError(msg)
     value = _parse(text, base, node, referenced=text != node.value)
     _check_range(value, kind, role)
-    return str(_located(text, place.home)) if role == LOCATION else value
+    return located(text, place.home) if role == LOCATION else value
 
 
-def _unwrap(kind: Any) -> tuple[Any, str | None]:
+def unwrap(kind: Any) -> tuple[Any, str | None]:
+    """A field's type without its annotation, and the role that the annotation gives it."""
     if get_origin(kind) is not Annotated:
         return kind, None
     base, meta = get_args(kind)[:2]
@@ -132,5 +133,6 @@ def _bound(message: str) -> str:
     return f"is out of range: it must be {bound}"
 
 
-def _located(text: str, home: Path) -> str | Path:
-    return text if "://" in text else home / text
+def located(text: str, home: Path) -> str:
+    """A path as absolute from `home`; URIs stay as they are."""
+    return text if "://" in text else str(home / text)

@@ -37,7 +37,7 @@ def _schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _described(schema: dict[str, Any], text: str | None) -> dict[str, Any]:
-    changed = _durations(schema)
+    changed = _ours(schema)
     if changed.get("type") in {"integer", "boolean"} or "enum" in changed:
         # A value may also come from the environment: ${CORES:-2}.
         default = {"default": changed.pop("default")} if "default" in changed else {}
@@ -45,16 +45,18 @@ def _described(schema: dict[str, Any], text: str | None) -> dict[str, Any]:
     return {**changed, "description": text} if text else changed
 
 
-def _durations(schema: Any) -> Any:
-    """Replace msgspec's ISO 8601 durations by ours, at any depth."""
+def _ours(schema: Any) -> Any:
+    """Replace what msgspec writes for durations and scalars by what loading takes, at any depth."""
     if isinstance(schema, list):
-        return [_durations(part) for part in schema]
+        return [_ours(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     if schema.get("format") == "duration":
         ours = {"anyOf": [{"type": "string", "pattern": PATTERN}, {"type": "integer"}, _REFERENCE]}
         return {**ours, "title": RULE}
-    return {key: _durations(part) for key, part in schema.items()}
+    if schema.get("scalar"):
+        return {"type": ["string", "number", "boolean"]}
+    return {key: _ours(part) for key, part in schema.items()}
 
 
 def _field_documentation() -> dict[tuple[str, str], str]:

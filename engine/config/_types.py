@@ -21,7 +21,7 @@ Name = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,62}$", extra={"role": NAME
 Location = Annotated[str, Meta(min_length=1, extra={"role": LOCATION})]
 """A path, absolute once loaded (relative ones start at the home folder), or a URI such as s3://..."""
 
-Scalar = Annotated[str, Meta(extra={"role": SCALAR})]
+Scalar = Annotated[str, Meta(extra={"role": SCALAR}, extra_json_schema={"scalar": True})]
 """Text, or a number or true/false that is turned into text (Spark settings, storage options)."""
 
 PipelineRef = Annotated[

@@ -5,11 +5,12 @@ The place of an element in arrival order is a string of bytes that compares as t
     record at ordinal 7                         00..07
     third output of that record                 00..07 00000002
     first output of *that* one downstream       00..07 00000002 00000000
-    timer fired by the watermark after it       00..07 ff <time> <key> 00
+    timer fired by the watermark after it       00..07 ff <stage> <time> <key> 00
     a watermark between ordinals 7 and 8        compares as ordinal 8, before any record of it
 
 So an output sorts with what caused it, whatever task made it, and the order downstream is as
-deterministic as at the source, under any parallelism and any split into micro-batches.
+deterministic as at the source, under any parallelism and any split into micro-batches. A watermark
+reaches an operator after all that its timers upstream caused: hence timers sort by stage first.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import msgspec
 
 _ORDINAL = struct.Struct(">Q")
 _INDEX = struct.Struct(">I")
-_TIME = struct.Struct(">Q")
+_TIMER = struct.Struct(">BQ")
 _BIAS = 1 << 63
 
 
@@ -61,7 +62,10 @@ def output_order(cause: bytes, index: int) -> bytes:
     return cause + _INDEX.pack(index)
 
 
-def timer_order(watermark: bytes, timestamp: int, key_json: bytes) -> bytes:
-    """The place of a timer that this watermark fires: after all that precedes the watermark."""
+def timer_order(watermark: bytes, timestamp: int, key_json: bytes, stage: int = 0) -> bytes:
+    """The place of a timer that this watermark fires in the `stage`-th keyed operator of the pipeline.
+
+    That is after all that precedes the watermark, timers of earlier stages and what they caused included.
+    """
     (ordinal,) = _ORDINAL.unpack_from(watermark)
-    return b"%b\xff%b%b\x00" % (_ORDINAL.pack(ordinal - 1), _TIME.pack(timestamp + _BIAS), key_json)
+    return b"%b\xff%b%b\x00" % (_ORDINAL.pack(ordinal - 1), _TIMER.pack(stage, timestamp + _BIAS), key_json)

@@ -7,15 +7,17 @@ order; the clock that ages state is the last watermark before the record in arri
 
 from __future__ import annotations
 
+import operator as operators
 import traceback
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from engine.api import KeyedProcessFunction, Process, RowKind, ValueState
-from engine.errors import UserFunctionError
+from engine.api._pipeline import output_type
+from engine.errors import HeadraceError, UserFunctionError
 from engine.execution.element import Element, Emitted, Watermark, output_order, timer_order
 from engine.state.backend import StateBackend
 from engine.state.codec import decode_key
@@ -25,11 +27,15 @@ from engine.state.value_store import ValueStore
 NO_WATERMARK = -(1 << 62)
 """The watermark before the first one: earlier than any time."""
 
+LATEST_TIMER = (1 << 63) // 1000 - 1
+"""The furthest that a timer can lie from 1970 (ms): it is stored in microseconds."""
+
 
 class KeyedProcess:
     """One `Process` operator in one task.
 
-    `last_watermark` is the last one that `run` will be given (ms), or None without any.
+    `watermark` is the last one before the slice and `last_watermark` the last one that `run` will be
+    given (ms), None without any. `stage` is the operator's place among the pipeline's keyed ones.
     """
 
     def __init__(
@@ -40,14 +46,16 @@ class KeyedProcess:
         record: type[msgspec.Struct],
         watermark: int | None,
         last_watermark: int | None,
+        stage: int = 0,
     ) -> None:
         """Bind the function's states and timers to `backend`."""
         self.operator = operator
-        self.timers = TimerService(backend, last_watermark)
+        self.timers = TimerService(backend, watermark if last_watermark is None else last_watermark)
         self.stores: list[ValueStore[Any]] = []
         self.metrics: Counter[str] = Counter()
         self._function = self._bind(operator, backend)
         self._decode = msgspec.json.Decoder(record).decode
+        self._stage = stage
         self._watermark = NO_WATERMARK if watermark is None else watermark
         self._context = _Context(self.timers, operator)
 
@@ -92,30 +100,35 @@ class KeyedProcess:
         return function
 
     def _process(self, element: Element) -> None:
-        record = self._decode(element.raw)
         self.metrics["records"] += 1
         if element.timestamp <= self._watermark:
             self.metrics["late"] += 1
         context = self._enter(element.order, element.timestamp, element.key_json)
+        try:
+            record = self._decode(element.raw)
+        except msgspec.ValidationError as error:
+            raise self._failed(
+                element.raw, f"the operator before it sent a record that does not fit: {error}"
+            ) from error
         context.row_kind = _ROW_KINDS[element.kind]
-        self._call(self._function.process(record, context), element.key_json, element.raw)
-        for timer in context.overdue():
-            self._fire_again(timer, element)
-
-    def _fire_again(self, timer: Timer, element: Element) -> None:
-        """Fire a timer that was registered for a time already past, before the key's next record."""
-        if not self.timers.take(timer):
-            return
-        context = self._enter(element.order, timer.timestamp, timer.key_json, index=self._context.index)
-        self._call(self._function.on_timer(timer.timestamp, context), timer.key_json, _describe(timer))
+        context.overdue_until = self._watermark
+        self._call(self._function.process, record, element.raw)
+        self._fire_overdue(element.order)
 
     def _advance(self, watermark: Watermark) -> None:
         self._watermark = watermark.timestamp
         for timer in self.timers.pop_due(watermark.timestamp):
-            order = timer_order(watermark.order, timer.timestamp, timer.key_json)
-            context = self._enter(order, timer.timestamp, timer.key_json)
-            call = self._function.on_timer(timer.timestamp, context)
-            self._call(call, timer.key_json, _describe(timer))
+            order = timer_order(watermark.order, timer.timestamp, timer.key_json, self._stage)
+            self._enter(order, timer.timestamp, timer.key_json).overdue_until = timer.timestamp
+            self._call(self._function.on_timer, timer.timestamp, timer)
+            self._fire_overdue(order)
+
+    def _fire_overdue(self, order: bytes) -> None:
+        """Fire the timers that a call has registered for a time already past: they are its outcome."""
+        for timer in self._context.overdue():
+            if self.timers.take(timer):
+                self._enter(order, timer.timestamp, timer.key_json, index=self._context.index)
+                self._call(self._function.on_timer, timer.timestamp, timer)
 
     def _enter(self, order: bytes, timestamp: int, key_json: bytes, index: int = 0) -> _Context:
         for store in self.stores:
@@ -123,21 +136,27 @@ class KeyedProcess:
         self._context.enter(order, timestamp, key_json, self._watermark, index)
         return self._context
 
-    def _call(self, call: Coroutine[Any, Any, None], key_json: bytes, what: bytes) -> None:
+    def _call(self, function: Callable[..., Coroutine[Any, Any, None]], subject: object, what: bytes | Timer) -> None:
         try:
+            call = function(subject, self._context)
             call.send(None)
         except StopIteration:
             return
+        except HeadraceError:
+            raise  # such as state that does not fit its type: not the function's fault
         except Exception as error:
-            raise UserFunctionError(
-                self.operator.name,
-                key_json.decode(),
-                what[:500].decode(errors="replace"),
-                "".join(traceback.format_exception(error)),
-            ) from error
+            raise self._failed(what, "".join(traceback.format_exception(error))) from error
+        line = call.cr_frame.f_lineno if call.cr_frame is not None else "?"
         call.close()
-        msg = f"operator '{self.operator.name}' awaited something other than its own state"
-        raise UserFunctionError(self.operator.name, key_json.decode(), what[:500].decode(), msg)
+        raise self._failed(
+            what,
+            f"{function.__qualname__} awaited something other than its own state in line {line}. Calls to the "
+            "outside belong into async_wait().",
+        )
+
+    def _failed(self, what: bytes | Timer, why: str) -> UserFunctionError:
+        record = f"timer at {what.timestamp} ms" if isinstance(what, Timer) else what[:500].decode(errors="replace")
+        return UserFunctionError(self.operator.name, self._context.key_json.decode(), record, why)
 
 
 def declared_states(function: KeyedProcessFunction[Any, Any]) -> dict[str, ValueState[Any]]:
@@ -156,43 +175,58 @@ def declared_states(function: KeyedProcessFunction[Any, Any]) -> dict[str, Value
     return found
 
 
-def _describe(timer: Timer) -> bytes:
-    return b"timer at %d ms" % timer.timestamp
-
-
 _ROW_KINDS = tuple(RowKind)
 
 
 class _Context:
     """The one context of a task, re-entered for each record and timer (no allocation a record)."""
 
-    __slots__ = ("_key_json", "_order", "_overdue", "_sides", "_timers", "_wanted", "emitted", "index",
-                 "row_kind", "sides", "timers", "timestamp", "watermark")
+    __slots__ = (
+        "_order",
+        "_out",
+        "_overdue",
+        "_timers",
+        "_wanted",
+        "emitted",
+        "index",
+        "key_json",
+        "overdue_until",
+        "row_kind",
+        "sides",
+        "timers",
+        "timestamp",
+        "watermark",
+    )
 
     def __init__(self, timers: TimerService, operator: Process) -> None:
         self._timers = timers
         self._order = b""
-        self._key_json = b""
+        self._out = output_type(operator.function)
         self._overdue: list[Timer] = []
         self._wanted = {side.name: side.record for side in operator.side_outputs}
         self.emitted: list[Emitted] = []
         self.sides: dict[str, list[Emitted]] = {name: [] for name in self._wanted}
         self.index = 0
+        self.key_json = b""
+        self.overdue_until = NO_WATERMARK
         self.timestamp = 0
         self.watermark = NO_WATERMARK
         self.row_kind = RowKind.INSERT
         self.timers = self
 
     @property
-    def key(self) -> Any:  # noqa: ANN401 - the type of the key field
-        return decode_key(self._key_json)
+    def key(self) -> Any:
+        return decode_key(self.key_json)
 
     def enter(self, order: bytes, timestamp: int, key_json: bytes, watermark: int, index: int) -> None:
-        self._order, self._key_json = order, key_json
+        self._order, self.key_json = order, key_json
         self.timestamp, self.watermark, self.index = timestamp, watermark, index
         self.row_kind = RowKind.INSERT
 
     def collect(self, record: msgspec.Struct, /, kind: RowKind = RowKind.INSERT) -> None:
+        if not isinstance(record, self._out):
+            msg = f"the output takes {self._out.__name__}, not {type(record).__name__}"
+            raise TypeError(msg)
         order = output_order(self._order, self.index)
         self.index += 1
         self.emitted.append(Emitted(order, self.timestamp, kind, record))
@@ -211,17 +245,23 @@ class _Context:
         self.sides[name].append(Emitted(order, self.timestamp, RowKind.INSERT, record))
 
     def register_event_time(self, timestamp: int, /) -> None:
-        timer = Timer(timestamp, self._key_json)
+        timer = self._timer(timestamp)
         self._timers.register(timer)
-        if timestamp <= self.watermark:
+        if timestamp <= self.overdue_until:
             self._overdue.append(timer)
 
     def delete_event_time(self, timestamp: int, /) -> None:
-        self._timers.delete(Timer(timestamp, self._key_json))
+        self._timers.delete(self._timer(timestamp))
 
-    def overdue(self) -> Iterable[Timer]:
+    def _timer(self, timestamp: int) -> Timer:
+        moment = operators.index(timestamp)  # refuses a float, which would compare but not be stored
+        if not -LATEST_TIMER <= moment <= LATEST_TIMER:
+            msg = f"a timer's time must lie within {LATEST_TIMER} ms of 1970, not at {moment}"
+            raise ValueError(msg)
+        return Timer(moment, self.key_json)
+
+    def overdue(self) -> Iterator[Timer]:
         """Take out the timers registered for a past time, in time order, until there are none."""
         while self._overdue:
             self._overdue.sort(reverse=True)
             yield self._overdue.pop()
-

@@ -5,7 +5,8 @@ row with the same upsert key) and is emitted; a retraction removes the first mat
 kind; removing the last position brings back the row before it, removing the only row deletes the key,
 removing any other position is silent.
 
-Rows are compared and stored as the JSON that they travel in, so nothing is decoded here.
+Rows are compared and stored as JSON. Given the record type, it is first made the one text that equal
+rows have: a function may put `5` where a float is declared, and read it back from its state as `5.0`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from engine.api import Emit, RowKind, UpsertMaterialize
+from engine.errors import UserFunctionError
 from engine.execution.element import Element, output_order
 from engine.state.backend import HISTORY, StateBackend, Write
 from engine.state.codec import encode
@@ -71,9 +73,11 @@ def stored_history(rows: Sequence[HistoryRow]) -> bytes:
 
 
 class UpsertMaterializer:
-    """One materializer in one task."""
+    """One materializer in one task. `record` is the type of the rows, by which they are compared."""
 
-    def __init__(self, operator: UpsertMaterialize, backend: StateBackend) -> None:
+    def __init__(
+        self, operator: UpsertMaterialize, backend: StateBackend, *, record: type[msgspec.Struct] | None = None
+    ) -> None:
         """Bind the operator's histories to `backend`."""
         self.operator = operator
         self.metrics: Counter[str] = Counter()
@@ -81,14 +85,20 @@ class UpsertMaterializer:
         self._backend = backend
         self._stored: dict[bytes, list[HistoryRow]] = {}
         self._live: dict[bytes, list[HistoryRow]] = {}
-        self._outputs: list[Output] = []
+        self._every: list[Output] = []
+        self._last: dict[bytes, Output] = {}
+        self._decode = None if record is None else msgspec.json.Decoder(record).decode
         self._upsert_key = _projection(operator.upsert_key)
+        self._one_row_a_key = bool(operator.upsert_key) and {*operator.upsert_key} <= {*operator.primary_key}
 
     def run(self, batches: Iterable[Sequence[Element]]) -> None:
-        """Take in elements in arrival order."""
+        """Take in elements in arrival order.
+
+        Raises `UserFunctionError` for a row that does not fit the record type.
+        """
         for batch in batches:
             self._prefetch({element.key_json for element in batch})
-            for element in batch:
+            for element in batch if self._decode is None else map(self._canonical, batch):
                 self.metrics["records"] += 1
                 if element.kind in _RETRACTIONS:
                     self._retract(element)
@@ -98,7 +108,7 @@ class UpsertMaterializer:
     def outputs(self) -> list[Output]:
         """What to send on: every change, or the net change of each key, in arrival order."""
         if self.operator.emit is Emit.EVERY_CHANGE:
-            return self._outputs
+            return self._every
         return sorted(self._net_changes())
 
     def changes(self) -> list[HistoryChange]:
@@ -121,6 +131,16 @@ class UpsertMaterializer:
             rows = [] if stored is None else _decode_history(stored)
             self._stored[key] = rows
             self._live[key] = list(rows)
+
+    def _canonical(self, element: Element) -> Element:
+        assert self._decode is not None  # noqa: S101 - called only with a record type
+        try:
+            raw = encode(self._decode(element.raw))
+        except msgspec.ValidationError as error:
+            key, row = element.key_json.decode(), element.raw[:500].decode(errors="replace")
+            why = f"the operator before it sent a row that does not fit: {error}"
+            raise UserFunctionError(self.operator.name, key, row, why) from error
+        return element if raw == element.raw else element._replace(raw=raw)
 
     def _add(self, element: Element) -> None:
         rows = self._live[element.key_json]
@@ -158,6 +178,8 @@ class UpsertMaterializer:
     def _position_of_upsert_key(self, rows: Sequence[HistoryRow], raw: bytes) -> int | None:
         if self._upsert_key is None:
             return None
+        if self._one_row_a_key:
+            return 0 if rows else None
         wanted = self._upsert_key(raw)
         for position, row in enumerate(rows):
             if self._upsert_key(bytes(row.row)) == wanted:
@@ -166,22 +188,27 @@ class UpsertMaterializer:
 
     def _emit(self, element: Element, kind: RowKind, raw: bytes) -> None:
         if self.operator.emit is Emit.EVERY_CHANGE:
-            order = output_order(element.order, 0)
-            self._outputs.append(Output(order, kind, element.key_json, raw))
+            self._every.append(Output(output_order(element.order, 0), kind, element.key_json, raw))
         else:
-            self._outputs.append(Output(element.order, kind, element.key_json, raw))
+            self._last[element.key_json] = Output(element.order, kind, element.key_json, raw)
 
     def _net_changes(self) -> Iterator[Output]:
-        last = {output.key_json: output for output in self._outputs}
-        for key, output in last.items():
+        """What the last of a key's changes does to the sink, which may hold a row of it or none."""
+        for key, output in self._last.items():
             before, after = self._stored[key], self._live[key]
             if not after:
                 if before:
                     yield output._replace(kind=RowKind.DELETE)
             elif not before:
                 yield output._replace(kind=RowKind.INSERT)
-            elif bytes(before[-1].row) != bytes(after[-1].row):
+            elif self._changes_sink(before, after):
                 yield output._replace(kind=RowKind.UPDATE_AFTER)
+
+    def _changes_sink(self, before: Sequence[HistoryRow], after: Sequence[HistoryRow]) -> bool:
+        # A row replaced in place is emitted from where it stands, so among several rows with upsert keys
+        # the one that the sink holds need not be the last.
+        sink_holds_last = self._upsert_key is None or self._one_row_a_key
+        return not sink_holds_last or before[-1].row != after[-1].row
 
 
 _RETRACTIONS = frozenset(int(kind) for kind in RowKind if kind.is_retraction)
@@ -196,7 +223,8 @@ class _Projection:
 
     def __call__(self, raw: bytes) -> tuple[bytes, ...]:
         row = self._decode(raw)
-        return tuple(bytes(row[field]) for field in self._fields)
+        # A record type with `omit_defaults` leaves fields out: then absent equals absent.
+        return tuple(bytes(row.get(field, b"")) for field in self._fields)
 
 
 def _projection(fields: tuple[str, ...] | None) -> _Projection | None:

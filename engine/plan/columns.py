@@ -153,9 +153,7 @@ class RecordReader:
             wrong = pc.and_(pc.invert(valid), pc.is_valid(values))
             for position in pc.indices_nonzero(wrong).to_pylist():
                 value = values[position].as_py()
-                errors.setdefault(
-                    position, f"{column.name} is {value!r}, not one of {', '.join(column.allowed)}"
-                )
+                errors.setdefault(position, f"{column.name} is {value!r}, not one of {', '.join(column.allowed)}")
         listed: list[Any] = values.to_pylist()
         return listed
 
@@ -204,11 +202,11 @@ def _column(record: type[msgspec.Struct], info: FieldInfo) -> Column:
     is_time = _is_time(annotation)
     if get_origin(annotation) is Literal:
         allowed = tuple(str(value) for value in get_args(annotation))
-        return Column(info.encode_name, pa.string(), nullable, False, allowed, info.required)  # noqa: FBT003
+        return Column(info.encode_name, pa.string(), nullable, False, allowed, info.required)
     base = _base(annotation)
     if isinstance(base, type) and issubclass(base, enum.Enum):
         allowed = tuple(str(member.value) for member in base)
-        return Column(info.encode_name, pa.string(), nullable, False, allowed, info.required)  # noqa: FBT003
+        return Column(info.encode_name, pa.string(), nullable, False, allowed, info.required)
     kind = _SCALARS.get(base)
     if kind is None:
         msg = (
@@ -219,7 +217,7 @@ def _column(record: type[msgspec.Struct], info: FieldInfo) -> Column:
     return Column(info.encode_name, kind, nullable, is_time, (), info.required)
 
 
-def _without_none(annotation: Any) -> tuple[Any, bool]:  # noqa: ANN401 - annotations have no common type
+def _without_none(annotation: Any) -> tuple[Any, bool]:
     if get_origin(annotation) in {Union, types.UnionType}:
         rest = [part for part in get_args(annotation) if part is not type(None)]
         if len(rest) == 1:
@@ -227,11 +225,11 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:  # noqa: ANN401 - annota
     return annotation, False
 
 
-def _base(annotation: Any) -> Any:  # noqa: ANN401 - annotations have no common type
+def _base(annotation: Any) -> Any:
     return get_args(annotation)[0] if hasattr(annotation, "__metadata__") else annotation
 
 
-def _is_time(annotation: Any) -> bool:  # noqa: ANN401 - annotations have no common type
+def _is_time(annotation: Any) -> bool:
     return any(
         isinstance(meta, msgspec.Meta) and (meta.extra or {}).get("arrow") == TIMESTAMP
         for meta in getattr(annotation, "__metadata__", ())

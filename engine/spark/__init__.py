@@ -19,6 +19,6 @@ def run(config: JobConfig, options: RunOptions, on_event: Callable[[Event], None
 
     Raises a `HeadraceError` that says who has to act; whatever was committed before it stays.
     """
-    from engine.spark.runner import run as run_job  # noqa: PLC0415 - pyspark takes its time to import
+    from engine.spark.runner import run as run_job
 
     return run_job(config, options, on_event)

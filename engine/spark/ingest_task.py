@@ -9,17 +9,17 @@ from datetime import timedelta
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from engine.api import AsyncWait, Source
 from engine.async_io import AsyncWaitOperator
+from engine.checkpoint.files import read_parquet
 from engine.errors import SourceError
 from engine.execution.element import Emitted, record_order
 from engine.plan.columns import RecordReader
 from engine.plan.pipelines import plan_of
+from engine.plan.stages import Ingest
 from engine.spark.reports import IngestTask, InputFile, TaskReport
 from engine.spark.source import unreadable
-from engine.plan.stages import Ingest
 from engine.spark.task_output import QuarantineRow, TaskOutput
 
 
@@ -86,15 +86,15 @@ class _FileReader:
 
     def _table(self, file: InputFile) -> pa.Table | None:
         try:
-            table = pq.ParquetFile(file.path).read()
+            table = read_parquet(file.path, self._task.place.storage)
         except (OSError, pa.ArrowException) as error:
-            return self._refuse_file(file, unreadable(self._source.name, file.path, error))
+            self._refuse_file(file, unreadable(self._source.name, file.path, error))
+            return None
         missing = self._reader.missing(table.schema.names)
         if missing:
             names = ", ".join(missing)
-            return self._refuse_file(
-                file, unreadable(self._source.name, file.path, SourceError(f"no column {names}"))
-            )
+            self._refuse_file(file, unreadable(self._source.name, file.path, SourceError(f"no column {names}")))
+            return None
         return table
 
     def _arrival_order(self, table: pa.Table) -> pa.Array | None:
@@ -102,9 +102,7 @@ class _FileReader:
             return None
         return pc.sort_indices(table, [(name, "ascending") for name in self._source.order_by])
 
-    def _emit(
-        self, file: InputFile, records: Sequence[msgspec.Struct | None], kinds: Sequence[int]
-    ) -> list[Emitted]:
+    def _emit(self, file: InputFile, records: Sequence[msgspec.Struct | None], kinds: Sequence[int]) -> list[Emitted]:
         event_time, bucket, buckets = self._source.event_time, self._task.bucket, self._buckets
         emitted = []
         for ordinal, (record, kind) in enumerate(zip(records, kinds, strict=True), file.first_ordinal):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
@@ -16,8 +17,8 @@ from engine.execution.element import Element, Emitted, Watermark, record_order
 from engine.execution.keyed_process import KeyedProcess
 from engine.materializer import UpsertMaterializer
 from engine.plan.pipelines import plan_of
-from engine.spark.reports import KeyedTask, TaskReport
 from engine.plan.stages import KeyedStage, Plan
+from engine.spark.reports import KeyedTask, TaskReport
 from engine.spark.task_backend import TaskBackend, open_backend
 from engine.spark.task_output import QuarantineRow, TaskOutput, elements_of
 from engine.state.key_groups import KeyGroupRange, key_group_range
@@ -31,11 +32,12 @@ def run_keyed(task: KeyedTask, index: int, batches: Iterable[pa.RecordBatch]) ->
     groups = key_group_range(index, task.place.max_parallelism, task.place.parallelism)
     output = TaskOutput(task.place, name, str(groups))
     with open_backend(task, name, groups) as opened:
+        work = _Work(task, plan, stage, opened, output)
         elements = _elements(batches, groups)
         if isinstance(stage.operator, Process):
-            _process(task, plan, stage, stage.operator, opened, elements, output)
+            work.process(stage.operator, elements)
         else:
-            _materialize(plan, stage, stage.operator, opened, elements, output)
+            work.materialize(stage.operator, elements)
     output.report.local_copy = {str(groups): opened.copy}
     if opened.rebuilt_rows is None:
         output.count(local_copies_reused=1)
@@ -55,63 +57,61 @@ def _elements(batches: Iterable[pa.RecordBatch], groups: KeyGroupRange) -> Itera
         yield elements_of(batch)
 
 
-def _process(
-    task: KeyedTask,
-    plan: Plan,
-    stage: KeyedStage,
-    operator: Process,
-    opened: TaskBackend,
-    elements: Iterable[Sequence[Element]],
-    output: TaskOutput,
-) -> None:
-    watermarks = [Watermark(record_order(ordinal), time) for ordinal, time in task.watermarks]
-    process = KeyedProcess(
-        operator,
-        opened.backend,
-        record=stage.takes,
-        watermark=task.watermark,
-        last_watermark=watermarks[-1].timestamp if watermarks else None,
-    )
-    process.run(elements, watermarks)
-    for store in process.stores:
-        changes = list(store.changes())
-        opened.write(store.writes(changes))
-        output.state(KEYED_STATE, output.changelog.values(store, changes))
-        output.count(expired=store.expired)
-    timers = process.timers.changes()
-    opened.write(process.timers.writes(timers))
-    output.state(TIMERS, output.changelog.timers(timers))
-    output.count(**_counted(process.metrics, "records"), timers_fired=process.timers.fired)
-    for side in operator.side_outputs:
-        output.append_sink(side.sink, process.side_outputs[side.name], side.record)
-    _send_on(plan, stage, process.emitted, output)
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """One operator, its open backend, and where its results go."""
 
+    task: KeyedTask
+    plan: Plan
+    stage: KeyedStage
+    opened: TaskBackend
+    output: TaskOutput
 
-def _send_on(plan: Plan, stage: KeyedStage, emitted: Sequence[Emitted], output: TaskOutput) -> None:
-    if stage.key:
-        output.transit(emitted, stage.key)
-    else:
-        output.append_sink(plan.sink.name, emitted, plan.sink_record)
+    def process(self, operator: Process, elements: Iterable[Sequence[Element]]) -> None:
+        watermarks = [Watermark(record_order(ordinal), time) for ordinal, time in self.task.watermarks]
+        process = KeyedProcess(
+            operator,
+            self.opened.backend,
+            record=self.stage.takes,
+            watermark=self.task.watermark,
+            last_watermark=watermarks[-1].timestamp if watermarks else None,
+        )
+        process.run(elements, watermarks)
+        self._keep_state(process)
+        self.output.count(**_counted(process.metrics), timers_fired=process.timers.fired)
+        for side in operator.side_outputs:
+            self.output.append_sink(side.sink, process.side_outputs[side.name], side.record)
+        self._send_on(process.emitted)
 
+    def materialize(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> None:
+        materializer = UpsertMaterializer(operator, self.opened.backend)
+        materializer.run(elements)
+        changes = materializer.changes()
+        self.opened.write(materializer.writes())
+        output = self.output
+        output.state(MATERIALIZER_HISTORY, output.changelog.history(changes, _upsert_key(operator)))
+        output.quarantine([_unmatched(operator, element, rows) for element, rows in materializer.unmatched])
+        output.count(**_counted(materializer.metrics))
+        decode = msgspec.json.Decoder(self.stage.record).decode
+        rows = [Emitted(order, 0, kind, decode(raw)) for order, kind, _, raw in materializer.outputs()]
+        output.merge_sink(self.plan, rows)
 
-def _materialize(
-    plan: Plan,
-    stage: KeyedStage,
-    operator: UpsertMaterialize,
-    opened: TaskBackend,
-    elements: Iterable[Sequence[Element]],
-    output: TaskOutput,
-) -> None:
-    materializer = UpsertMaterializer(operator, opened.backend)
-    materializer.run(elements)
-    changes = materializer.changes()
-    opened.write(materializer.writes())
-    output.state(MATERIALIZER_HISTORY, output.changelog.history(changes, _upsert_key(operator)))
-    output.quarantine([_unmatched(operator, element, rows) for element, rows in materializer.unmatched])
-    output.count(**_counted(materializer.metrics, "records"))
-    decode = msgspec.json.Decoder(stage.record).decode
-    rows = [Emitted(order, 0, kind, decode(raw)) for order, kind, _, raw in materializer.outputs()]
-    output.merge_sink(plan, rows)
+    def _keep_state(self, process: KeyedProcess) -> None:
+        opened, output = self.opened, self.output
+        for store in process.stores:
+            changes = list(store.changes())
+            opened.write(store.writes(changes))
+            output.state(KEYED_STATE, output.changelog.values(store, changes))
+            output.count(expired=store.expired)
+        timers = process.timers.changes()
+        opened.write(process.timers.writes(timers))
+        output.state(TIMERS, output.changelog.timers(timers))
+
+    def _send_on(self, emitted: Sequence[Emitted]) -> None:
+        if self.stage.key:
+            self.output.transit(emitted, self.stage.key)
+        else:
+            self.output.append_sink(self.plan.sink.name, emitted, self.plan.sink_record)
 
 
 def _upsert_key(operator: UpsertMaterialize) -> Callable[[bytes], str | None]:
@@ -134,5 +134,5 @@ def _unmatched(operator: UpsertMaterialize, element: Element, rows: int) -> Quar
     return operator.name, position, element.key_json.decode(), element.raw.decode(), error
 
 
-def _counted(metrics: Counter[str], records: str) -> dict[str, int]:
-    return {("keyed_records" if name == records else name): value for name, value in metrics.items()}
+def _counted(metrics: Counter[str]) -> dict[str, int]:
+    return {("keyed_records" if name == "records" else name): value for name, value in metrics.items()}

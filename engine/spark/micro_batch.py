@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from engine import clock, errors
+from engine import clock
 from engine.checkpoint.checkpoint import Bucket, Checkpoint, OutputFile, SourceOffset
 from engine.checkpoint.files import StagedFile
 from engine.checkpoint.open_job import OpenJob
@@ -137,7 +137,7 @@ class MicroBatch:
                 seen[number] = max(latest, seen.get(number, latest))
         lag = source.out_of_orderness // _MILLISECOND + 1
         size = self._job.config.watermark.bucket
-        result.bucket, watermarks = advance(before, seen, taken.rows, size, lag, parent.watermark)
+        result.bucket, watermarks = advance(before, seen, taken.rows, size=size, lag=lag, watermark=parent.watermark)
         result.watermark = watermarks[-1][1] if watermarks else parent.watermark
         return watermarks
 
@@ -161,11 +161,16 @@ class MicroBatch:
     def _read(self, transit: Sequence[str]) -> DataFrame:
         if not transit:
             return self._spark.createDataFrame([], TRANSIT_DDL)
-        return self._spark.read.schema(TRANSIT_DDL).parquet(*transit)
+        return self._spark.read.schema(TRANSIT_DDL).parquet(*map(spark_uri, transit))
+
+
+def spark_uri(uri: str) -> str:
+    """A path or URI as Spark wants it: Hadoop's S3 client calls itself s3a."""
+    return f"s3a{uri[2:]}" if uri.startswith("s3://") else uri
 
 
 def advance(
-    before: Bucket, seen: dict[int, int], rows: int, size: int, lag: int, watermark: int | None
+    before: Bucket, seen: dict[int, int], rows: int, *, size: int, lag: int, watermark: int | None
 ) -> tuple[Bucket, Watermarks]:
     """Close the buckets of arrival order that `rows` more rows fill; give a watermark after each.
 
@@ -228,7 +233,5 @@ def _collect(reports: DataFrame, expected: int) -> list[TaskReport]:
 
 
 def _as_raised(name: str, message: str) -> HeadraceError:
-    cls: Callable[..., HeadraceError] = getattr(errors, name, EngineBug)
-    error: HeadraceError = cls.__new__(cls)  # type: ignore[call-overload]
-    Exception.__init__(error, message)
-    return error
+    classes = {cls.__name__: cls for cls in HeadraceError.__subclasses__()}
+    return classes.get(name, EngineBug).told(message)

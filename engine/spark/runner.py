@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import cast
 
 from pyspark.sql import SparkSession
@@ -13,6 +11,7 @@ from pyspark.sql import SparkSession
 from engine import clock, faults
 from engine.checkpoint import restore_in
 from engine.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
+from engine.checkpoint.files import remove_file, remove_folder
 from engine.checkpoint.open_job import OpenJob, metrics_of, open_job
 from engine.config import JobConfig, SourceConfig
 from engine.plan import Plan, plan_of
@@ -25,7 +24,6 @@ from engine.spark.source import ParquetFolder, Slice
 from engine.spark.task_output import OUTPUTS, TRANSIT
 
 OnEvent = Callable[[Event], None]
-
 
 
 def run(config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
@@ -125,7 +123,7 @@ class _Run:
     def _source(self) -> ParquetFolder:
         name = self.plan.ingest.source.name
         config: SourceConfig = self.config.sources[name]
-        return ParquetFolder(name, config)
+        return ParquetFolder(name, config, self.config.storage_options)
 
     def _offset(self) -> SourceOffset:
         return self.job.last.offsets.get(self.plan.ingest.source.name, SourceOffset())
@@ -180,9 +178,9 @@ class _Run:
 
     def _clean_up(self, checkpoint: Checkpoint) -> None:
         """Remove what only this micro-batch needed: published outputs, and rows between stages."""
-        folder = Path(self.config.job_folder)
-        shutil.rmtree(folder / TRANSIT, ignore_errors=True)
+        folder, storage = self.config.job_folder, self.config.storage_options
+        remove_folder(f"{folder}/{TRANSIT}/{checkpoint.attempt_id}", storage)
         for files in checkpoint.outputs.values():
             for file in files:
                 if file.path.startswith(f"{OUTPUTS}/"):
-                    (folder / file.path).unlink(missing_ok=True)
+                    remove_file(f"{folder}/{file.path}", storage)

@@ -8,6 +8,9 @@ from pyspark.sql import SparkSession
 
 from engine.checkpoint._delta import CHECKPOINT_METADATA
 from engine.checkpoint.publish import ROW_KIND, SparkMerge
+from engine.spark.micro_batch import spark_uri
+
+_VIEW = "headrace_changes"
 
 
 def merge_through(spark: SparkSession) -> SparkMerge:
@@ -17,23 +20,20 @@ def merge_through(spark: SparkSession) -> SparkMerge:
     session of its own for each.
     """
 
-    def merge(
-        sink: str, uri: str, files: Sequence[str], keys: Sequence[str], app_id: str, version: int
-    ) -> None:
+    def merge(uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
         own = spark.newSession()
         own.conf.set("spark.databricks.delta.write.txnAppId", app_id)
         own.conf.set("spark.databricks.delta.write.txnVersion", str(version))
         own.conf.set("spark.databricks.delta.commitInfo.userMetadata", f'{{"{CHECKPOINT_METADATA}": {version}}}')
-        source = own.read.parquet(*files)
-        view = f"headrace_changes_{sink}"
-        source.createOrReplaceTempView(view)
+        source = own.read.parquet(*map(spark_uri, files))
+        source.createOrReplaceTempView(_VIEW)
         columns = [name for name in source.columns if name != ROW_KIND]
         on = " AND ".join(f"target.`{key}` = source.`{key}`" for key in keys)
         updates = ", ".join(f"target.`{name}` = source.`{name}`" for name in columns)
         names = ", ".join(f"`{name}`" for name in columns)
         values = ", ".join(f"source.`{name}`" for name in columns)
         own.sql(
-            f"MERGE INTO delta.`{uri}` AS target USING {view} AS source ON {on} "  # noqa: S608 - names are checked identifiers
+            f"MERGE INTO delta.`{spark_uri(uri)}` AS target USING {_VIEW} AS source ON {on} "  # noqa: S608 - names are checked identifiers
             f"WHEN MATCHED AND source.{ROW_KIND} = '-D' THEN DELETE "
             f"WHEN MATCHED THEN UPDATE SET {updates} "
             f"WHEN NOT MATCHED AND source.{ROW_KIND} <> '-D' THEN INSERT ({names}) VALUES ({values})"

@@ -9,11 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import fs
 
 from engine.checkpoint.checkpoint import Bucket, SourceOffset
+from engine.checkpoint.files import Storage, file_system
 from engine.config import SourceConfig
 from engine.errors import ConfigError, SourceError
 from engine.spark.reports import InputFile
@@ -32,13 +35,22 @@ class Slice:
     interval: tuple[int, int] | None
 
 
+class _File(NamedTuple):
+    """A file of the folder; ordered by name."""
+
+    name: str
+    path: str
+    modified: int
+
+
 class ParquetFolder:
     """The driver's view of the folder."""
 
-    def __init__(self, name: str, config: SourceConfig) -> None:
+    def __init__(self, name: str, config: SourceConfig, storage: Storage = None) -> None:
         """`name` is the source's name in the pipeline."""
         self._name = name
         self._config = config
+        self._store, self._folder = file_system(config.path, storage)
 
     def latest(self) -> str | None:
         """The name of the last file there is."""
@@ -73,14 +85,19 @@ class ParquetFolder:
             raise SourceError(msg) from error
         return round(parsed.replace(tzinfo=UTC).timestamp() * 1000)
 
-    def _files(self) -> list[Path]:
-        folder = Path(self._config.path)
-        if not folder.is_dir():
-            msg = f"source '{self._name}': there is no folder {folder}"
+    def _files(self) -> list[_File]:
+        if self._store.get_file_info(self._folder).type is not fs.FileType.Directory:
+            msg = f"source '{self._name}': there is no folder {self._config.path}"
             raise SourceError(msg)
-        return sorted(path for path in folder.glob("*.parquet") if path.name[0] not in "._")
+        found = self._store.get_file_info(fs.FileSelector(self._folder))
+        names = [
+            _File(info.base_name, f"{self._config.path}/{info.base_name}", info.mtime_ns or 0)
+            for info in found
+            if info.type is fs.FileType.File and info.base_name.endswith(".parquet") and info.base_name[0] not in "._"
+        ]
+        return sorted(names)
 
-    def _of_interval(self, files: list[Path], interval: tuple[int, int]) -> list[Path]:
+    def _of_interval(self, files: list[_File], interval: tuple[int, int]) -> list[_File]:
         if self._config.interval is None:
             msg = (
                 f"source '{self._name}' has no 'interval' pattern in its configuration, so an interval run "
@@ -90,7 +107,7 @@ class ParquetFolder:
         start, end = interval
         return [file for file in files if start <= (self.starts_at(file.name) or 0) < end]
 
-    def _within_limits(self, files: list[Path]) -> list[Path]:
+    def _within_limits(self, files: list[_File]) -> list[_File]:
         chosen = files[: self._config.max_files_per_batch]
         limit = self._config.max_rows_per_batch
         if limit is None:
@@ -103,13 +120,13 @@ class ParquetFolder:
         return chosen
 
     def _slice(
-        self, files: list[Path], chosen: list[Path], bucket: Bucket, interval: tuple[int, int] | None
+        self, files: list[_File], chosen: list[_File], bucket: Bucket, interval: tuple[int, int] | None
     ) -> Slice:
         inputs: list[InputFile] = []
         ordinal = bucket.next_ordinal
-        for path in chosen:
-            rows = self._row_count(path)
-            inputs.append(InputFile(str(path), path.name, rows, ordinal))
+        for file in chosen:
+            rows = self._row_count(file)
+            inputs.append(InputFile(file.path, file.name, rows, ordinal))
             ordinal += rows
         last = chosen[-1].name if chosen else None
         behind = sum(1 for file in files if last is not None and file.name <= last)
@@ -122,21 +139,21 @@ class ParquetFolder:
         first, last = self.starts_at(inputs[0].name), self.starts_at(inputs[-1].name)
         return (first, last + DAY) if first is not None and last is not None else None
 
-    def _row_count(self, path: Path) -> int:
+    def _row_count(self, file: _File) -> int:
         try:
-            count: int = pq.read_metadata(path).num_rows
+            count: int = pq.read_metadata(f"{self._folder}/{file.name}", filesystem=self._store).num_rows
         except (OSError, pa.ArrowException) as error:
             if self._config.on_bad_file == "quarantine":
                 return 0
-            raise unreadable(self._name, str(path), error) from error
+            raise unreadable(self._name, file.path, error) from error
         return count
 
-    def _check_nothing_behind(self, files: list[Path], offset: SourceOffset) -> None:
+    def _check_nothing_behind(self, files: list[_File], offset: SourceOffset) -> None:
         if offset.last_file is None:
             return
         behind = [file for file in files if file.name <= offset.last_file]
         if len(behind) > offset.files_behind:
-            newest = max(behind, key=lambda file: file.stat().st_mtime)
+            newest = max(behind, key=lambda file: file.modified)
             msg = (
                 f"source '{self._name}': {len(behind) - offset.files_behind} file(s) appeared behind the last "
                 f"file read ({offset.last_file}), the newest is {newest.name}. They would never be read: give "

@@ -45,16 +45,12 @@ def open_backend(task: KeyedTask, operator: str, key_groups: KeyGroupRange) -> I
 
 def _rebuild(backend: StateBackend, task: KeyedTask, operator: str, key_groups: KeyGroupRange) -> int:
     place = task.place
-    return rebuild(
-        backend, place.job_folder, place.versions, operator, key_groups, storage=place.storage
-    )
+    return rebuild(backend, place.job_folder, place.versions, operator, key_groups, storage=place.storage)
 
 
 @contextmanager
-def _open_rocksdb(
-    task: KeyedTask, operator: str, key_groups: KeyGroupRange, base: str | None
-) -> Iterator[TaskBackend]:
-    from engine.state.rocksdb import RocksDbBackend  # noqa: PLC0415 - only where it is used
+def _open_rocksdb(task: KeyedTask, operator: str, key_groups: KeyGroupRange, base: str | None) -> Iterator[TaskBackend]:
+    from engine.state.rocksdb import RocksDbBackend
 
     copies = LocalCopies.of(Path(task.place.local_folder), operator, key_groups)
     copy = copy_name(task.place.checkpoint_id, clock.unique_id()[:12])
@@ -107,9 +103,7 @@ _kept: dict[tuple[str, str, str], _Kept] = {}
 
 
 @contextmanager
-def _open_hashmap(
-    task: KeyedTask, operator: str, key_groups: KeyGroupRange, base: str | None
-) -> Iterator[TaskBackend]:
+def _open_hashmap(task: KeyedTask, operator: str, key_groups: KeyGroupRange, base: str | None) -> Iterator[TaskBackend]:
     place = task.place
     name = (place.job_folder, operator, str(key_groups))
     kept = _kept.get(name)

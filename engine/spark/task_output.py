@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from engine import clock
 from engine.api import RowKind
@@ -16,8 +14,8 @@ from engine.checkpoint.files import stage
 from engine.checkpoint.tables import QUARANTINE
 from engine.execution.element import Element, Emitted
 from engine.plan.columns import sink_schema, to_columns
-from engine.spark.reports import Place, TaskReport
 from engine.plan.stages import Plan, stage_key
+from engine.spark.reports import Place, TaskReport
 from engine.state.codec import encode
 from engine.state.key_groups import key_group
 
@@ -60,7 +58,7 @@ class TaskOutput:
     def state(self, table: str, rows: pa.Table) -> None:
         """Stage rows of a state table; nothing is written for none."""
         if rows.num_rows:
-            staged = stage(f"{self._place.job_folder}/{table}", self._file_name(), rows)
+            staged = stage(f"{self._place.job_folder}/{table}", self._file_name(), rows, self._place.storage)
             self.report.state_files.setdefault(table, []).append(staged)
 
     def quarantine(self, rows: Sequence[QuarantineRow]) -> None:
@@ -84,7 +82,7 @@ class TaskOutput:
         table = _transit_table(elements, self._place.max_parallelism)
         folder = f"{self._place.job_folder}/{TRANSIT}/{self._place.attempt_id}"
         name = self._file_name()
-        stage(folder, name, table)
+        stage(folder, name, table, self._place.storage)
         self.report.transit.append(f"{folder}/{name}")
 
     def append_sink(self, sink: str, emitted: Sequence[Emitted], record: type) -> None:
@@ -92,7 +90,7 @@ class TaskOutput:
         if not emitted:
             return
         rows = to_columns([item.record for item in emitted], sink_schema(record))
-        staged = stage(self._place.sinks[sink], self._file_name(), rows)
+        staged = stage(self._place.sinks[sink], self._file_name(), rows, self._place.storage)
         self._output(sink, OutputFile(staged.path, staged.rows, staged.size))
 
     def merge_sink(self, plan: Plan, emitted: Sequence[Emitted]) -> None:
@@ -104,7 +102,7 @@ class TaskOutput:
         kinds = pa.array([RowKind(item.kind).symbol for item in emitted], pa.string())
         rows = rows.append_column(pa.field(ROW_KIND, pa.string(), nullable=False), kinds)
         name = f"{OUTPUTS}/{plan.sink.name}/{self._file_name()}"
-        staged = stage(self._place.job_folder, name, rows)
+        staged = stage(self._place.job_folder, name, rows, self._place.storage)
         self._output(plan.sink.name, OutputFile(staged.path, staged.rows, staged.size))
 
     def count(self, **metrics: int) -> None:
@@ -133,9 +131,3 @@ def elements_of(batch: pa.RecordBatch) -> list[Element]:
     """The elements in a batch that Spark hands to a keyed task."""
     names = ("order", "timestamp", "kind", "key", "record")
     return list(map(Element._make, zip(*(batch[name].to_pylist() for name in names), strict=True)))
-
-
-def read_outputs(job_folder: str, files: Sequence[OutputFile]) -> Iterator[pa.Table]:
-    """The staged files of a merge sink."""
-    for file in files:
-        yield pq.read_table(Path(job_folder) / file.path)

@@ -19,7 +19,7 @@ def ingest_partition(payloads: Sequence[bytes]) -> Partition:
     """Run ingest task number `id` for each row of the partition."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from engine.spark.ingest_task import run_ingest  # noqa: PLC0415 - on the executor only
+        from engine.spark.ingest_task import run_ingest
 
         for batch in batches:
             for index in batch["id"].to_pylist():
@@ -33,9 +33,9 @@ def keyed_partition(payload: bytes) -> Partition:
     """Run a keyed stage for the partition, whose number is the task's."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext  # noqa: PLC0415 - on the executor only
+        from pyspark import TaskContext
 
-        from engine.spark.keyed_task import run_keyed  # noqa: PLC0415 - on the executor only
+        from engine.spark.keyed_task import run_keyed
 
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark runs this in a task

@@ -15,7 +15,7 @@ encode = msgspec.json.Encoder(decimal_format="string").encode
 
 
 class Codec(Generic[T]):
-    """Encodes and decodes one declared type."""
+    """Encodes and decodes one declared type. What it has encoded, it can decode."""
 
     __slots__ = ("_decoder", "_what", "type")
 
@@ -26,8 +26,21 @@ class Codec(Generic[T]):
         self._what = what
 
     def encode(self, value: T) -> bytes:
-        """JSON bytes of a value."""
-        return encode(value)
+        """JSON bytes of a value.
+
+        Raises `StateSchemaError` when `decode` could not read them back: were they committed, no run
+        could go on from there.
+        """
+        try:
+            raw = encode(value)
+            self._decoder.decode(raw)
+        except (ValueError, TypeError, OverflowError) as error:  # msgspec's own errors are ValueErrors
+            msg = (
+                f"{self._what} was given {value!r:.200}, which does not fit the declared type {self._type_name}: "
+                f"{error}. (JSON has no NaN and no infinity: they become null.)"
+            )
+            raise StateSchemaError(msg) from error
+        return raw
 
     def decode(self, raw: bytes) -> T:
         """The value in `raw`.
@@ -39,12 +52,16 @@ class Codec(Generic[T]):
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             msg = (
                 f"{self._what} is stored as {raw[:200].decode(errors='replace')}, which does not fit the "
-                f"declared type {getattr(self.type, '__name__', self.type)}: {error}. Fields may be added with "
+                f"declared type {self._type_name}: {error}. Fields may be added with "
                 "defaults; for anything else restore an older checkpoint or rename the state."
             )
             raise StateSchemaError(msg) from error
 
+    @property
+    def _type_name(self) -> str:
+        return self.type.__name__ if isinstance(self.type, type) else str(self.type)
 
-def decode_key(raw: bytes) -> Any:  # noqa: ANN401 - any JSON scalar or array
+
+def decode_key(raw: bytes) -> Any:
     """A key from its JSON bytes."""
     return msgspec.json.decode(raw)

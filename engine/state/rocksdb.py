@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
@@ -20,20 +21,19 @@ class RocksDbBackend:
     def __init__(self, path: Path) -> None:
         """Open the database in `path`, making it if there is none."""
         options = Options(raw_mode=True)
-        options.create_if_missing(True)  # noqa: FBT003 - the library's signature
+        options.create_if_missing(True)
         options.set_max_open_files(256)
         options.set_keep_log_file_num(1)
         self._db = Rdict(str(path), options)
         write_options = WriteOptions()
-        write_options.disable_wal = True
+        write_options.disable_wal = True  # type: ignore[method-assign, assignment]  # a property; the stub says method
         self._write_options = write_options
 
     def get_many(self, keys: Sequence[bytes], /) -> list[bytes | None]:
         """See `StateBackend.get_many`."""
         if not keys:
             return []
-        found: list[bytes | None] = self._db.get(list(keys))
-        return found
+        return cast("list[bytes | None]", self._db.get(list(keys)))
 
     def write_batch(self, writes: Iterable[Write], /) -> None:
         """See `StateBackend.write_batch`."""
@@ -47,14 +47,18 @@ class RocksDbBackend:
 
     def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
         """See `StateBackend.scan`."""
-        for key, value in self._db.items(from_key=start):
+        for key, value in self._pairs(start):
             if key >= end:
                 return
             yield key, value
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """See `StateBackend.items`."""
-        yield from self._db.items()
+        return self._pairs(None)
+
+    def _pairs(self, start: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        # In raw mode keys and values are bytes; the stub has the union of all modes.
+        return cast("Iterator[tuple[bytes, bytes]]", iter(self._db.items(from_key=start)))
 
     def close(self) -> None:
         """Flush and close, so that the folder can be hard-linked."""

@@ -44,7 +44,7 @@ class TimerService:
     """The timers of all keys of a task."""
 
     def __init__(self, backend: StateBackend, last_watermark: int | None) -> None:
-        """Load the timers due by `last_watermark`, the last one of the slice (ms)."""
+        """Load the timers due by `last_watermark`, the last one of the slice or before it (ms)."""
         self._backend = backend
         self._horizon = last_watermark
         self._changed: dict[Timer, bool] = {}

@@ -6,8 +6,9 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from engine.api import StateFuture, StateTtl, UpdateType, ValueState, Visibility
+from engine.api import StateFuture, StateTtl, TtlTime, UpdateType, ValueState, Visibility
 from engine.api._future import DONE
+from engine.clock import now
 from engine.state.backend import VALUES, StateBackend, Write
 from engine.state.codec import Codec
 
@@ -60,6 +61,7 @@ class ValueStore(ValueState[V], Generic[V]):
         self._backend = backend
         self._cells: dict[bytes, _Cell] = {}
         self._ttl = _live_ttl(declared.ttl)
+        self._by_wall_clock = self._ttl is not None and self._ttl.time is TtlTime.PROCESSING
         self._key = b""
         self._stamp = 0
         self._clock = 0
@@ -73,7 +75,12 @@ class ValueStore(ValueState[V], Generic[V]):
             self._cells[key] = self._decode(stored)
 
     def enter(self, key_json: bytes, stamp: int, clock: int) -> None:
-        """Make this the current key. `stamp` renews entries, `clock` ages them (both ms)."""
+        """Make this the current key. `stamp` renews entries, `clock` ages them (both ms, event time).
+
+        State with a TTL in processing time takes the wall clock for both.
+        """
+        if self._by_wall_clock:
+            stamp = clock = now()
         self._key, self._stamp, self._clock = key_json, stamp, clock
 
     def value(self) -> StateFuture[V | None]:
@@ -85,12 +92,15 @@ class ValueStore(ValueState[V], Generic[V]):
         if self._ttl is not None:
             if self._is_dead(cell):
                 return self._dead(cell, self._ttl)
-            if self._ttl.update is UpdateType.ON_READ_AND_WRITE and cell.stamp != self._stamp:
+            # A record that arrives late reads with an older stamp: reading never shortens a life.
+            if self._ttl.update is UpdateType.ON_READ_AND_WRITE and cell.stamp < self._stamp:
                 cell.stamp, cell.dirty = self._stamp, True
         return StateFuture(value)
 
     def update(self, value: V, /) -> StateFuture[None]:
         """See `ValueState.update`."""
+        if value is None:
+            return self.clear()
         cell = self._cell()
         born = cell.value is _MISSING or self._is_dead(cell)
         if born or self._ttl is None or self._ttl.update is not UpdateType.ON_CREATE:
@@ -104,7 +114,10 @@ class ValueStore(ValueState[V], Generic[V]):
         return DONE
 
     def changes(self) -> Iterator[ValueChange]:
-        """What differs from the backend, one change a key."""
+        """What differs from the backend, one change a key.
+
+        Raises `StateSchemaError` for a value that does not fit the declared type.
+        """
         encode = self._codec.encode
         for key, cell in self._cells.items():
             if not cell.dirty:

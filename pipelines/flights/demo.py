@@ -38,15 +38,20 @@ INTERESTING: Final = """
     WITH flights AS (
         SELECT *, date_diff('minute', scheduled_departure, departure) AS delay FROM board
     ), known AS (
-        SELECT * FROM flights WHERE expected_delay_minutes > 0 AND delay > 0
+        SELECT * FROM flights WHERE expected_delay_minutes > 30 AND delay > 30
         ORDER BY expected_delay_minutes DESC, flight_id LIMIT 7
     ), open AS (
         SELECT * FROM flights WHERE status <> 'arrived' ORDER BY scheduled_departure DESC, flight_id LIMIT 3
     )
     SELECT carrier || ' ' || flight, origin || ' > ' || dest, aircraft, strftime(scheduled_departure, '%d %b %H:%M'),
-           expected_delay_minutes, delay, status, wind_speed, visib
+           expected_delay_minutes, delay, status, round(wind_speed), round(visib, 1)
     FROM (SELECT * FROM known UNION ALL SELECT * FROM open)
 """
+
+
+def wide_enough(console: Console) -> Console:
+    """Return `console`, or one of a usual width where there is no terminal to ask."""
+    return console if console.is_terminal else Console(width=120)
 
 
 class StepFailedError(Exception):
@@ -62,7 +67,7 @@ class Demo:
     """One showing: where things are, and how long each step took."""
 
     home: Path
-    console: Console = field(default_factory=Console)
+    console: Console = field(default_factory=lambda: wide_enough(Console()))
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -156,13 +161,16 @@ class Demo:
     def _show_board(self) -> None:
         table = Table(title="From the flight board", title_justify="left")
         for heading in ("flight", "route", "aircraft", "scheduled (UTC)"):
-            table.add_column(heading)
-        for heading in ("expected delay", "delay", "status", "wind", "visibility"):
+            table.add_column(heading, no_wrap=True)
+        for heading in ("expected", "delay", "status", "wind", "visibility"):
             table.add_column(heading, justify="left" if heading == "status" else "right")
         rows, total = read_board(self.home / "var" / "lake" / "flight_board")
         for row in rows:
             table.add_row(*("" if value is None else escape(str(value)) for value in row))
-        table.caption = f"{total:,} flights. Expected delay: what the aircraft's earlier leg made expect, in minutes."
+        table.caption = (
+            f"{total:,} flights. Delays in minutes; expected is what the aircraft's earlier leg made expect."
+        )
+        table.caption_justify = "left"
         self.console.print("\n", table)
 
     def _show_checkpoints(self) -> None:
@@ -178,11 +186,11 @@ class Demo:
         self.console.print(f"\nDone in {total:.0f} s. Next, for instance:")
         headrace = ".venv/bin/headrace"
         for command, what in (
-            (f"{headrace} state scan {JOB} delay_propagation --limit 5", "the last leg of each aircraft, as state"),
+            (f"{headrace} state scan {JOB} -n 5", "the last leg of each aircraft, as state"),
             ("make verify-demo", "the tables against a plain computation of all flights"),
             ("make airflow", "the same DAG with scheduler and UI"),
         ):
-            self.console.print(f"  [bold]{escape(command):<62}[/] {what}", highlight=False, soft_wrap=True)
+            self.console.print(f"  [bold]{escape(command):<44}[/] {what}", highlight=False, soft_wrap=True)
 
     @contextmanager
     def _step(self, name: str) -> Iterator[Callable[[str], None]]:
@@ -197,7 +205,7 @@ class Demo:
             progress.stop()
 
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        progress = Progress(*columns, console=self.console, transient=True)
+        progress = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
         progress.add_task(name)
         progress.start()
         try:
@@ -212,10 +220,12 @@ class Demo:
     def _child(self, log: str, *command: str) -> str:
         """Run a child to its end and return what it printed to standard output; StepFailedError if it failed."""
         path = self.log(log)
+        environment = {**os.environ, "COLUMNS": str(self.console.width)}
         with path.open("w") as errors:
             done = subprocess.run(
                 command,
                 cwd=self.home,
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,

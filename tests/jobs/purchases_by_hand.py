@@ -8,9 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.config import JobConfig
+from tests.jobs.home import BUCKET
+from tests.jobs.outcome import assert_well_formed, outcome, values_of
 from tests.jobs.purchase_files import Row
 from tests.jobs.purchases import BASKET_LIVES, HOUR, LATENESS, LOOK_BACK, REMIND_AFTER
 
+REMINDER = ("customer", "due", "purchases", "cents")
 LINE = ("item", "customer", "bought", "cents", "in_basket", "idle")
 NEVER = -(1 << 62)
 TTL = round(BASKET_LIVES.total_seconds() * 1000)
@@ -42,18 +46,17 @@ class ByHand:
     unmatched: list[str] = field(default_factory=list)
     watermark: int = NEVER
 
-    def board(self) -> list[Line]:
-        """One line an item, the last of its history."""
-        return sorted(rows[-1] for rows in self.histories.values() if rows)
+    def take(self, rows: Sequence[Row | None]) -> None:
+        """Go through rows in the order of arrival, with a watermark after every full bucket.
 
-    def take(self, rows: Sequence[Row]) -> None:
-        """Go through rows in the order of arrival, with a watermark after every full bucket."""
+        None stands for a row that is no purchase at all: it has a place in the order, and nothing else. One
+        without a customer moves the clock too.
+        """
         latest = NEVER
         for ordinal, row in enumerate(rows):
-            if row["customer"] is not None:
+            if row is not None and row["customer"] is not None:
                 self._purchase(row)
-            # A row without a customer still moves the clock: only its key is missing.
-            latest = max(latest, row["at"])
+            latest = latest if row is None else max(latest, row["at"])
             if (ordinal + 1) % self.bucket == 0 and latest - LAG > self.watermark:
                 self.watermark = latest - LAG
                 self._fire(self.watermark)
@@ -140,8 +143,31 @@ class ByHand:
         }
 
 
-def by_hand(days: Iterable[Sequence[Row]], bucket: int) -> ByHand:
+    def sinks(self) -> dict[str, list[Line]]:
+        """The rows of both sinks, as `Outcome` has them."""
+        return {
+            "lines_by_item": _by_column_name(LINE, (rows[-1] for rows in self.histories.values() if rows)),
+            "reminders": _by_column_name(REMINDER, self.reminders),
+        }
+
+
+def _by_column_name(names: Sequence[str], rows: Iterable[Line]) -> list[Line]:
+    order = sorted(range(len(names)), key=lambda position: names[position])
+    return sorted((tuple(row[position] for position in order) for row in rows), key=repr)
+
+
+def by_hand(days: Iterable[Sequence[Row]], bucket: int = BUCKET) -> ByHand:
     """Compute the job over some days; `bucket` is the configuration's."""
     result = ByHand(bucket)
     result.take([row for day in days for row in sorted(day, key=lambda row: row["seq"])])
     return result
+
+
+def assert_as_by_hand(config: JobConfig, expected: ByHand) -> None:
+    """Assert that a job has come to what the loop has: sinks, state, timers and watermark."""
+    assert_well_formed(config)
+    found = outcome(config)
+    assert found.sinks == expected.sinks()
+    assert values_of(config, "spent") == expected.spent()
+    assert len(found.state["timers"]) == len(expected.timers)
+    assert found.watermark == (None if expected.watermark == NEVER else expected.watermark)

@@ -1,0 +1,58 @@
+"""The DAG of the flights job, run: Airflow, spark-submit, Spark, tables. One small slice of the input."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+STARTS_WITHIN = 60
+
+
+@pytest.fixture
+def weather(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The weather service on a free port, as the job's file looks for it."""
+    ready = tmp_path / "weather.url"
+    log = (tmp_path / "weather.log").open("w")
+    command = [sys.executable, "-m", "pipelines.flights.weather_service", "--port", "0", "--ready-file", str(ready)]
+    with log, subprocess.Popen(command, cwd=PROJECT, stdout=log, stderr=log) as service:
+        try:
+            wait_for(ready, service)
+            monkeypatch.setenv("WEATHER_URL", ready.read_text().strip())
+            yield ready.read_text().strip()
+        finally:
+            service.terminate()
+
+
+def wait_for(ready: Path, service: subprocess.Popen[bytes]) -> None:
+    for _ in range(STARTS_WITHIN * 10):
+        if ready.exists():
+            return
+        with pytest.raises(subprocess.TimeoutExpired):  # an end of the service is a failure
+            service.wait(0.1)
+    pytest.fail(f"the weather service didn't answer within {STARTS_WITHIN} s")
+
+
+@pytest.fixture
+def two_days(home: Path) -> Path:
+    """The first two days of input in the project folder of the test."""
+    events = home / "var" / "data" / "flights" / "events"
+    command = [sys.executable, "-m", "pipelines.flights.events", "--out", str(events), "--to", "2013-01-02"]
+    subprocess.run([*command, "--through", "2013-01-01"], cwd=PROJECT, check=True, capture_output=True)
+    return events
+
+
+def test_a_run_of_the_dag_fills_the_board(dag_bag, home, weather, two_days):
+    dag = dag_bag().dags["flights"]
+
+    run = dag.test(run_conf={"max_batches": 5})
+
+    assert run.state == "success"
+    board = DeltaTable(str(home / "var" / "lake" / "flight_board")).to_pyarrow_table()
+    assert board.num_rows > 500
+    assert board.num_rows == len(set(board["flight_id"].to_pylist()))

@@ -1,0 +1,104 @@
+"""What a job has come to: the rows of its sinks and its live state, read without the engine's own reader."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from engine.checkpoint._log import CheckpointLog
+from engine.checkpoint.checkpoint import Checkpoint, Kind
+from engine.checkpoint.tables import STATE_TABLES
+from engine.config import JobConfig
+
+Row = tuple[Any, ...]
+LIVE = ("keyed_state", "timers", "materializer_history", "quarantine")
+_IDENTITY = ("operator", "key_group", "key")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """All of it, sorted: two runs came to the same if these are equal."""
+
+    sinks: dict[str, list[Row]]
+    state: dict[str, list[Row]]
+    watermark: int | None
+
+
+def checkpoints(config: JobConfig) -> list[Checkpoint]:
+    """All checkpoints of a job, in the order of their ids."""
+    return CheckpointLog(config.job_folder).checkpoints
+
+
+def outcome(config: JobConfig, *, with_expired: bool = True) -> Outcome:
+    """What a job has come to by its last checkpoint.
+
+    Compaction removes what has expired, and a task only what it looks at: leave expired entries out to compare
+    over a compaction.
+    """
+    last = checkpoints(config)[-1]
+    state = {table: live_rows(config, last, table, with_expired=with_expired) for table in LIVE}
+    return Outcome({name: sink_rows(config, name) for name in config.sinks}, state, last.watermark)
+
+
+def sink_rows(config: JobConfig, sink: str) -> list[Row]:
+    """The rows of a sink, sorted."""
+    table = _plain(_read(config.sinks[sink].path))
+    names = sorted(table.column_names)
+    return sorted(zip(*(table[name].to_pylist() for name in names), strict=True), key=repr)
+
+
+def live_rows(config: JobConfig, at: Checkpoint, table: str, *, with_expired: bool = True) -> list[Row]:
+    """The last row of each entry, without the removed ones, as of a checkpoint."""
+    identity = STATE_TABLES[table].entry
+    entries: dict[Row, dict[str, Any]] = {}
+    rows = _plain(_read(f"{config.job_folder}/{table}", at.versions[table])).to_pylist()
+    for row in sorted(rows, key=lambda row: row["checkpoint_id"]):
+        entries[tuple(row[name] for name in identity)] = row
+    alive = [row for row in entries.values() if not row["deleted"]]
+    if not with_expired and at.watermark is not None:
+        alive = [row for row in alive if (row.get("expires_at") or at.watermark + 1) > at.watermark]
+    names = sorted(set(STATE_TABLES[table].schema.names) - {"checkpoint_id", "deleted"})
+    return sorted((tuple(row[name] for name in names) for row in alive), key=repr)
+
+
+def values_of(config: JobConfig, state: str) -> dict[str, Any]:
+    """The live values of a state by key, decoded."""
+    names = sorted(set(STATE_TABLES["keyed_state"].schema.names) - {"checkpoint_id", "deleted"})
+    rows = [
+        dict(zip(names, row, strict=True))
+        for row in live_rows(config, checkpoints(config)[-1], "keyed_state")
+    ]
+    return {json.loads(row["key"]): json.loads(row["value"]) for row in rows if row["state"] == state}
+
+
+def assert_well_formed(config: JobConfig) -> None:
+    """Assert what holds of any job at rest: ids without a gap, versions that exist and never go back."""
+    line = checkpoints(config)
+    assert [checkpoint.checkpoint_id for checkpoint in line] == list(range(line[0].checkpoint_id, line[-1].checkpoint_id + 1))
+    assert line[0].kind is Kind.INITIAL
+    for before, after in zip(line, line[1:], strict=False):
+        assert after.parent_id == before.checkpoint_id
+        assert all(after.versions[name] >= version for name, version in before.versions.items())
+        assert after.watermark is not None or before.watermark is None or after.kind is Kind.RESTORE
+    for name in STATE_TABLES:
+        table = DeltaTable(f"{config.job_folder}/{name}")
+        assert table.version() >= line[-1].versions[name]
+        versions = [entry["version"] for entry in table.history()]
+        assert versions == list(range(table.version(), -1, -1)), f"{name} has a gap in its versions"
+
+
+def _read(uri: str, version: int | None = None) -> pa.Table:
+    return pa.RecordBatchReader.from_stream(DeltaTable(uri, version=version).scan()).read_all()
+
+
+def _plain(table: pa.Table) -> pa.Table:
+    """Times as milliseconds, strings as strings."""
+    for position, column in enumerate(table.schema):
+        if pa.types.is_timestamp(column.type):
+            milliseconds = table[column.name].cast(pa.timestamp("ms", tz=column.type.tz)).cast(pa.int64())
+            table = table.set_column(position, column.name, milliseconds)
+    return table

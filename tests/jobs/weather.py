@@ -1,0 +1,27 @@
+"""The weather service of the flights, in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from tests.jobs.home import PROJECT
+
+_SAID_FIRST: Final = "weather at "
+
+
+@contextmanager
+def weather_service(*, port: int = 0) -> Iterator[str]:
+    """Start the service and give its URL; it ends with the block. A port of 0 takes a free one."""
+    command = [sys.executable, "-m", "pipelines.flights.weather_service", "--port", str(port)]
+    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            said = process.stdout.readline()
+            assert said.startswith(_SAID_FIRST), f"the weather service ended with {process.wait()}"
+            yield said.removeprefix(_SAID_FIRST).strip()
+        finally:
+            process.terminate()

@@ -1,0 +1,64 @@
+"""One Spark session for all tests of this folder, and a project folder for each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from engine.spark.options import Event, RunOptions, RunReport
+from tests.jobs.home import PROJECT, Home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session that a run makes for the local profile of `Home`."""
+    from engine.spark.session import session
+
+    folder = tmp_path_factory.mktemp("session")
+    # Python workers start in the folder that pytest was started in; the job's code is here.
+    os.environ["PYTHONPATH"] = str(PROJECT)
+    started = session(Home(folder).config())
+    yield started
+    started.stop()
+
+
+@dataclass
+class Runner:
+    """Runs jobs in the shared session and remembers what they told."""
+
+    spark: SparkSession
+    events: list[Event] = field(default_factory=list)
+
+    def __call__(self, home: Home, **options: Any) -> RunReport:
+        """Run the home's job once; `options` are those of `RunOptions`."""
+        from engine.spark.runner import run_in
+
+        self.events.clear()
+        options = {"run_id": "test", **options}
+        return run_in(self.spark, home.config(), RunOptions(**options), self.events.append)
+
+
+@pytest.fixture(scope="session")
+def run(spark: SparkSession) -> Runner:
+    """Run a job in the shared session."""
+    return Runner(spark)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    """A project folder with the job `purchases`, without input."""
+    return Home(tmp_path)
+
+
+@pytest.fixture
+def new_home(tmp_path: Path) -> Callable[[str], Home]:
+    """Make further project folders by name."""
+    return lambda name: Home(tmp_path / name)

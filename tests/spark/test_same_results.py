@@ -1,0 +1,165 @@
+"""Promise 1: the split into micro-batches, the parallelism and the backend leave no trace in the results."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.flight_days import compare_with_raw_tables, write_flights
+from tests.jobs.home import FLIGHTS, Home
+from tests.jobs.outcome import Outcome, assert_well_formed, checkpoints, outcome
+from tests.jobs.purchase_files import day_name, day_start, purchases_of, write_days, write_rows
+from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
+from tests.jobs.weather import weather_service
+
+DAYS = range(3)
+FLIGHT_DAYS = 5
+BACKENDS = ("rocksdb", "hashmap")
+
+Homes = Callable[[str], Home]
+
+
+@pytest.fixture(scope="session")
+def first_outcome() -> dict[str, Outcome]:
+    """What the first run of a job came to, for all others to be compared with."""
+    return {}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("parallelism", [1, 2, 7])
+@pytest.mark.parametrize("files_per_batch", [3, 2, 1])
+def test_purchases_come_to_the_same_however_they_are_cut(
+    home, run, first_outcome, files_per_batch, parallelism, backend
+):
+    write_days(home.input, DAYS)
+    home.configure({"sources": {"purchases": {"max_files_per_batch": files_per_batch}}})
+    report = run(home, parallelism=parallelism, backend=backend)
+    assert len(report.checkpoints) == -(-len(DAYS) // files_per_batch)
+    assert_as_by_hand(home.config(), by_hand(map(purchases_of, DAYS)))
+    found = outcome(home.config())
+    assert found == first_outcome.setdefault("purchases", found)
+
+
+def test_parallelism_and_backend_may_change_between_runs(home, run):
+    write_days(home.input, range(6))
+    home.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
+    changes = [(2, "rocksdb"), (7, "rocksdb"), (7, "hashmap"), (1, "hashmap"), (2, "rocksdb"), (2, "hashmap")]
+    for parallelism, backend in changes:
+        run(home, parallelism=parallelism, backend=backend, max_batches=1)
+    assert_as_by_hand(home.config(), by_hand(map(purchases_of, range(6))))
+
+
+def test_slices_without_a_watermark_of_their_own_change_nothing(home, run):
+    # Seven rows a file, 20 a bucket: two files in three end without a new watermark, and the purchases in them
+    # that ask for a timer in the past get it at once all the same.
+    days = range(7)
+    write_days(home.input, days, rows=7)
+    home.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
+    run(home, parallelism=1, backend="hashmap")
+    assert_as_by_hand(home.config(), by_hand(purchases_of(day, rows=7) for day in days))
+
+
+def test_timers_of_idle_keys_fire_when_only_others_have_records(home, run):
+    write_days(home.input, [0])
+    run(home, parallelism=7)
+    waiting = len(outcome(home.config()).state["timers"])
+    later = [{**row, "customer": "somebody else", "cents": 1} for row in purchases_of(1)]
+    write_rows(home.input, day_name(1), later)
+    run(home, parallelism=7)
+    expected = by_hand([purchases_of(0), later])
+    assert waiting > 0
+    assert_as_by_hand(home.config(), expected)
+    assert {key for _, key in expected.timers} <= {"somebody else"}
+
+
+def test_an_empty_file_is_taken_in_and_changes_nothing(home, run):
+    write_days(home.input, [0])
+    write_rows(home.input, day_name(1), [])
+    home.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
+    report = run(home, parallelism=2)
+    assert len(report.checkpoints) == 2
+    assert_as_by_hand(home.config(), by_hand([purchases_of(0)]))
+
+
+def test_a_run_without_new_input_commits_nothing(home, run):
+    write_days(home.input, [0])
+    run(home, parallelism=1)
+    before = checkpoints(home.config())
+    report = run(home, parallelism=1)
+    assert (report.stopped_because, report.checkpoints) == ("drained", [])
+    assert checkpoints(home.config()) == before
+
+
+def test_an_interval_of_a_checkpoint_is_that_of_its_files(home, run):
+    write_days(home.input, [0, 1])
+    run(home, parallelism=1)
+    last = checkpoints(home.config())[-1]
+    assert (last.interval_start, last.interval_end) == (day_start(0), day_start(2))
+
+
+@pytest.fixture(scope="session")
+def weather() -> str:
+    """The URL of a weather service that serves all tests."""
+    with weather_service() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def flight_files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """A folder with the events of so many days, made once."""
+    made: dict[int, Path] = {}
+
+    def files(days: int) -> Path:
+        if days not in made:
+            made[days] = tmp_path_factory.mktemp(f"flights-{days}")
+            write_flights(made[days], days)
+        return made[days]
+
+    return files
+
+
+@pytest.fixture
+def flights(tmp_path, weather, flight_files, monkeypatch) -> Callable[..., Home]:
+    """A project folder with the job `flights`, reading the first days."""
+    monkeypatch.setenv("WEATHER_URL", weather)
+
+    def make(days: int, **source: object) -> Home:
+        home = Home(tmp_path, FLIGHTS)
+        home.configure({"sources": {"flight_events": {"path": str(flight_files(days)), **source}}})
+        return home
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("files_per_batch", "parallelism", "backend"),
+    [(FLIGHT_DAYS, 1, "hashmap"), (2, 2, "rocksdb"), (1, 7, "rocksdb"), (3, 7, "hashmap")],
+)
+def test_five_days_of_flights_come_to_the_same(
+    flights, run, first_outcome, files_per_batch, parallelism, backend
+):
+    home = flights(FLIGHT_DAYS, max_files_per_batch=files_per_batch)
+    run(home, parallelism=parallelism, backend=backend)
+    assert_well_formed(home.config())
+    found = outcome(home.config())
+    if "flights" not in first_outcome:
+        assert compare_with_raw_tables(home.config(), FLIGHT_DAYS).total == 0
+    assert found == first_outcome.setdefault("flights", found)
+
+
+JANUARY = list(itertools.product((31, 7, 1), (1, 2, 7), BACKENDS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("files_per_batch", "parallelism", "backend"), JANUARY)
+def test_january_comes_to_the_same(flights, run, first_outcome, files_per_batch, parallelism, backend):
+    home = flights(31, max_files_per_batch=files_per_batch)
+    report = run(home, parallelism=parallelism, backend=backend)
+    assert len(report.checkpoints) == -(-31 // files_per_batch)
+    found = outcome(home.config())
+    if "january" not in first_outcome:
+        assert compare_with_raw_tables(home.config(), 31).total == 0
+    assert found == first_outcome.setdefault("january", found)

@@ -1,0 +1,117 @@
+"""`check` and `doctor`: each finding with the way out."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from engine.cli import _doctor
+
+
+class Service(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/health" else 503)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def service():
+    server = HTTPServer(("127.0.0.1", 0), Service)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def with_service(home, service):
+    def add(health: str) -> None:
+        with (home / "conf/jobs/demo.yaml").open("a") as file:
+            file.write(f"services: {{weather: {{url: '{service}', health: {health}}}}}\n")
+
+    return add
+
+
+def findings(result) -> dict[str, str]:
+    return {finding["check"]: finding["outcome"] for finding in json.loads(result.stdout)["findings"]}
+
+
+def test_a_job_that_could_run_passes(headrace, with_service):
+    with_service("/health")
+    result = headrace("check --json --strict")
+    assert (result.exit_code, set(findings(result).values())) == (0, {"ok"})
+
+
+def test_a_sick_service_is_a_warning_unless_strict(headrace, with_service):
+    with_service("/sick")
+    gentle, strict = headrace("check --json"), headrace("check --json --strict")
+    assert (gentle.exit_code, findings(gentle)["service weather"]) == (0, "warn")
+    assert (strict.exit_code, findings(strict)["service weather"]) == (1, "fail")
+
+
+def test_a_service_without_health_check_is_not_asked(headrace, with_service):
+    with_service("null")
+    assert findings(headrace("check --json"))["service weather"] == "ok"
+
+
+def test_a_missing_source_fails_and_names_the_line(headrace, home):
+    (home / "events/2013-01-31.parquet").unlink()
+    (home / "events").rmdir()
+    result = headrace("check --json")
+    assert (result.exit_code, findings(result)["source events"]) == (1, "fail")
+    assert "demo.yaml:4: sources.events.path" in result.stdout
+
+
+def test_an_empty_source_is_a_warning(headrace, home):
+    (home / "events/2013-01-31.parquet").unlink()
+    result = headrace("check --json")
+    assert (result.exit_code, findings(result)["source events"]) == (0, "warn")
+
+
+def test_a_held_job_is_a_warning_unless_strict(headrace, state, at_nine):
+    state.hold(until=at_nine.now() + 60_000)
+    assert findings(headrace("check --json"))["lease"] == "warn"
+    assert headrace("check --strict").exit_code == 1
+
+
+def test_a_lease_that_ran_out_is_free(headrace, state, at_nine):
+    state.hold(until=at_nine.now())
+    assert findings(headrace("check --json --strict"))["lease"] == "ok"
+
+
+def test_a_wrong_configuration_ends_with_two(headrace, home):
+    (home / "conf/jobs/demo.yaml").write_text("job: demo\n")
+    assert headrace("check").exit_code == 2
+
+
+def test_doctor_looks_at_machine_and_jobs(headrace, home, monkeypatch):
+    monkeypatch.setattr(_doctor, "_java", lambda: _doctor.Finding("java", "ok", "17"))
+    found = findings(headrace("doctor --json"))
+    assert found["python"] == found["packages"] == found["job demo"] == found["folder of state"] == "ok"
+
+
+def test_doctor_without_java_says_how_to_get_one(headrace, home, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    result = headrace("doctor --job demo")
+    assert result.exit_code == 1
+    assert "install a JDK" in result.stdout
+
+
+def test_doctor_goes_on_after_a_broken_job(headrace, home):
+    (home / "conf/jobs/broken.yaml").write_text("job: broken\n")
+    found = findings(headrace("doctor --json"))
+    assert (found["job broken"], found["job demo"]) == ("fail", "ok")
+
+
+def test_a_full_disk_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(_doctor.shutil, "disk_usage", lambda _: _doctor.shutil._ntuple_diskusage(10, 9, 1))
+    assert _doctor._folder("state", tmp_path / "not" / "yet").outcome == "fail"

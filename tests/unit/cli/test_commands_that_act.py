@@ -1,0 +1,156 @@
+"""Commands that run or change a job: what they pass on, and what they answer. The engine is a fake here."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+import engine.checkpoint
+import engine.spark
+from engine.checkpoint.checkpoint import Checkpoint, Kind
+from engine.errors import FencedError
+from engine.spark.options import Event, RunReport
+
+DAY = 86_400_000
+START = 1_359_590_400_000
+
+
+class FakeEngine:
+    """Takes every call down and answers with a checkpoint."""
+
+    def __init__(self) -> None:
+        self.calls = []
+
+    def run(self, config, options, on_event):
+        self.calls.append((config, options))
+        on_event(Event("committed", "checkpoint 7: 12 rows"))
+        return RunReport(
+            job=config.job, run_id=options.run_id, checkpoints=[6, 7], rows_in=1200, rows_out=5, seconds=1.25,
+            stopped_because="drained", quarantined=0,
+        )  # fmt: skip
+
+    def change(self, name):
+        def call(config, *arguments, **options):
+            self.calls.append((name, config.job, *arguments, options))
+            return Checkpoint(
+                checkpoint_id=8, kind=Kind.RESTORE, run_id="r", attempt_id="a", max_parallelism=128, versions={},
+                committed_at=START, restored_from=3,
+            )  # fmt: skip
+
+        return call
+
+
+@pytest.fixture
+def fake(home, monkeypatch) -> FakeEngine:
+    made = FakeEngine()
+    monkeypatch.setattr(engine.spark, "run", made.run)
+    for name in ("restore", "savepoint", "compact"):
+        monkeypatch.setattr(engine.checkpoint, name, made.change(name), raising=False)
+    return made
+
+
+def test_run_passes_every_option_on(headrace, fake):
+    result = headrace(
+        "run demo --mode interval --interval-start 2013-01-31 --interval-end 2013-02-01T00:00:00+00:00 --run-id r1 "
+        "--budget 1h30m --max-batches 3 --parallelism 4 --backend hashmap --cluster local --force-fail-over"
+    )
+    assert result.exit_code == 0, result.stderr
+    ((config, options),) = fake.calls
+    assert (config.job, options.mode, options.run_id) == ("demo", "interval", "r1")
+    assert (options.interval_start, options.interval_end) == (START, START + DAY)
+    assert (options.budget, options.max_batches, options.parallelism) == (5400.0, 3, 4)
+    assert (options.backend, options.cluster, options.force_fail_over) == ("hashmap", "local", True)
+
+
+def test_run_without_options_leaves_all_to_the_configuration(headrace, fake):
+    headrace("run")
+    ((_, options),) = fake.calls
+    assert (options.mode, options.budget, options.backend, options.force_fail_over) == ("auto", None, None, False)
+    assert options.run_id.startswith("manual-")
+
+
+@pytest.mark.parametrize("mode", ["caught-up", "caught_up"])
+def test_both_spellings_of_a_mode_are_understood(headrace, fake, mode):
+    headrace(f"run --mode {mode}")
+    assert fake.calls[0][1].mode == "caught_up"
+
+
+def test_progress_goes_to_stderr_and_the_report_to_stdout(headrace, fake):
+    result = headrace("run --json")
+    assert json.loads(result.stdout)["checkpoints"] == [6, 7]
+    assert "committed: checkpoint 7: 12 rows" in result.stderr
+    assert "6 to 7" in headrace("run").stdout
+
+
+@pytest.mark.parametrize(
+    "option", ["--mode sideways", "--budget soon", "--backend disk", "--interval-start monday", "--cluster moon"]
+)
+def test_a_wrong_option_of_run_starts_nothing(headrace, fake, option):
+    assert headrace(f"run {option}").exit_code == 2
+    assert fake.calls == []
+
+
+def test_restore_takes_ids_and_names(headrace, fake):
+    headrace("restore", "--to", "3", "--why", "bad data", "--yes", "--run-id", "r")
+    headrace("restore", "demo", "--to", "before", "--why", "bad data", "--yes", "--run-id", "r")
+    assert [call[:5] for call in fake.calls] == [
+        ("restore", "demo", 3, "bad data", "r"),
+        ("restore", "demo", "before", "bad data", "r"),
+    ]
+
+
+def test_restore_asks_first_and_says_so_where_nobody_can_answer(headrace, fake):
+    result = headrace("restore --to 3 --why because")
+    assert (result.exit_code, "--yes" in result.stderr, fake.calls) == (2, True, [])
+
+
+@pytest.mark.parametrize("command", ["restore --yes --to 3", "savepoint before"])
+def test_a_deed_needs_a_reason(headrace, fake, command):
+    assert headrace(command).exit_code == 2
+    assert fake.calls == []
+
+
+def test_savepoint_and_compact_answer_with_their_checkpoint(headrace, fake):
+    made = json.loads(headrace("savepoint demo before --why upgrade --json").stdout)["checkpoint"]
+    assert made["checkpoint_id"] == 8
+    assert "compacted as checkpoint 8" in headrace("compact --every 7").stdout
+    assert [call[0] for call in fake.calls] == ["savepoint", "compact"]
+
+
+def test_compaction_that_is_not_due_is_no_error(headrace, fake, monkeypatch):
+    monkeypatch.setattr(engine.checkpoint, "compact", lambda *_: None, raising=False)
+    result = headrace("compact --every 7 --json")
+    assert (result.exit_code, json.loads(result.stdout)["checkpoint"]) == (0, None)
+
+
+def test_vacuum_removes_only_without_dry_run(headrace, fake, monkeypatch):
+    asked = []
+
+    def vacuum(config, run_id, *, dry_run):
+        asked.append(dry_run)
+        return ["a.parquet"]
+
+    monkeypatch.setattr(engine.checkpoint, "vacuum", vacuum, raising=False)
+    assert "would be removed" in headrace("vacuum --dry-run").stdout
+    assert json.loads(headrace("vacuum --json").stdout)["files"] == ["a.parquet"]
+    assert asked == [True, False]
+
+
+@pytest.mark.parametrize(("ok", "code"), [(True, 0), (False, 1)])
+def test_verify_ends_with_one_where_something_does_not_hold(headrace, fake, monkeypatch, ok, code):
+    findings = [SimpleNamespace(check="ids", ok=ok, detail="1 to 3")]
+    monkeypatch.setattr(engine.checkpoint, "verify", lambda _: findings, raising=False)
+    result = headrace("verify --json")
+    assert (result.exit_code, json.loads(result.stdout)["ok"]) == (code, ok)
+
+
+def test_a_held_job_ends_with_three(headrace, fake, monkeypatch):
+    def fenced(*_):
+        msg = "run 419 holds the job"
+        raise FencedError(msg)
+
+    monkeypatch.setattr(engine.checkpoint, "compact", fenced, raising=False)
+    result = headrace("compact")
+    assert (result.exit_code, result.stderr) == (3, "FencedError: run 419 holds the job\n")

@@ -1,0 +1,133 @@
+"""Commands that read: what people see, what machines get."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from engine import cli
+
+READERS = (
+    "state list",
+    "state get N1",
+    "state scan",
+    "state history N1",
+    "timers",
+    "quarantine",
+    "sql demo",
+)
+
+
+def words(command: str) -> list[str]:
+    return [*command.split(), "select 1 as one"] if command.startswith("sql") else command.split()
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_json_is_one_document_and_nothing_else(headrace, state, command):
+    result = headrace(*words(command), "--json", "--at", "2")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["checkpoint"] == 2
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_every_reader_takes_a_savepoint(headrace, state, command):
+    result = headrace(*words(command), "--at", "before")
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("command", [*READERS, "checkpoints", "status", "jobs", "explain", "doctor"])
+def test_tables_fit_into_a_hundred_columns(headrace, state, command):
+    result = headrace(*words(command))
+    assert max(map(len, result.stdout.splitlines())) <= 100
+
+
+def test_stored_json_comes_out_as_json(headrace, state):
+    found = json.loads(headrace("state get demo N1 --operator legs --json").stdout)["entries"]
+    assert [(row["key"], row["value"], row["expires_at"]) for row in found] == [
+        ("N1", "LAX-SFO", "2013-01-31T12:00:00Z")
+    ]
+
+
+def test_user_data_is_never_taken_for_markup(headrace, state):
+    assert "[bold]" in headrace("quarantine").stdout
+
+
+def test_the_only_job_need_not_be_named(headrace, state):
+    assert headrace("state get N1").stdout == headrace("state get demo N1").stdout
+
+
+def test_several_jobs_must_be_told_apart(headrace, home):
+    text = (home / "conf/jobs/demo.yaml").read_text()
+    (home / "conf/jobs/twin.yaml").write_text(text.replace("job: demo", "job: twin"))
+    result = headrace("timers")
+    assert (result.exit_code, "name one of them: demo, twin" in result.stderr) == (2, True)
+
+
+def test_sql_answers_with_columns_and_rows(headrace, state):
+    result = headrace("sql", "select kind, count(*) as n from checkpoints group by 1 order by 2 desc, 1", "--json")
+    found = json.loads(result.stdout)
+    assert (found["columns"], found["rows"][0]) == (["kind", "n"], {"kind": "batch", "n": 2})
+
+
+def test_checkpoints_are_listed_newest_first(headrace, state):
+    found = json.loads(headrace("checkpoints --json -n 3").stdout)
+    assert [(c["checkpoint_id"], c["kind"], c["name"]) for c in found["checkpoints"]] == [
+        (4, "compaction", None),
+        (3, "savepoint", "before"),
+        (2, "batch", None),
+    ]
+    assert found["total"] == 5
+    assert "savepoint before" in headrace("checkpoints").stdout
+
+
+def test_status_tells_who_holds_the_job(headrace, state, at_nine):
+    state.hold(until=at_nine.now() + 60_000)
+    (job,) = json.loads(headrace("status --json").stdout)["jobs"]
+    assert (job["checkpoint"], job["held_by"], job["held_until"]) == (4, "run-9", "2013-02-01T09:01:00Z")
+
+
+def test_status_of_a_job_that_never_ran_is_no_error(headrace):
+    result = headrace("status")
+    assert (result.exit_code, "never run" in result.stdout) == (0, True)
+
+
+def test_jobs_lists_a_broken_file_with_its_error(headrace, home):
+    (home / "conf/jobs/broken.yaml").write_text("job: broken\n")
+    result = headrace("jobs --json")
+    found = {job["job"]: job["error"] for job in json.loads(result.stdout)["jobs"]}
+    assert result.exit_code == 2
+    assert found["demo"] is None
+    assert "broken.yaml" in found["broken"]
+
+
+@pytest.mark.parametrize("option", ["--schema", "--cluster-schema"])
+def test_schemas_are_printed_for_editors(headrace, option):
+    assert "$schema" in json.loads(headrace(f"jobs {option}").stdout)
+
+
+def test_explain_shows_operators_state_and_bindings(headrace, home):
+    told = headrace("explain").stdout
+    expected = ["stage 2", "keyed process legs", "key: tail", "last_leg", "ttl=12h", "upsert materializer", "mode: merge"]
+    assert [part for part in expected if part not in told] == []
+    stages = json.loads(headrace("explain --json").stdout)["stages"]
+    assert [stage["operators"][0]["kind"] for stage in stages] == ["source", "keyed process", "upsert materializer"]
+
+
+def test_reading_imports_neither_spark_nor_pandas_nor_datasets(state, home):
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    code = (
+        "import sys; sys.argv = ['headrace', 'state', 'get', 'N1']\n"
+        "from engine.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert not end.code\n"
+        "print([m for m in ('pyspark', 'pandas', 'pyarrow.dataset', 'airflow') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(cli.__file__).parents[2], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"

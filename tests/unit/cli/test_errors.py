@@ -1,0 +1,93 @@
+"""Every exception ends with one message and the exit code of who has to act."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import engine
+from engine import errors
+from engine.cli import _status
+from engine.errors import HeadraceError, StorageError, UserFunctionError
+
+
+def raising(monkeypatch, error):
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr(_status, "load", fail)
+
+
+CLASSES = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, HeadraceError)]
+
+
+@pytest.mark.parametrize("cls", [cls for cls in CLASSES if cls not in {HeadraceError, UserFunctionError}])
+def test_each_class_ends_with_its_code(headrace, monkeypatch, cls):
+    raising(monkeypatch, cls("what and why"))
+    result = headrace("checkpoints")
+    assert result.exit_code == cls.exit_code
+    assert f"{cls.__name__}: what and why" in result.stderr
+    assert result.stdout == ""
+
+
+def test_errors_for_machines_are_one_object_on_stdout(headrace, monkeypatch):
+    raising(monkeypatch, StorageError("disk full"))
+    result = headrace("checkpoints --json")
+    assert json.loads(result.stdout) == {"error": "StorageError", "message": "disk full"}
+    assert (result.exit_code, result.stderr) == (8, "")
+
+
+def test_anything_else_is_a_bug_with_its_traceback(headrace, monkeypatch):
+    raising(monkeypatch, ZeroDivisionError("oh"))
+    result = headrace("checkpoints --json")
+    assert (result.exit_code, json.loads(result.stdout)["error"]) == (70, "EngineBug")
+    assert "Traceback" in result.stderr
+
+
+def test_an_interrupted_command_ends_with_130(headrace, monkeypatch):
+    raising(monkeypatch, KeyboardInterrupt())
+    assert headrace("checkpoints").exit_code == 130
+
+
+def test_a_mistyped_option_is_json_too(headrace):
+    result = headrace("status --jsno --json")
+    assert (result.exit_code, json.loads(result.stdout)["error"]) == (2, "ConfigError")
+
+
+@pytest.mark.parametrize("command", ["", "state"])
+def test_a_command_without_a_verb_shows_its_help(headrace, command):
+    assert "Usage: " in headrace(*command.split(), "--help").stdout
+
+
+def test_the_version_is_the_packages(headrace):
+    assert headrace("--version").stdout.strip() == engine.__version__
+
+
+def commands():
+    import typer
+
+    from engine.cli import app
+
+    def walk(command, name):
+        if not getattr(command, "commands", None):
+            yield name, command
+        for child, sub in getattr(command, "commands", {}).items():
+            yield from walk(sub, f"{name} {child}")
+
+    return dict(walk(typer.main.get_command(app), "headrace"))
+
+
+@pytest.mark.parametrize("name", commands())
+def test_every_help_has_an_example_exit_codes_and_json(name):
+    command = commands()[name]
+    assert f"Example:  {name}" in command.help
+    assert "Exit codes: 0" in command.help
+    assert any("--json" in parameter.opts for parameter in command.params)
+
+
+@pytest.mark.parametrize("name", commands())
+def test_every_command_is_in_the_manual(name):
+    manual = (Path(engine.__file__).parents[1] / "docs/cli.md").read_text()
+    assert f"`{name}" in manual

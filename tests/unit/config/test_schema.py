@@ -1,0 +1,45 @@
+"""The JSON schemas for editors agree with what loading accepts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+from engine.config import cluster_schema, job_schema
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+class _Text(yaml.SafeLoader):
+    """YAML as JSON has it: dates stay text."""
+
+
+_Text.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: loader.construct_scalar(node))
+
+
+def documents(kind):
+    return sorted((REPOSITORY / "conf" / kind).glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", documents("jobs"), ids=lambda file: file.stem)
+def test_the_projects_jobs_fit_the_schema(file):
+    jsonschema.validate(yaml.load(file.read_text(), _Text), job_schema())  # noqa: S506 - derived from the safe loader
+
+
+@pytest.mark.parametrize("file", documents("clusters"), ids=lambda file: file.stem)
+def test_the_projects_clusters_fit_the_schema(file):
+    jsonschema.validate(yaml.load(file.read_text(), _Text), cluster_schema())  # noqa: S506
+
+
+def test_an_unknown_key_does_not_fit():
+    with pytest.raises(jsonschema.ValidationError, match="'moed' was unexpected"):
+        jsonschema.validate({"job": "a", "pipeline": "a:b", "sources": {}, "sinks": {}, "moed": 1}, job_schema())
+
+
+def test_every_field_tells_what_it_means():
+    run = job_schema()["$defs"]["RunConfig"]["properties"]
+    assert run["budget"]["description"] == "No new micro-batch starts after this time."
+    assert [name for name, field in run.items() if "description" not in field] == []

@@ -72,7 +72,9 @@ def cards(rows: Rows, body: str, *, drop: Sequence[str] = ()) -> RenderableType:
     lines = []
     for row in rows.dicts():
         head = [
-            f"{name}={shown(value)}" for name, value in row.items() if name not in {body, *drop} and value is not None
+            f"{name}={shown(value)}"
+            for name, value in row.items()
+            if name not in {body, *drop} and value is not None and value is not False
         ]
         lines.append("  ".join(head))
         lines.append(f"    {shown(row[body])}\n" if row[body] is not None else "    (nothing)\n")

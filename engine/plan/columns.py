@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import enum
 import inspect
+import itertools
 import types
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
@@ -35,14 +36,15 @@ _SCALARS: dict[object, pa.DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One field of a record as a column."""
+    """One field of a record as a column. `allowed` maps texts to what the field holds, where not any will do."""
 
     name: str
     type: pa.DataType
     nullable: bool
-    is_time: bool
-    allowed: tuple[str, ...]
     required: bool
+    is_time: bool = False
+    is_constrained: bool = False
+    allowed: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ def columns_of(record: type[msgspec.Struct]) -> list[Column]:
     """The columns of a record type.
 
     Raises `ConfigError` for a field whose type has no column: only int, float, str, bool, bytes,
-    `Timestamp`, string literals and enums, each optionally `| None`.
+    `Timestamp`, literals and enums of strings, each optionally `| None`. Fields must not be renamed.
     """
     return [_column(record, info) for info in fields(record)]
 
@@ -79,12 +81,15 @@ def sink_schema(record: type[msgspec.Struct], keys: Sequence[str] = ()) -> pa.Sc
 def to_columns(records: Sequence[msgspec.Struct], schema: pa.Schema) -> pa.Table:
     """Records as a table of `schema`; times become timestamps."""
     arrays = []
-    for field in schema:
-        values = [getattr(record, field.name) for record in records]
-        if pa.types.is_timestamp(field.type):
-            arrays.append(pa.array(values, pa.int64()).cast(_MILLISECONDS).cast(field.type))
+    for column in schema:
+        values = [getattr(record, column.name) for record in records]
+        if pa.types.is_timestamp(column.type):
+            arrays.append(pa.array(values, pa.int64()).cast(_MILLISECONDS).cast(column.type))
+        elif pa.types.is_string(column.type):
+            texts = [value.value if isinstance(value, enum.Enum) else value for value in values]
+            arrays.append(pa.array(texts, column.type))
         else:
-            arrays.append(pa.array(values, field.type))
+            arrays.append(pa.array(values, column.type))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -96,6 +101,7 @@ class RecordReader:
         self._record = record
         self._columns = columns_of(record)
         self._row_kind = row_kind
+        self._check = _checker(record) if any(column.is_constrained for column in self._columns) else None
         parameters = inspect.signature(record).parameters.values()
         self._positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
 
@@ -122,14 +128,30 @@ class RecordReader:
     def _build(
         self, names: list[str], lists: list[list[Any]], errors: dict[int, str], count: int
     ) -> list[msgspec.Struct | None]:
-        record = self._record
-        if names == self._positional and not errors:
-            return [record(*values) for values in zip(*lists, strict=True)]
         rows = zip(*lists, strict=True) if lists else iter([()] * count)
-        return [
-            None if position in errors else record(**dict(zip(names, values, strict=True)))
-            for position, values in enumerate(rows)
-        ]
+        if names == self._positional and not errors and self._check is None:
+            values = list(rows)
+            try:
+                return list(itertools.starmap(self._record, values))
+            except (ValueError, TypeError):  # from a __post_init__: find out which rows it refuses
+                rows = iter(values)
+        return self._build_one_by_one(names, rows, errors)
+
+    def _build_one_by_one(
+        self, names: list[str], rows: Iterable[tuple[Any, ...]], errors: dict[int, str]
+    ) -> list[msgspec.Struct | None]:
+        records: list[msgspec.Struct | None] = []
+        for position, values in enumerate(rows):
+            record = None
+            if position not in errors:
+                try:
+                    record = self._record(**dict(zip(names, values, strict=True)))
+                    if self._check is not None:
+                        self._check(record)
+                except (ValueError, TypeError) as error:  # msgspec's ValidationError is a ValueError
+                    errors[position], record = str(error), None
+            records.append(record)
+        return records
 
     def _kinds(self, table: pa.Table, errors: dict[int, str]) -> list[int]:
         if self._row_kind is None:
@@ -145,17 +167,27 @@ class RecordReader:
 
     def _values(self, table: pa.Table, column: Column, errors: dict[int, str]) -> list[Any]:
         values = _cast(table[column.name], column, errors)
+        if pa.types.is_floating(column.type):
+            values = _finite(values, column, errors)
         if not column.nullable and values.null_count:
             for position in pc.indices_nonzero(pc.is_null(values)).to_pylist():
                 errors.setdefault(position, f"{column.name} is null")
-        if column.allowed:
-            valid = pc.is_in(values, pa.array(column.allowed))
-            wrong = pc.and_(pc.invert(valid), pc.is_valid(values))
-            for position in pc.indices_nonzero(wrong).to_pylist():
-                value = values[position].as_py()
-                errors.setdefault(position, f"{column.name} is {value!r}, not one of {', '.join(column.allowed)}")
         listed: list[Any] = values.to_pylist()
-        return listed
+        return _allowed(listed, column, errors) if column.allowed else listed
+
+
+def _allowed(values: list[Any], column: Column, errors: dict[int, str]) -> list[Any]:
+    for position, value in enumerate(values):
+        if value is not None and value not in column.allowed:
+            errors.setdefault(position, f"{column.name} is {value!r}, not one of {', '.join(column.allowed)}")
+    return [column.allowed.get(value) for value in values]
+
+
+def _finite(values: pa.ChunkedArray, column: Column, errors: dict[int, str]) -> pa.ChunkedArray:
+    """NaN as null, which is what JSON makes of it; it would make null of infinity as well."""
+    for position in pc.indices_nonzero(pc.is_inf(values)).to_pylist():
+        errors.setdefault(position, f"{column.name} is {values[position].as_py()}, which JSON cannot hold")
+    return pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
 
 
 def _cast(values: pa.ChunkedArray, column: Column, errors: dict[int, str]) -> pa.ChunkedArray:
@@ -166,30 +198,40 @@ def _cast(values: pa.ChunkedArray, column: Column, errors: dict[int, str]) -> pa
 
 
 def _converted(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
     if column.is_time and pa.types.is_timestamp(values.type):
-        values = values.cast(pa.timestamp("ms", tz=values.type.tz), safe=False)
-    elif pa.types.is_string(column.type) is not pa.types.is_string(values.type):
-        # Text is never guessed into numbers or the other way round: that hides upstream mistakes.
-        return _refuse(values, column)
+        return values.cast(pa.timestamp("ms", tz=values.type.tz), safe=False).cast(column.type)
+    # Text is never guessed into numbers, numbers into truth or instants into integers: that hides
+    # mistakes upstream.
+    if _family(values.type) not in {_family(column.type), "null"}:
+        msg = f"{values.type} is not {column.type}"
+        raise pa.ArrowTypeError(msg)
     return values.cast(column.type)
 
 
-def _refuse(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
-    if pa.types.is_null(values.type) or pa.types.is_large_string(values.type) or pa.types.is_dictionary(values.type):
-        return values.cast(column.type)
-    msg = f"{values.type} is not {column.type}"
-    raise pa.ArrowTypeError(msg)
+_FAMILIES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
+    "text": (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    "bytes": (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary),
+    "number": (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
+    "null": (pa.types.is_null,),
+}
+
+
+def _family(kind: pa.DataType) -> str:
+    """Types between which a cast keeps the meaning; any other type is a family of its own."""
+    return next((name for name, tests in _FAMILIES.items() if any(test(kind) for test in tests)), str(kind))
 
 
 def _cast_one_by_one(values: pa.ChunkedArray, column: Column, errors: dict[int, str]) -> pa.ChunkedArray:
     found: list[Any] = []
-    for position, value in enumerate(values):
-        single = pa.chunked_array([pa.array([value.as_py()], values.type)])
+    for position in range(len(values)):
+        single = values.slice(position, 1)
         try:
-            found.append(_converted(single, column)[0].as_py())
+            found.append(_converted(single, column)[0].as_py() if single.null_count == 0 else None)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
             wanted = "a timestamp" if column.is_time else str(column.type)
-            errors.setdefault(position, f"{column.name} is {value.as_py()!r}, which is not {wanted}")
+            errors.setdefault(position, f"{column.name} is {single[0].as_py()!r}, which is not {wanted}")
             found.append(None)
     return pa.chunked_array([pa.array(found, column.type)])
 
@@ -198,23 +240,40 @@ _KINDS = {kind.symbol: int(kind) for kind in RowKind}
 
 
 def _column(record: type[msgspec.Struct], info: FieldInfo) -> Column:
+    if info.name != info.encode_name:
+        msg = f"field '{info.name}' of {record.__name__} is renamed to '{info.encode_name}', which columns cannot be"
+        raise ConfigError(msg)
     annotation, nullable = _without_none(info.type)
-    is_time = _is_time(annotation)
-    if get_origin(annotation) is Literal:
-        allowed = tuple(str(value) for value in get_args(annotation))
-        return Column(info.encode_name, pa.string(), nullable, False, allowed, info.required)
     base = _base(annotation)
-    if isinstance(base, type) and issubclass(base, enum.Enum):
-        allowed = tuple(str(member.value) for member in base)
-        return Column(info.encode_name, pa.string(), nullable, False, allowed, info.required)
-    kind = _SCALARS.get(base)
-    if kind is None:
+    if get_origin(base) is Literal:
+        texts = [value for value in get_args(base) if value is not None]
+        allowed = {text: text for text in texts}
+        nullable = nullable or None in get_args(base)
+    elif isinstance(base, type) and issubclass(base, enum.Enum):
+        allowed = {member.value: member for member in base}
+    else:
+        allowed = {}
+    kind = _SCALARS.get(base) if not allowed else pa.string()
+    if kind is None or not all(isinstance(text, str) for text in allowed):
         msg = (
             f"field '{info.name}' of {record.__name__} is {info.type}, which has no column: use int, "
-            "float, str, bool, bytes, Timestamp or a Literal of strings, each optionally | None"
+            "float, str, bool, bytes, Timestamp or a Literal or Enum of strings, each optionally | None"
         )
         raise ConfigError(msg)
-    return Column(info.encode_name, kind, nullable, is_time, (), info.required)
+    return Column(
+        info.name,
+        kind,
+        nullable,
+        info.required,
+        is_time=_is_time(annotation),
+        is_constrained=_is_constrained(annotation),
+        allowed=allowed,
+    )
+
+
+def _checker(record: type[msgspec.Struct]) -> Callable[[msgspec.Struct], object]:
+    """Raises `ValidationError` for a record whose fields break the constraints of their annotations."""
+    return lambda found: msgspec.convert(msgspec.to_builtins(found), record)
 
 
 def _without_none(annotation: Any) -> tuple[Any, bool]:
@@ -227,6 +286,15 @@ def _without_none(annotation: Any) -> tuple[Any, bool]:
 
 def _base(annotation: Any) -> Any:
     return get_args(annotation)[0] if hasattr(annotation, "__metadata__") else annotation
+
+
+def _is_constrained(annotation: Any) -> bool:
+    """Whether a `Meta` limits the values: msgspec checks that in every decoder, but not in constructors."""
+    metas = (meta for meta in getattr(annotation, "__metadata__", ()) if isinstance(meta, msgspec.Meta))
+    return any(getattr(meta, name) is not None for meta in metas for name in _CONSTRAINTS)
+
+
+_CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
 
 
 def _is_time(annotation: Any) -> bool:

@@ -20,7 +20,13 @@ def plan_of(reference: str) -> Plan:
     Raises `ConfigError` when there is no pipeline there.
     """
     module, _, variable = reference.partition(":")
-    pipeline = getattr(importlib.import_module(module), variable, None)
+    try:
+        pipeline = getattr(importlib.import_module(module), variable, None)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # the module is there; what it imports is not
+        msg = f"'{reference}' is no Pipeline: there is no module {error.name}"
+        raise ConfigError(msg) from error
     if not isinstance(pipeline, Pipeline):
         msg = f"'{reference}' is no Pipeline"
         raise ConfigError(msg)

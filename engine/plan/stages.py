@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import msgspec
+import pyarrow as pa
 
 from engine.api import AsyncWait, Pipeline, Process, Sink, Source, UpsertMaterialize
 from engine.api._pipeline import output_type
 from engine.errors import ConfigError
+from engine.plan.columns import columns_of
 
 Keyed = Process | UpsertMaterialize
 
@@ -52,8 +54,8 @@ class Plan:
 def plan_stages(pipeline: Pipeline) -> Plan:
     """Cut a pipeline into stages.
 
-    Raises `ConfigError` for a graph that cannot be run: no source or sink, no keyed operator, or an
-    async wait after one.
+    Raises `ConfigError` for a graph that cannot be run: no source or sink, no keyed operator, an async
+    wait after one, two outputs into one sink, or an event time that may be missing.
     """
     operators = pipeline.operators
     name = pipeline.name
@@ -68,7 +70,28 @@ def plan_stages(pipeline: Pipeline) -> Plan:
     if not keyed:
         msg = f"pipeline '{name}' has no keyed operator: add process() or upsert_materialize()"
         raise ConfigError(msg)
+    _check_event_time(name, operators[0])
+    _check_sinks(name, keyed, operators[-1])
     return _plan(name, operators[0], waits, keyed, operators[-1])
+
+
+def _check_event_time(name: str, source: Source) -> None:
+    column = next(column for column in columns_of(source.record) if column.name == source.event_time)
+    if column.nullable or column.type != pa.int64():
+        msg = (
+            f"pipeline '{name}': event_time '{source.event_time}' of {source.record.__name__} must be a "
+            "Timestamp, and not optional"
+        )
+        raise ConfigError(msg)
+
+
+def _check_sinks(name: str, keyed: list[Keyed], last: Sink) -> None:
+    taken = [last.name]
+    taken += [side.sink for operator in keyed if isinstance(operator, Process) for side in operator.side_outputs]
+    twice = {sink for sink in taken if taken.count(sink) > 1}
+    if twice:
+        msg = f"pipeline '{name}': each output needs a sink of its own, but several go to {', '.join(sorted(twice))}"
+        raise ConfigError(msg)
 
 
 def _plan(name: str, source: Source, waits: tuple[AsyncWait, ...], keyed: list[Keyed], sink: Sink) -> Plan:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 import pyarrow as pa
@@ -46,10 +48,27 @@ def keyed_partition(payload: bytes) -> Partition:
     return run
 
 
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Keep Python's cycle collector out of a task: it walks over every live record again and again.
+
+    That costs a third of the CPU of a keyed count (`make bench-engine`), and finds next to nothing:
+    records, elements and coroutines die by reference count. What cycles user code makes are
+    collected when the task ends.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.collect()
+
+
 def _guarded(work: Callable[[], TaskReport], index: int) -> pa.RecordBatch:
     """Answer with the report. Headrace's own errors travel in it, so that Spark won't try again."""
     try:
-        report = work()
+        with _without_collector():
+            report = work()
     except HeadraceError as error:
         report = TaskReport(error=str(error), error_class=type(error).__name__)
     report.task = index

@@ -47,6 +47,8 @@ def two_days(home: Path) -> Path:
     return events
 
 
+# The provider leaves the pipe from spark-submit to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_run_of_the_dag_fills_the_board(dag_bag, home, weather, two_days):
     dag = dag_bag().dags["flights"]
 

@@ -1,10 +1,10 @@
 """A small job with real Delta tables, as two micro-batches, a savepoint and a restore would leave them.
 
-    checkpoint   0        1          2           3            4            5
-    kind         initial  batch      batch       savepoint    compaction   restore to 1
-    N1 last_leg           JFK-LAX    LAX-SFO     "before"
-    N2 last_leg           JFK-BOS    (removed)
-    N3 last_leg           expired by the watermark of 1
+checkpoint   0        1          2           3            4            5
+kind         initial  batch      batch       savepoint    compaction   restore to 1
+N1 last_leg           JFK-LAX    LAX-SFO     "before"
+N2 last_leg           JFK-BOS    (removed)
+N3 last_leg           expired by the watermark of 1
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from engine import clock
 from engine.checkpoint._log import CheckpointLog
 from engine.checkpoint.checkpoint import Checkpoint, Kind, Lease
 from engine.checkpoint.tables import STATE_TABLES
-from engine.cli import app
+from engine.cli import _arrow, app
 from engine.state.key_groups import key_group
 
 START = 1_359_590_400_000  # 2013-01-31T00:00:00Z
@@ -87,8 +87,10 @@ def at_nine():
 
 
 @pytest.fixture
-def headrace(home) -> Callable[..., Result]:
+def headrace(home, monkeypatch) -> Callable[..., Result]:
     """Run the command; the words are split at blanks, unless several are given."""
+    # It lasts as long as the process, which other tests share.
+    monkeypatch.setattr(_arrow, "without_pandas", lambda: None)
     runner = CliRunner()
 
     def run(*words: str) -> Result:
@@ -170,7 +172,11 @@ def timer(key: str, at: int, checkpoint: int, *, deleted: bool = False):
 def state(home) -> Writer:
     writer = Writer(home)
     writer.commit(Kind.INITIAL)
-    first = [entry("N1", '"JFK-LAX"', 1, expires=12 * HOUR), entry("N2", '"JFK-BOS"', 1), entry("N3", '"X"', 1, expires=0)]
+    first = [
+        entry("N1", '"JFK-LAX"', 1, expires=12 * HOUR),
+        entry("N2", '"JFK-BOS"', 1),
+        entry("N3", '"X"', 1, expires=0),
+    ]
     writer.add("keyed_state", first)
     writer.add("timers", [timer("N1", 3 * HOUR, 1), timer("N2", HOUR, 1)])
     writer.publish(1, [{"tail": "N1", "leg": "JFK-LAX"}])
@@ -178,7 +184,14 @@ def state(home) -> Writer:
     second = [entry("N1", '"LAX-SFO"', 2, expires=12 * HOUR), entry("N2", None, 2, deleted=True)]
     writer.add("keyed_state", second)
     writer.add("timers", [timer("N2", HOUR, 2, deleted=True)])
-    bad = {"operator": "events", "key_group": 0, "key": "null", "source": "events", "position": "f:7", "checkpoint_id": 2}
+    bad = {
+        "operator": "events",
+        "key_group": 0,
+        "key": "null",
+        "source": "events",
+        "position": "f:7",
+        "checkpoint_id": 2,
+    }
     writer.add("quarantine", [{**bad, "raw": "[bold]", "error": "no tail", "deleted": False}])
     history = {"operator": "latest", "key_group": key_group(b'"N1"', 128), "key": '"N1"', "sequence_number": 4}
     writer.add("materializer_history", [{**history, "row": '{"tail":"N1"}', "checkpoint_id": 2, "deleted": False}])

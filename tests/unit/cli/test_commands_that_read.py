@@ -109,7 +109,15 @@ def test_schemas_are_printed_for_editors(headrace, option):
 
 def test_explain_shows_operators_state_and_bindings(headrace, home):
     told = headrace("explain").stdout
-    expected = ["stage 2", "keyed process legs", "key: tail", "last_leg", "ttl=12h", "upsert materializer", "mode: merge"]
+    expected = [
+        "stage 2",
+        "keyed process legs",
+        "key: tail",
+        "last_leg",
+        "ttl=12h",
+        "upsert materializer",
+        "mode: merge",
+    ]
     assert [part for part in expected if part not in told] == []
     stages = json.loads(headrace("explain --json").stdout)["stages"]
     assert [stage["operators"][0]["kind"] for stage in stages] == ["source", "keyed process", "upsert materializer"]

@@ -94,7 +94,9 @@ def test_history_leaves_out_what_a_restore_undid(state):
 
 def test_history_does_without_versions_that_were_vacuumed(state):
     for file in (state.folder / "keyed_state").glob("*.parquet"):
-        if file.name not in {uri.rsplit("/", 1)[-1] for uri in DeltaTable(str(state.folder / "keyed_state")).file_uris()}:
+        if file.name not in {
+            uri.rsplit("/", 1)[-1] for uri in DeltaTable(str(state.folder / "keyed_state")).file_uris()
+        }:
             file.unlink()
     assert [row["checkpoint_id"] for row in reader().history("N1").dicts()] == [2]
 

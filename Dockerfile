@@ -1,0 +1,37 @@
+# One image for Airflow, Spark's master and workers, and the weather service of the demo: the same Python, the same
+# packages and the same paths everywhere, which is what Spark asks of a driver and its executors.
+FROM python:3.12-slim-bookworm
+
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends git make openjdk-17-jre-headless procps tini \
+    && rm -rf /var/lib/apt/lists/*
+
+ENV HEADRACE_HOME=/opt/headrace
+WORKDIR $HEADRACE_HOME
+RUN useradd --create-home --uid 50000 headrace && chown headrace: $HEADRACE_HOME
+USER headrace
+
+# What changes seldom comes first: packages and jars are a layer of their own.
+COPY --chown=headrace setup/ setup/
+COPY --chown=headrace Makefile pyproject.toml requirements.txt ./
+COPY --chown=headrace engine/__init__.py engine/__init__.py
+COPY --chown=headrace pipelines/__init__.py pipelines/__init__.py
+RUN python3 setup/bootstrap.py --s3 && rm -rf "$HOME/.cache" var/log
+COPY --chown=headrace engine/ engine/
+COPY --chown=headrace pipelines/ pipelines/
+COPY --chown=headrace dags/ dags/
+COPY --chown=headrace conf/ conf/
+
+ENV VIRTUAL_ENV=/opt/headrace/.venv \
+    PATH=/opt/headrace/.venv/bin:/usr/local/bin:/usr/bin:/bin \
+    PYSPARK_PYTHON=/opt/headrace/.venv/bin/python \
+    PYSPARK_DRIVER_PYTHON=/opt/headrace/.venv/bin/python \
+    SPARK_HOME=/opt/headrace/.venv/lib/python3.12/site-packages/pyspark \
+    AIRFLOW_HOME=/opt/headrace/var/airflow \
+    AIRFLOW__CORE__DAGS_FOLDER=/opt/headrace/dags \
+    AIRFLOW__CORE__LOAD_EXAMPLES=False \
+    AIRFLOW__USAGE_DATA_COLLECTION__ENABLED=False
+
+# tini hands signals on and reaps what Spark's workers leave.
+ENTRYPOINT ["tini", "-g", "--"]
+CMD ["airflow", "version"]

@@ -1,0 +1,159 @@
+"""The engine alone, without Spark: records/s of a keyed count and sum (workload W1) and of a materializer.
+
+The peer is the same work as a bare Python loop over a dict, alternating with ours in this process. Results are
+checked: counts, sums and the materialized rows must be those of the bare loop.
+"""
+
+import argparse
+import gc
+import random
+import shutil
+import time
+from pathlib import Path
+
+import msgspec
+
+from benchmarks._report import figure, report
+from benchmarks.counting import Click, Counted, Total, pipeline
+from engine.api import RowKind, UpsertMaterialize
+from engine.api._pipeline import Emit, Strategy
+from engine.execution.element import Element, record_order
+from engine.execution.keyed_process import KeyedProcess
+from engine.materializer import UpsertMaterializer
+from engine.plan.stages import plan_stages
+from engine.state.backend import HashMapBackend
+from engine.state.codec import encode
+from engine.state.rocksdb import RocksDbBackend
+
+BATCH = 20_000
+FOLDER = Path("var/bench/engine")
+
+
+def clicks(count, keys):
+    chance = random.Random(42)
+    found = []
+    for ordinal in range(count):
+        key = f"key-{chance.randrange(keys):07d}"
+        record = Click(key, chance.randrange(100), ordinal, 1_000_000 + ordinal)
+        found.append(Element(record_order(ordinal), record.ts, 0, encode(key), encode(record)))
+    return found
+
+
+def batches(elements):
+    return [elements[first : first + BATCH] for first in range(0, len(elements), BATCH)]
+
+
+def bare(elements):
+    """The floor: decode, dict, encode, no framework."""
+    decode = msgspec.json.Decoder(Click).decode
+    state, out = {}, []
+    for element in elements:
+        click = decode(element.raw)
+        count, total = state.get(click.key, (0, 0))
+        state[click.key] = (count + 1, total + click.value)
+        out.append(Counted(click.key, click.seq, count + 1, total + click.value))
+    return {key: Total(*pair) for key, pair in state.items()}
+
+
+def keyed(elements, backend):
+    operator = plan_stages(pipeline).keyed[0].operator
+    process = KeyedProcess(operator, backend, record=Click, watermark=None, last_watermark=None)
+    process.run(batches(elements), [])
+    (store,) = process.stores
+    changes = list(store.changes())
+    backend.write_batch(store.writes(changes))
+    return {msgspec.json.decode(c.key_json): msgspec.json.decode(c.raw, type=Total) for c in changes}
+
+
+def changelog(count, keys):
+    """An insert, then late pairs of -U and +U: the new row often comes before the old one is taken back."""
+    chance = random.Random(43)
+    last, found, ordinal = {}, [], 0
+    while len(found) < count:
+        key = encode(f"key-{chance.randrange(keys):07d}")
+        row = encode({"key": key.decode(), "version": ordinal, "text": "x" * 60})
+        pair = [(RowKind.UPDATE_AFTER if key in last else RowKind.INSERT, row)]
+        if key in last:
+            pair.insert(chance.randrange(2), (RowKind.UPDATE_BEFORE, last[key]))
+        last[key] = row
+        for kind, raw in pair:
+            found.append(Element(record_order(ordinal), ordinal, int(kind), key, raw))
+            ordinal += 1
+    return found, last
+
+
+def materialize(elements, backend):
+    operator = UpsertMaterialize("board", ("key",), None, Strategy.LEGACY, Emit.NET_CHANGE)
+    materializer = UpsertMaterializer(operator, backend)
+    materializer.run(batches(elements))
+    backend.write_batch(materializer.writes())
+    return materializer
+
+
+def final_rows(materializer):
+    """The last row of each key, as its outputs leave it."""
+    table = {}
+    for output in materializer.outputs():
+        if output.kind is RowKind.DELETE:
+            table.pop(output.key_json, None)
+        else:
+            table[output.key_json] = output.raw
+    return table
+
+
+def timed(work):
+    gc.collect()
+    gc.disable()  # as tasks do: engine.spark.tasks
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = work()
+    return result, time.perf_counter() - wall, time.process_time() - cpu
+
+
+def backends():
+    yield "hashmap", HashMapBackend
+    yield "rocksdb", lambda: RocksDbBackend(fresh())
+
+
+def fresh():
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.parent.mkdir(parents=True, exist_ok=True)
+    return FOLDER
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--records", type=int, default=500_000)
+    parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--runs", type=int, default=5)
+    options = parser.parse_args()
+    elements = clicks(options.records, options.keys)
+    rows, last = changelog(options.records // 2, options.keys // 2)
+    rates, costs, ratios = {}, {}, {}
+    for _ in range(options.runs):
+        expected, wall, cpu = timed(lambda: bare(elements))
+        floor = cpu
+        rates.setdefault("bare loop over a dict", []).append(len(elements) / wall)
+        costs.setdefault("bare loop over a dict", []).append(cpu / len(elements) * 1e6)
+        for name, make in backends():
+            backend = make()
+            found, wall, cpu = timed(lambda backend=backend: keyed(elements, backend))
+            backend.close()
+            assert found == expected, f"{name}: wrong counts"
+            rates.setdefault(f"keyed process, {name}", []).append(len(elements) / wall)
+            costs.setdefault(f"keyed process, {name}", []).append(cpu / len(elements) * 1e6)
+            ratios.setdefault(f"keyed process, {name} / bare loop, CPU", []).append(cpu / floor)
+        for name, make in backends():
+            backend = make()
+            result, wall, cpu = timed(lambda backend=backend: materialize(rows, backend))
+            backend.close()
+            assert final_rows(result) == last, f"{name}: wrong rows"
+            rates.setdefault(f"materializer, {name}", []).append(len(rows) / wall)
+            costs.setdefault(f"materializer, {name}", []).append(cpu / len(rows) * 1e6)
+    figures = [figure(name, values, "ratio") for name, values in ratios.items()]
+    figures += [figure(name, values, "records/s") for name, values in rates.items()]
+    figures += [figure(f"{name}: CPU", values, "µs a record") for name, values in costs.items()]
+    report("engine", figures)
+
+
+if __name__ == "__main__":
+    main()

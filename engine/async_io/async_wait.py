@@ -36,23 +36,22 @@ class AsyncWaitOperator:
         """Answer every element; return the results in the elements' order.
 
         Raises `ServiceError` when an element has used up its retries or its timeout, and
-        `UserFunctionError` for an exception that the retry strategy does not cover, or an answer
-        that is no list of the function's output type. The first failure ends the run: calls still in
-        flight are cancelled. An exception of `open` or `close` is judged in the same way; one of
-        `close` never hides an earlier failure.
+        `UserFunctionError` for an exception that the retry strategy does not cover, an answer that is
+        no list of the function's output type, or an exception of `open` or `close` (where it never
+        hides an earlier failure). The first failure ends the run: calls still in flight are cancelled.
         """
         return asyncio.run(self._run(elements))
 
     async def _run(self, elements: Sequence[Emitted]) -> list[Emitted]:
         function = self.operator.function
         try:
-            await self._outside("open()", function.open(self._services))
+            await self._opens_or_closes("none yet: open() failed", function.open(self._services))
             results = await self._answer_all(elements)
         except BaseException:
             with contextlib.suppress(Exception):
                 await function.close()
             raise
-        await self._outside("close()", function.close())
+        await self._opens_or_closes("none any more: close() failed", function.close())
         return [
             Emitted(output_order(element.order, index), element.timestamp, element.kind, record)
             for element, answers in zip(elements, results, strict=True)
@@ -84,7 +83,7 @@ class AsyncWaitOperator:
                 answers = await self._attempts(record, clock.monotonic() + seconds)
         except TimeoutError as error:
             self.metrics["timeouts"] += 1
-            last = f" (last error: {_text(error.__cause__)})" if error.__cause__ is not None else ""
+            last = f" (last error: {_text(error.__cause__)})" if isinstance(error.__cause__, Exception) else ""
             msg = (
                 f"operator '{self.operator.name}' had no answer within {seconds:g} s for {record!r:.300}{last}. "
                 "Nothing was committed; check the service, then run again."
@@ -126,17 +125,11 @@ class AsyncWaitOperator:
             raise self._user_error(repr(record), error) from error
         return answers
 
-    async def _outside(self, what: str, call: Awaitable[None]) -> None:
+    async def _opens_or_closes(self, what: str, call: Awaitable[None]) -> None:
         try:
             await call
         except Exception as error:
-            if not self.operator.retry.retries_exception(error):
-                raise self._user_error(what, error) from error
-            msg = (
-                f"operator '{self.operator.name}' failed in {what}: {_text(error)}. Nothing was committed; "
-                "check the service, then run again."
-            )
-            raise ServiceError(msg) from error
+            raise self._user_error(what, error) from error
 
     def _given_up(self, record: msgspec.Struct, retries: int, error: Exception) -> ServiceError:
         return ServiceError(

@@ -38,6 +38,7 @@ def connect() -> duckdb.DuckDBPyConnection:
         "autoload_known_extensions = false",
         "python_enable_replacements = false",
         "TimeZone = 'UTC'",
+        "enable_progress_bar = false",  # it would go to stdout, among the answers
         "enable_external_access = false",
         "lock_configuration = true",
     ):
@@ -58,7 +59,23 @@ def copy(connection: duckdb.DuckDBPyConnection, target: str, stream: Any) -> Non
         connection.unregister("incoming")
 
 
+def ask_once(stream: Any, query: str, parameters: Sequence[Any] = ()) -> Rows:
+    """Answer a query over `raw`, the stream, which it may name once. Nothing is copied.
+
+    Raises `StorageError` when the stream breaks.
+    """
+    import duckdb
+
+    connection = connect()
+    connection.register("raw", stream)
+    try:
+        return ask(connection, query, parameters)
+    except duckdb.Error as error:
+        raise gone("the table", None, error) from error
+
+
 def ask(connection: duckdb.DuckDBPyConnection, query: str, parameters: Sequence[Any] = ()) -> Rows:
+    """Answer a query over whatever `connection` holds. Raises `duckdb.Error`."""
     relation = connection.sql(query, params=list(parameters))
     table = relation.to_arrow_table()
     return Rows(table.column_names, list(zip(*map(_values, table.columns), strict=True)))

@@ -51,8 +51,8 @@ def file_system(uri: str, storage: Storage = None) -> tuple[fs.FileSystem, str]:
         secret_key=options.get("AWS_SECRET_ACCESS_KEY"),
         region=options.get("AWS_REGION", "us-east-1"),
         endpoint_override=options.get("AWS_ENDPOINT_URL"),
-        # A put needs no folder on an object store, and a bucket is not ours to make.
-        allow_bucket_creation=False,
+        # A small file is one put, not an upload in parts.
+        allow_delayed_open=True,
     )
     return store, uri.partition("://")[2]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from engine.checkpoint._log import CheckpointLog
-from engine.checkpoint._query import Rows, ask, connect, copy, gone, literal
+from engine.checkpoint._query import Rows, ask, ask_once, connect, copy, gone, literal
 from engine.checkpoint.checkpoint import Checkpoint, Kind
 from engine.checkpoint.tables import (
     CHECKPOINTS,
@@ -71,7 +71,7 @@ class StateReader:
     def list_states(self) -> Rows:
         """What is stored: per operator and state the live entries, keys, bytes and last change."""
         parts = [self._count(KEYED_STATE, "state", "value"), self._count(TIMERS, "domain", "domain")]
-        parts.append(self._count(MATERIALIZER_HISTORY, f"'{HISTORY}'", '"row"'))
+        parts.append(self._count(MATERIALIZER_HISTORY, f"'{HISTORY}'", "row"))
         rows = sorted(row for part in parts for row in part.rows)
         return Rows(parts[0].columns, rows)
 
@@ -108,11 +108,12 @@ class StateReader:
         the checkpoint's past, and not listed.
         """
         filters = [*self._key_filter(key), *_equal(operator=operator, state=state)]
+        uri = f"{self._config.job_folder}/{KEYED_STATE}"
         connection = connect()
         sources = []
         for number, version in enumerate(self._past_versions()):
             try:
-                self._load(connection, f"part{number}", KEYED_STATE, version, filters)
+                copy(connection, f"part{number}", self._stream(uri, version, filters))
             except StorageError:
                 continue
             sources.append(f"FROM part{number}")
@@ -159,28 +160,29 @@ class StateReader:
         for name in STATE_TABLES:
             raw = f"{name}{CHANGELOG}"
             if words & {name, raw}:
-                self._load(connection, raw, name, self.checkpoint.versions.get(name), [])
+                copy(connection, raw, self._changes(name))
             if name in words:
                 connection.execute(f"CREATE VIEW {name} AS {self._live(name, raw)}")
         if CHECKPOINTS in words:
-            copy(connection, CHECKPOINTS, self._stream(f"{self._config.job_folder}/{CHECKPOINTS}", None, []))
+            copy(connection, CHECKPOINTS, self._stream(f"{self._config.job_folder}/{CHECKPOINTS}", None))
             connection.execute(f"DELETE FROM {CHECKPOINTS} WHERE kind = '{Kind.LEASE.value}'")  # noqa: S608
         for name in self._config.sinks.keys() & words - STATE_TABLES.keys():
             path = self._config.sinks[name].path
-            copy(connection, name, self._stream(path, self._sink_version(path), []))
+            copy(connection, name, self._stream(path, self._sink_version(path)))
 
     def _count(self, table: str, state: str, size: str) -> Rows:
         """Grouping beats the window of `_live` by far where only sums are asked for."""
-        entry = ", ".join(f'"{column}"' for column in STATE_TABLES[table].entry if column != "key_group")
-        expires = "max_by(expires_at, checkpoint_id)" if table == KEYED_STATE else "NULL::TIMESTAMPTZ"
-        connection = connect()
-        self._load(connection, "raw", table, self.checkpoint.versions.get(table), [])
-        return ask(
-            connection,
+        identity = [column for column in STATE_TABLES[table].entry if column != "key_group"]
+        entry = ", ".join(f'"{column}"' for column in identity)
+        # arg_max_null: the plain one passes over nulls, to an older change.
+        expires = "arg_max_null(expires_at, checkpoint_id)" if table == KEYED_STATE else "NULL::TIMESTAMPTZ"
+        columns = {*identity, size, "checkpoint_id", "deleted", *(["expires_at"] if table == KEYED_STATE else [])}
+        return ask_once(
+            self._changes(table, columns=sorted(columns)),
             f"""SELECT operator, state, count(*) AS entries, count(DISTINCT key) AS keys,
                        sum(bytes)::BIGINT AS bytes, max(changed) AS last_change
-                FROM (SELECT {entry}, {state} AS state, max_by(deleted, checkpoint_id) AS gone,
-                             coalesce(max_by(strlen({size}), checkpoint_id), 0) AS bytes,
+                FROM (SELECT {entry}, {state} AS state, arg_max_null(deleted, checkpoint_id) AS gone,
+                             coalesce(arg_max_null(strlen("{size}"), checkpoint_id), 0) AS bytes,
                              max(checkpoint_id) AS changed, {expires} AS expires_at
                       FROM raw GROUP BY ALL)
                 WHERE NOT gone AND {self._unexpired()}
@@ -190,9 +192,8 @@ class StateReader:
     def _live_rows(
         self, table: str, filters: Sequence[str], order: str, parameters: Sequence[Any] = (), *, columns: str = "*"
     ) -> Rows:
-        connection = connect()
-        self._load(connection, "raw", table, self.checkpoint.versions.get(table), filters)
-        return ask(connection, f"SELECT {columns} FROM ({self._live(table, 'raw')}) {order}", parameters)  # noqa: S608
+        query = f"SELECT {columns} FROM ({self._live(table, 'raw')}) {order}"  # noqa: S608 - our own names
+        return ask_once(self._changes(table, filters), query, parameters)
 
     def _live(self, table: str, raw: str) -> str:
         """SQL for the live entries of a changelog: the last row of each, unless it is gone."""
@@ -227,27 +228,20 @@ class StateReader:
                 yield parent.versions.get(KEYED_STATE, 0)
             at = parent
 
-    def _load(
-        self,
-        connection: duckdb.DuckDBPyConnection,
-        target: str,
-        table: str,
-        version: int | None,
-        filters: Sequence[str],
-    ) -> None:
-        """Copy the rows that pass `filters` into `target`. A table that the checkpoint lacks is empty."""
+    def _changes(self, table: str, filters: Sequence[str] = (), *, columns: Sequence[str] = ()) -> Any:
+        """The rows of a state table at the checkpoint. A table that the checkpoint lacks is empty."""
+        version = self.checkpoint.versions.get(table)
         if version is None:
-            copy(connection, target, STATE_TABLES[table].schema.empty_table().to_reader())
-            return
-        copy(connection, target, self._stream(f"{self._config.job_folder}/{table}", version, filters))
+            return STATE_TABLES[table].schema.empty_table().to_reader()
+        return self._stream(f"{self._config.job_folder}/{table}", version, filters, columns)
 
-    def _stream(self, uri: str, version: int | None, filters: Sequence[str]) -> Any:
+    def _stream(self, uri: str, version: int | None, filters: Sequence[str] = (), columns: Sequence[str] = ()) -> Any:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
             table = DeltaTable(uri, version=version, storage_options=self._config.storage_options)
-            return table.scan(predicate=" AND ".join(filters) or None)
+            return table.scan(columns=list(columns) or None, predicate=" AND ".join(filters) or None)
         except TableNotFoundError as error:
             msg = f"there is no table {uri} (yet)"
             raise StorageError(msg) from error

@@ -10,7 +10,8 @@ from __future__ import annotations
 import operator as operators
 import traceback
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import CoroutineType
 from typing import Any
 
 import msgspec
@@ -136,9 +137,9 @@ class KeyedProcess:
         self._context.enter(order, timestamp, key_json, self._watermark, index)
         return self._context
 
-    def _call(self, function: Callable[..., Coroutine[Any, Any, None]], subject: object, what: bytes | Timer) -> None:
+    def _call(self, function: Callable[..., Any], subject: object, what: bytes | Timer) -> None:
         try:
-            call = function(subject, self._context)
+            call: CoroutineType[Any, Any, None] = function(subject, self._context)
             call.send(None)
         except StopIteration:
             return
@@ -148,11 +149,8 @@ class KeyedProcess:
             raise self._failed(what, "".join(traceback.format_exception(error))) from error
         line = call.cr_frame.f_lineno if call.cr_frame is not None else "?"
         call.close()
-        raise self._failed(
-            what,
-            f"{function.__qualname__} awaited something other than its own state in line {line}. Calls to the "
-            "outside belong into async_wait().",
-        )
+        why = f"awaited something other than its own state in line {line}: calls to the outside belong in async_wait()"
+        raise self._failed(what, f"{function.__qualname__} {why}")
 
     def _failed(self, what: bytes | Timer, why: str) -> UserFunctionError:
         record = f"timer at {what.timestamp} ms" if isinstance(what, Timer) else what[:500].decode(errors="replace")

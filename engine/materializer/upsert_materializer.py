@@ -89,7 +89,8 @@ class UpsertMaterializer:
         self._last: dict[bytes, Output] = {}
         self._decode = None if record is None else msgspec.json.Decoder(record).decode
         self._upsert_key = _projection(operator.upsert_key)
-        self._one_row_a_key = bool(operator.upsert_key) and {*operator.upsert_key} <= {*operator.primary_key}
+        upsert_key = {*(operator.upsert_key or ())}
+        self._one_row_a_key = bool(upsert_key) and upsert_key <= {*operator.primary_key}
 
     def run(self, batches: Iterable[Sequence[Element]]) -> None:
         """Take in elements in arrival order.

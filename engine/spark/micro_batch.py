@@ -21,7 +21,7 @@ from engine.plan import Plan
 from engine.spark.reports import IngestTask, InputFile, KeyedTask, Place, TaskReport, decode_report, encode
 from engine.spark.source import Slice
 from engine.spark.task_output import TRANSIT_DDL
-from engine.spark.tasks import REPORT_DDL, ingest_partition, keyed_partition
+from engine.spark.tasks import REPORT_DDL, ingest_partition, keyed_partition, transit_partition
 
 Watermarks = list[tuple[int, int]]
 
@@ -153,15 +153,23 @@ class MicroBatch:
             local_copies=parent.local_copies.get(operator, {}),
             parent_id=parent.checkpoint_id,
         )
+        if not transit:
+            # Over an empty relation Spark runs no task at all, but timers may be due.
+            ids = self._spark.range(0, self._parallelism, 1, self._parallelism)
+            idle = ids.mapInArrow(keyed_partition(encode(task), idle=True), REPORT_DDL)
+            return _collect(idle, self._parallelism)
         owner = f"cast(key_group * {self._parallelism} div {self._place.max_parallelism} as int)"
         rows = self._read(transit).selectExpr("*", f"{owner} as task").repartitionById(self._parallelism, "task")
         ordered = rows.drop("task").sortWithinPartitions("order")
         return _collect(ordered.mapInArrow(keyed_partition(encode(task)), REPORT_DDL), self._parallelism)
 
     def _read(self, transit: Sequence[str]) -> DataFrame:
-        if not transit:
-            return self._spark.createDataFrame([], TRANSIT_DDL)
-        return self._spark.read.schema(TRANSIT_DDL).parquet(*map(spark_uri, transit))
+        if "://" not in self._place.job_folder:
+            return self._spark.read.schema(TRANSIT_DDL).parquet(*transit)
+        # Executors read from the object store as they wrote to it, so Spark needs no S3 client of its own.
+        paths = self._spark.createDataFrame([(path,) for path in transit], "path string")
+        spread = paths.repartition(min(len(transit), self._parallelism))
+        return spread.mapInArrow(transit_partition(self._place.storage), TRANSIT_DDL)
 
 
 def spark_uri(uri: str) -> str:

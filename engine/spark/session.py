@@ -8,7 +8,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from engine.config import JobConfig
+from engine.config import ClusterConfig, JobConfig
+from engine.errors import ConfigError
 
 
 def session(config: JobConfig) -> SparkSession:
@@ -22,12 +23,19 @@ def session(config: JobConfig) -> SparkSession:
         builder = builder.master(_with_retries(profile.master))
         for key, value in profile.spark.items():
             builder = builder.config(key, value)
-        jars = [jar for jar in profile.jars if "://" in jar or Path(jar).exists()]
-        if jars:
-            builder = builder.config("spark.jars", ",".join(jars))
+        if profile.jars:
+            builder = builder.config("spark.jars", ",".join(_present(profile)))
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def _present(profile: ClusterConfig) -> tuple[str, ...]:
+    missing = [jar for jar in profile.jars if "://" not in jar and not Path(jar).exists()]
+    if missing:
+        msg = f"{profile.file}: jars: {', '.join(missing)} missing; 'make setup' fetches them"
+        raise ConfigError(msg)
+    return profile.jars
 
 
 def _with_retries(master: str) -> str:

@@ -79,6 +79,8 @@ class TaskOutput:
             else:
                 elements.append(Element(order, timestamp, kind, encode(value), raw))
         self.quarantine(homeless)
+        if not elements:
+            return
         table = _transit_table(elements, self._place.max_parallelism)
         folder = f"{self._place.job_folder}/{TRANSIT}/{self._place.attempt_id}"
         name = self._file_name()

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import msgspec
 import pyarrow as pa
 
+from engine.checkpoint.files import Storage, read_parquet
 from engine.errors import HeadraceError
 from engine.spark.reports import IngestTask, KeyedTask, TaskReport, encode
 
@@ -31,8 +32,8 @@ def ingest_partition(payloads: Sequence[bytes]) -> Partition:
     return run
 
 
-def keyed_partition(payload: bytes) -> Partition:
-    """Run a keyed stage for the partition, whose number is the task's."""
+def keyed_partition(payload: bytes, *, idle: bool = False) -> Partition:
+    """Run a keyed stage for the partition, whose number is the task's; `idle`: its rows are no elements."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
@@ -43,7 +44,19 @@ def keyed_partition(payload: bytes) -> Partition:
         assert context is not None  # noqa: S101 - Spark runs this in a task
         index = context.partitionId()
         task = msgspec.json.decode(payload, type=KeyedTask)
-        yield _guarded(lambda: run_keyed(task, index, batches), index)
+        elements = (batch.slice(0, 0) for batch in batches) if idle else batches
+        yield _guarded(lambda: run_keyed(task, index, elements), index)
+
+    return run
+
+
+def transit_partition(storage: Storage) -> Partition:
+    """Read the transit files whose paths are the partition's rows."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for path in batch["path"].to_pylist():
+                yield from read_parquet(path, storage).to_batches()
 
     return run
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args
 
 import msgspec
 
@@ -59,7 +59,8 @@ class Codec(Generic[T]):
 
     @property
     def _type_name(self) -> str:
-        return self.type.__name__ if isinstance(self.type, type) else str(self.type)
+        name: str = getattr(self.type, "__qualname__", "")
+        return name if name and not get_args(self.type) else str(self.type)
 
 
 def decode_key(raw: bytes) -> Any:

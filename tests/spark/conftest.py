@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from engine.spark.options import Event, RunOptions, RunReport
-from tests.jobs.home import PROJECT, Home
+from tests.jobs.flight_days import write_flights
+from tests.jobs.home import FLIGHTS, PROJECT, Home
+from tests.jobs.weather import weather_service
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,3 +64,37 @@ def home(tmp_path: Path) -> Home:
 def new_home(tmp_path: Path) -> Callable[[str], Home]:
     """Make further project folders by name."""
     return lambda name: Home(tmp_path / name)
+
+
+@pytest.fixture(scope="session")
+def weather() -> str:
+    """The URL of a weather service that serves all tests."""
+    with weather_service() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def flight_files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """A folder with the events of so many days, made once."""
+    made: dict[int, Path] = {}
+
+    def files(days: int) -> Path:
+        if days not in made:
+            made[days] = tmp_path_factory.mktemp(f"flights-{days}")
+            write_flights(made[days], days)
+        return made[days]
+
+    return files
+
+
+@pytest.fixture
+def flights(tmp_path, weather, flight_files, monkeypatch) -> Callable[..., Home]:
+    """A project folder with the job `flights`, reading the first days."""
+    monkeypatch.setenv("WEATHER_URL", weather)
+
+    def make(days: int, **source: object) -> Home:
+        home = Home(tmp_path, FLIGHTS)
+        home.configure({"sources": {"flight_events": {"path": str(flight_files(days)), **source}}})
+        return home
+
+    return make

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.jobs.flight_days import compare_with_raw_tables, write_flights
-from tests.jobs.home import FLIGHTS, Home
+from tests.jobs.flight_days import compare_with_raw_tables
 from tests.jobs.outcome import Outcome, assert_well_formed, checkpoints, outcome
 from tests.jobs.purchase_files import day_name, day_start, purchases_of, write_days, write_rows
 from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
-from tests.jobs.weather import weather_service
 
 DAYS = range(3)
 FLIGHT_DAYS = 5
 BACKENDS = ("rocksdb", "hashmap")
-
-Homes = Callable[[str], Home]
 
 
 @pytest.fixture(scope="session")
@@ -98,40 +92,6 @@ def test_an_interval_of_a_checkpoint_is_that_of_its_files(home, run):
     run(home, parallelism=1)
     last = checkpoints(home.config())[-1]
     assert (last.interval_start, last.interval_end) == (day_start(0), day_start(2))
-
-
-@pytest.fixture(scope="session")
-def weather() -> str:
-    """The URL of a weather service that serves all tests."""
-    with weather_service() as url:
-        yield url
-
-
-@pytest.fixture(scope="session")
-def flight_files(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """A folder with the events of so many days, made once."""
-    made: dict[int, Path] = {}
-
-    def files(days: int) -> Path:
-        if days not in made:
-            made[days] = tmp_path_factory.mktemp(f"flights-{days}")
-            write_flights(made[days], days)
-        return made[days]
-
-    return files
-
-
-@pytest.fixture
-def flights(tmp_path, weather, flight_files, monkeypatch) -> Callable[..., Home]:
-    """A project folder with the job `flights`, reading the first days."""
-    monkeypatch.setenv("WEATHER_URL", weather)
-
-    def make(days: int, **source: object) -> Home:
-        home = Home(tmp_path, FLIGHTS)
-        home.configure({"sources": {"flight_events": {"path": str(flight_files(days)), **source}}})
-        return home
-
-    return make
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,14 @@ def test_states_are_counted_as_they_live(state):
     assert found["legs", "event_time"]["entries"] == 1
 
 
+def test_a_time_to_live_that_was_switched_off_no_longer_expires(state):
+    row = reader(1, with_expired=True).get("N3").dicts()[0]
+    state.add("keyed_state", [{**row, "expires_at": None, "checkpoint_id": 5, "deleted": False}])
+    state.commit(Kind.BATCH)
+    found = {row["state"]: row["entries"] for row in reader().list_states().dicts()}
+    assert found["last_leg"] == len(reader().scan(state="last_leg").rows) == 2
+
+
 def test_history_reaches_back_over_a_compaction(state):
     rows = reader().history("N1").dicts()
     assert [(row["checkpoint_id"], row["value"]) for row in rows] == [(1, '"JFK-LAX"'), (2, '"LAX-SFO"')]

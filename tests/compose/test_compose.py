@@ -1,0 +1,114 @@
+"""docker-compose.yml against the Compose Specification, and against the files that it must agree with.
+
+No container is started here: there is an engine for that on few machines that run these tests.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+TEXT = (PROJECT / "docker-compose.yml").read_text()
+COMPOSE = yaml.safe_load(TEXT)
+SERVICES = COMPOSE["services"]
+PROFILE = yaml.safe_load((PROJECT / "conf" / "clusters" / "compose.yaml").read_text())
+
+
+def test_it_fits_the_compose_specification():
+    schema = json.loads((Path(__file__).parent / "compose-spec.schema.json").read_text())
+
+    jsonschema.validate(COMPOSE, schema)
+
+
+def test_the_services_of_a_whole_installation_are_there():
+    airflow = {"airflow-api-server", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer", "airflow-init"}
+    spark = {"spark-master", "spark-worker-1", "spark-worker-2"}
+
+    assert airflow | spark | {"postgres", "store", "weather"} <= set(SERVICES)
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_an_image_is_pinned_by_its_tag(name):
+    tag = SERVICES[name]["image"].rpartition(":")[2]
+
+    assert re.fullmatch(r"v?[0-9]+\.[0-9]+[0-9a-z.-]*", tag)
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_service_waits_only_for_services_that_are_there(name):
+    needs = SERVICES[name].get("depends_on", {})
+
+    assert set(needs) <= set(SERVICES)
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_named_volume_is_declared(name):
+    volumes = {volume.partition(":")[0] for volume in SERVICES[name].get("volumes", ())}
+
+    assert volumes <= set(COMPOSE["volumes"])
+
+
+def test_a_service_that_others_wait_for_says_when_it_is_healthy():
+    awaited = {
+        other
+        for service in SERVICES.values()
+        for other, how in dict.items(service["depends_on"] if isinstance(service.get("depends_on"), dict) else {})
+        if how["condition"] == "service_healthy"
+    }
+
+    assert [name for name in awaited if "healthcheck" not in SERVICES[name]] == []
+
+
+def test_every_variable_is_explained_in_the_example():
+    asked = set(re.findall(r"\$\{([A-Z_]+)", TEXT))
+    explained = set(re.findall(r"^([A-Z_]+)=", (PROJECT / ".env.example").read_text(), re.MULTILINE))
+
+    assert asked == explained
+
+
+def test_no_secret_is_written_down():
+    settings = [service.get("environment", {}) for service in SERVICES.values()]
+    secret = re.compile(r"PASSWORD$|SECRET|FERNET|ACCESS_KEY")
+    given = {(name, value) for setting in settings for name, value in setting.items() if secret.search(name)}
+
+    assert given
+    assert [name for name, value in given if "${" not in value] == []
+
+
+def test_ports_are_open_to_this_machine_alone():
+    ports = [port for service in SERVICES.values() for port in service.get("ports", ())]
+
+    assert ports
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+def test_the_cluster_profile_names_the_spark_master_and_the_driver():
+    command = SERVICES["spark-master"]["command"]
+    host, port = command[command.index("--host") + 1], command[command.index("--port") + 1]
+
+    assert PROFILE["master"] == f"spark://{host}:{port}"
+    assert PROFILE["spark"]["spark.driver.host"] == SERVICES["airflow-scheduler"]["hostname"]
+
+
+def test_the_jars_of_the_cluster_profile_are_those_that_set_up_fetches():
+    pinned = {
+        f"var/jars/{line.split()[1]}"
+        for name in ("jars.sha256", "jars-s3.sha256")
+        for line in (PROJECT / "setup" / name).read_text().splitlines()
+    }
+
+    assert set(PROFILE["jars"]) == pinned
+
+
+def test_the_image_has_the_python_that_its_paths_name():
+    dockerfile = (PROJECT / "Dockerfile").read_text()
+    image = re.search(r"^FROM python:(\d+\.\d+)-", dockerfile, re.MULTILINE)
+
+    assert image is not None
+    assert f"/lib/python{image[1]}/site-packages/pyspark" in dockerfile

@@ -1,0 +1,83 @@
+"""Local copies of state may be lost, damaged, or left by somebody else at any time."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.jobs.home import Home
+from tests.jobs.outcome import checkpoints
+from tests.jobs.purchase_files import purchases_of, write_days
+from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
+
+QUICK: dict[str, Any] = {"parallelism": 2, "backend": "rocksdb"}
+
+
+@pytest.fixture
+def half_way(home, run) -> Home:
+    """A job between two micro-batches."""
+    write_days(home.input, range(2))
+    home.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
+    run(home, max_batches=1, **QUICK)
+    return home
+
+
+def copies(home: Home) -> list[Path]:
+    """The folders of the copies that the last checkpoint names."""
+    named = checkpoints(home.config())[-1].local_copies
+    local = home.config().local_folder
+    return [local / operator / groups / copy for operator, found in named.items() for groups, copy in found.items()]
+
+
+def finish(home: Home, run) -> dict[str, Any]:
+    run(home, **QUICK)
+    assert_as_by_hand(home.config(), by_hand(map(purchases_of, range(2))))
+    return checkpoints(home.config())[-1].metrics
+
+
+def test_they_are_used_where_they_are_whole(half_way, run):
+    assert all(path.is_dir() for path in copies(half_way))
+    metrics = finish(half_way, run)
+    assert (metrics["local_copies_reused"], metrics.get("local_copies_rebuilt")) == (4, None)
+
+
+def test_lost_ones_are_rebuilt(half_way, run):
+    shutil.rmtree(half_way.config().local_folder)
+    metrics = finish(half_way, run)
+    assert (metrics.get("local_copies_reused"), metrics["local_copies_rebuilt"]) == (None, 4)
+
+
+def test_one_that_was_never_finished_is_rebuilt(half_way, run):
+    (copies(half_way)[0] / "COMPLETE").unlink()
+    assert finish(half_way, run)["local_copies_rebuilt"] == 1
+
+
+@pytest.mark.parametrize("victim", ["CURRENT", "*.sst", "MANIFEST-*"])
+@pytest.mark.parametrize("damage", ["gone", "empty", "garbage"])
+def test_damaged_ones_are_rebuilt(half_way, run, victim, damage):
+    for path in copies(half_way):
+        for file in list(path.glob(victim)):
+            if damage == "gone":
+                file.unlink()
+            else:
+                file.write_bytes(b"" if damage == "empty" else b"\xff" * 64)
+    assert finish(half_way, run)["local_copies_rebuilt"] == 4
+
+
+def test_one_of_a_foreign_attempt_is_never_looked_at(half_way, run):
+    for path in copies(half_way):
+        foreign = path.with_name("1-feedfacecafe")
+        shutil.copytree(path, foreign)
+        shutil.rmtree(path)
+    assert finish(half_way, run)["local_copies_rebuilt"] == 4
+
+
+def test_old_ones_do_not_pile_up(half_way, run):
+    home = half_way
+    write_days(home.input, range(2, 6), rows=20)
+    run(home, **QUICK)
+    folders = {path.parent for path in copies(home)}
+    assert all(len(list(folder.iterdir())) <= 2 for folder in folders)

@@ -1,0 +1,131 @@
+"""Sinks: through Spark and through deltalake, once and again, and when a table is not what it was."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from engine.checkpoint._log import CheckpointLog
+from engine.checkpoint.open_job import open_job
+from engine.checkpoint.publish import Publisher
+from engine.errors import ConfigError, StorageError
+from engine.plan import plan_of, sink_schemas
+from engine.spark.sinks import merge_through
+from tests.jobs.outcome import checkpoints, outcome
+from tests.jobs.purchase_files import purchases_of, write_days
+from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
+
+QUICK: dict[str, Any] = {"parallelism": 1, "backend": "hashmap"}
+THROUGH_SPARK = {"publish": {"spark_above_rows": 0}}
+ONE_BY_ONE = {"sources": {"purchases": {"max_files_per_batch": 1}}}
+
+
+def versions(config):
+    return {name: DeltaTable(sink.path).version() for name, sink in config.sinks.items()}
+
+
+def test_a_merge_through_spark_comes_to_the_same_board(home, run):
+    write_days(home.input, range(2))
+    home.configure(THROUGH_SPARK | ONE_BY_ONE)
+    run(home, **QUICK)
+    assert_as_by_hand(home.config(), by_hand(map(purchases_of, range(2))))
+    operations = {entry["operation"]: entry for entry in DeltaTable(home.config().sinks["lines_by_item"].path).history()}
+    assert "Apache-Spark" in operations["MERGE"]["engineInfo"]
+
+
+def test_merges_through_spark_and_deltalake_may_alternate(home, run):
+    write_days(home.input, range(3))
+    for through in (ONE_BY_ONE | THROUGH_SPARK, ONE_BY_ONE, ONE_BY_ONE | THROUGH_SPARK):
+        home.configure(through)
+        run(home, max_batches=1, **QUICK)
+    assert_as_by_hand(home.config(), by_hand(map(purchases_of, range(3))))
+
+
+@pytest.mark.parametrize("through", [{}, THROUGH_SPARK], ids=["deltalake", "spark"])
+def test_publishing_a_checkpoint_again_does_nothing(home, run, spark, through, monkeypatch):
+    # A run removes the outputs when they are published; one that died in between would have left them.
+    monkeypatch.setattr("engine.spark.runner.remove_file", lambda *_: None)
+    write_days(home.input, [0])
+    home.configure(through)
+    run(home, **QUICK)
+    config = home.config()
+    before, at = outcome(config), versions(config)
+    publisher = Publisher(config, sink_schemas(plan_of(config.pipeline)), merge_through(spark))
+    line = {checkpoint.checkpoint_id: checkpoint for checkpoint in checkpoints(config)}
+    assert publisher.publish(line[1], line) == 0
+    assert versions(config) == at
+    assert outcome(config) == before
+
+
+def test_spark_itself_skips_a_merge_that_was_published(home, run, spark, monkeypatch):
+    # Two drivers may both find a checkpoint unpublished; the second one's MERGE must do nothing.
+    monkeypatch.setattr("engine.spark.runner.remove_file", lambda *_: None)
+    write_days(home.input, [0])
+    home.configure(THROUGH_SPARK)
+    run(home, **QUICK)
+    config = home.config()
+    before, at = outcome(config), versions(config)
+    checkpoint = checkpoints(config)[-1]
+    paths = [f"{config.job_folder}/{file.path}" for file in checkpoint.outputs["lines_by_item"]]
+    merge = merge_through(spark)
+    merge(config.sinks["lines_by_item"].path, paths, ["item"], app_id="purchases/lines_by_item", version=1)
+    assert versions(config) == at
+    assert outcome(config) == before
+
+
+def test_a_sink_with_other_columns_is_refused(home, run):
+    write_days(home.input, [0], rows=20)
+    home.configure({"sinks": {"lines_by_item": {"path": "lake/one"}, "reminders": {"path": "lake/two"}}})
+    run(home, **QUICK)
+    home.configure({"sinks": {"lines_by_item": {"path": "lake/two"}, "reminders": {"path": "lake/one"}}})
+    with pytest.raises(ConfigError, match="has the columns cents, customer"):
+        run(home, **QUICK)
+
+
+def test_a_sink_that_has_gone_is_not_begun_anew_in_silence(home, run):
+    write_days(home.input, [0])
+    run(home, **QUICK)
+    write_days(home.input, [1])
+    board = Path(home.config().sinks["lines_by_item"].path)
+    board.rename(board.with_name("elsewhere"))
+    with pytest.raises(StorageError, match="lines_by_item.* is gone"):
+        run(home, **QUICK)
+    board.with_name("elsewhere").rename(board)
+    run(home, **QUICK)
+    assert_as_by_hand(home.config(), by_hand(map(purchases_of, range(2))))
+
+
+def test_a_job_begun_anew_does_not_skip_what_its_earlier_life_published(home, run):
+    # Delta passes over a transaction that is not above the last one without a word: the new job's ids start
+    # at 1 again, and its changes would never reach the old tables.
+    write_days(home.input, range(2))
+    home.configure(ONE_BY_ONE)
+    run(home, **QUICK)
+    shutil.rmtree(home.config().job_folder)
+    with pytest.raises(ConfigError, match="earlier life"):
+        run(home, **QUICK)
+    shutil.rmtree(home.folder / "lake")
+    run(home, **QUICK)
+    assert_as_by_hand(home.config(), by_hand(map(purchases_of, range(2))))
+
+
+def test_what_a_run_could_not_publish_the_next_opening_does(home, run, monkeypatch):
+    write_days(home.input, [0])
+
+    def refuse(*_: object) -> None:
+        raise StorageError("the lake is closed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Publisher, "_append", refuse)
+        with pytest.raises(StorageError, match="the lake is closed"):
+            run(home, **QUICK)
+    config = home.config()
+    assert [checkpoint.checkpoint_id for checkpoint in checkpoints(config)] == [0, 1]
+    with open_job(config, "repair"):
+        pass
+    assert_as_by_hand(config, by_hand([purchases_of(0)]))
+    assert CheckpointLog(config.job_folder).last == checkpoints(config)[-1]

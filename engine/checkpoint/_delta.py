@@ -6,16 +6,17 @@ from Arrow's threads, which can abort the process when it ends (seen in half of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
 from engine import clock
 from engine.checkpoint.files import StagedFile
-from engine.errors import EngineBug
+from engine.errors import EngineBug, StorageError
 
 Options = Mapping[str, str] | None
 
@@ -40,6 +41,25 @@ def properties(
 
 
 ONE_ATTEMPT = properties()
+
+
+@contextmanager
+def storage_errors(doing: str) -> Iterator[None]:
+    """Turn what disks, object stores and Delta say into a `StorageError` that tells what was being done.
+
+    A commit whose version is taken (`CommitFailedError`) and a missing table pass through: callers
+    know what those mean.
+    """
+    try:
+        yield
+    except (CommitFailedError, TableNotFoundError):
+        raise
+    except (DeltaError, OSError) as error:
+        msg = (
+            f"storage refused {doing}: {error}. What was committed before is untouched; "
+            "free space or repair, then run again."
+        )
+        raise StorageError(msg) from error
 
 
 def open_table(uri: str, *, version: int | None = None, storage: Options = None) -> DeltaTable:

@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from engine import clock
-from engine.checkpoint._delta import ONE_ATTEMPT, add_files, create_table, open_table, read
+from engine.checkpoint._delta import ONE_ATTEMPT, add_files, create_table, open_table, read, storage_errors
 from engine.checkpoint.checkpoint import Checkpoint, Kind, Lease
 from engine.checkpoint.files import stage
 from engine.checkpoint.tables import CHECKPOINTS, CHECKPOINTS_SCHEMA, FORMAT_VERSION
@@ -148,7 +148,8 @@ class CheckpointLog:
         row = {**row, "log_version": expected}
         table = open_table(self._uri, version=self._version, storage=self._storage_options)
         try:
-            write_deltalake(table, _encode(row), mode="append", commit_properties=ONE_ATTEMPT)
+            with storage_errors(f"{what} in {self._uri}"):
+                write_deltalake(table, _encode(row), mode="append", commit_properties=ONE_ATTEMPT)
         except CommitFailedError as error:
             raise self._fenced(what) from error
         if table.version() != expected:

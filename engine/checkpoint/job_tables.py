@@ -16,6 +16,7 @@ from engine.checkpoint._delta import (
     open_table,
     properties,
     restore_table,
+    storage_errors,
 )
 from engine.checkpoint.files import StagedFile
 from engine.checkpoint.tables import STATE_TABLES
@@ -35,9 +36,20 @@ class JobTables:
         self._who = f"run {run_id}, attempt {attempt_id}"
 
     def create(self) -> Versions:
-        """Make the tables that are missing; return the versions (0)."""
+        """Make the tables that are missing; return the versions (0).
+
+        Raises `StorageError` when a table has a history already: then the job's checkpoints were
+        lost, and starting anew would silently forget its state.
+        """
         for name, table in STATE_TABLES.items():
             create_table(self.uri(name), table.schema, storage=self._storage)
+            if latest_version(self.uri(name), storage=self._storage) > 0:
+                msg = (
+                    f"{self.uri(name)} holds state, but the job's checkpoints are gone, and only they say what of "
+                    f"it is committed. Bring {self.uri('checkpoints')} back from a backup, or move the whole folder "
+                    "away to start anew."
+                )
+                raise StorageError(msg)
         return dict.fromkeys(STATE_TABLES, 0)
 
     def uri(self, name: str) -> str:
@@ -130,7 +142,8 @@ class JobTables:
 
     def _guarded(self, name: str, parent: int, commit: Callable[[], int]) -> int:
         try:
-            return commit()
+            with storage_errors(f"version {parent + 1} of {self.uri(name)}"):
+                return commit()
         except CommitFailedError as error:
             msg = (
                 f"{self._who} lost the job: another writer took version {parent + 1} of {self.uri(name)} "

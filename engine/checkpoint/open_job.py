@@ -151,9 +151,10 @@ def open_job(
     plan = plan_of(config.pipeline)
     publisher = Publisher(config, sink_schemas(plan), spark_merge)
     with lease.claimed(force=force):
-        if log.last is None:
-            lease.append(_initial(config, run_id, attempt_id, tables.create()))
         publisher.create_sinks()
+        if log.last is None:
+            publisher.check_new()
+            lease.append(_initial(config, run_id, attempt_id, tables.create()))
         job = OpenJob(config, log, lease, tables, publisher=publisher, notify=notify)
         _check_fits(config, job.last)
         job.fence()

@@ -23,6 +23,7 @@ from engine.checkpoint._delta import (
     create_table,
     open_table,
     properties,
+    storage_errors,
 )
 from engine.checkpoint.checkpoint import Checkpoint, Kind, OutputFile
 from engine.checkpoint.files import StagedFile, read_parquet
@@ -71,6 +72,22 @@ class Publisher:
                 )
                 raise ConfigError(msg)
 
+    def check_new(self) -> None:
+        """Refuse sinks that an earlier life of this job has written, when the job starts from nothing.
+
+        Checkpoint ids would start over, and Delta skips a transaction at or below the last one
+        without a word: rows would be lost. Raises `StorageError`.
+        """
+        for name, sink in self._config.sinks.items():
+            published = self._open(name, sink).transaction_version(f"{self._config.job}/{name}")
+            if published is not None:
+                msg = (
+                    f"sink '{name}' at {sink.path} was written by this job up to checkpoint {published}, but the job "
+                    f"has no checkpoints in {self._config.job_folder}. Bring that folder back, or move the sink's "
+                    "table away to start anew."
+                )
+                raise StorageError(msg)
+
     def publish(self, checkpoint: Checkpoint, lineage: dict[int, Checkpoint]) -> int:
         """Bring all sinks up to `checkpoint`; return how many had to be written.
 
@@ -93,12 +110,13 @@ class Publisher:
         if (table.transaction_version(app_id) or -1) >= checkpoint.checkpoint_id:
             return 0
         try:
-            if restored:
-                self._restore(table, app_id, checkpoint, lineage)
-            elif sink.mode == "append":
-                self._append(table, name, app_id, checkpoint, files)
-            else:
-                self._merge(table, name, app_id, checkpoint, files)
+            with storage_errors(f"checkpoint {checkpoint.checkpoint_id} in sink '{name}' at {sink.path}"):
+                if restored:
+                    self._restore(table, app_id, checkpoint, lineage)
+                elif sink.mode == "append":
+                    self._append(table, name, app_id, checkpoint, files)
+                else:
+                    self._merge(table, name, app_id, checkpoint, files)
         except CommitFailedError as error:
             # Another run may have published the very same checkpoint meanwhile.
             if (self._open(name, sink).transaction_version(app_id) or -1) < checkpoint.checkpoint_id:

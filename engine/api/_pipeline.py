@@ -206,7 +206,11 @@ class Pipeline:
         strategy: Strategy = Strategy.LEGACY,
         emit: Emit = Emit.NET_CHANGE,
     ) -> Pipeline:
-        """Reconcile a changelog whose rows may come out of order, by primary key (FLIP-544)."""
+        """Reconcile a changelog whose rows may come out of order, by primary key (FLIP-544).
+
+        `strategy` is how a key's history is laid out. It never changes results; at present every
+        strategy keeps a list, as LEGACY does.
+        """
         if not primary_key:
             msg = f"upsert_materialize '{name}' needs a primary key"
             raise ValueError(msg)

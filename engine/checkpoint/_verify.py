@@ -78,7 +78,11 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[Finding]:
 def _sinks(config: JobConfig, last: Checkpoint) -> Iterator[Finding]:
     for name, (_, keys) in sink_schemas(plan_of(config.pipeline)).items():
         uri = config.sinks[name].path
-        table = open_table(uri, storage=config.storage_options)
+        try:
+            table = open_table(uri, storage=config.storage_options)
+        except TableNotFoundError as error:
+            yield Finding(f"sink {name} is published", False, str(error))
+            continue
         published = table.transaction_version(f"{config.job}/{name}")
         due = bool(last.outputs.get(name)) or last.kind is Kind.RESTORE
         behind = due and (published or -1) < last.checkpoint_id

@@ -191,7 +191,12 @@ class Publisher:
 
     def _restore(self, table: DeltaTable, app_id: str, checkpoint: Checkpoint, lineage: dict[int, Checkpoint]) -> None:
         target = version_of(table, checkpoint, lineage)
-        table.restore(target, commit_properties=self._properties(app_id, checkpoint))
+        commit = self._properties(app_id, checkpoint)
+        if target == table.version():
+            # Delta refuses to restore what is there already; the transaction must be noted all the same.
+            table.create_write_transaction([], mode="append", schema=table.schema(), commit_properties=commit)
+        else:
+            table.restore(target, commit_properties=commit)
 
 
 def version_of(table: DeltaTable, checkpoint: Checkpoint, lineage: dict[int, Checkpoint]) -> int:

@@ -37,7 +37,7 @@ pipeline: Final = (
     .process("delay_propagation", DelayPropagation())
     .side_output("overdue", OverdueAlert, sink="overdue_alerts")
     # With the upsert key a line whose state was forgotten is still replaced, or removed, rather than doubled.
-    .upsert_materialize("board", primary_key=("flight_id",), upsert_key=("flight_id",), strategy=Strategy.ADAPTIVE)
+    .upsert_materialize("board", primary_key=("flight_id",), upsert_key=("flight_id",), strategy=Strategy.LEGACY)
     .sink("flight_board")
 )
 

@@ -68,17 +68,16 @@ def live_rows(config: JobConfig, at: Checkpoint, table: str, *, with_expired: bo
 def values_of(config: JobConfig, state: str) -> dict[str, Any]:
     """The live values of a state by key, decoded."""
     names = sorted(set(STATE_TABLES["keyed_state"].schema.names) - {"checkpoint_id", "deleted"})
-    rows = [
-        dict(zip(names, row, strict=True))
-        for row in live_rows(config, checkpoints(config)[-1], "keyed_state")
-    ]
+    rows = [dict(zip(names, row, strict=True)) for row in live_rows(config, checkpoints(config)[-1], "keyed_state")]
     return {json.loads(row["key"]): json.loads(row["value"]) for row in rows if row["state"] == state}
 
 
 def assert_well_formed(config: JobConfig) -> None:
     """Assert what holds of any job at rest: ids without a gap, versions that exist and never go back."""
     line = checkpoints(config)
-    assert [checkpoint.checkpoint_id for checkpoint in line] == list(range(line[0].checkpoint_id, line[-1].checkpoint_id + 1))
+    assert [checkpoint.checkpoint_id for checkpoint in line] == list(
+        range(line[0].checkpoint_id, line[-1].checkpoint_id + 1)
+    )
     assert line[0].kind is Kind.INITIAL
     for before, after in zip(line, line[1:], strict=False):
         assert after.parent_id == before.checkpoint_id

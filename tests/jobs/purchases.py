@@ -105,9 +105,7 @@ class Customers(KeyedProcessFunction[Purchase, Line]):
             ctx.collect(old, RowKind.UPDATE_BEFORE)
         ctx.collect(line, RowKind.UPDATE_AFTER)
         remind_at = self._move_reminder(spent, purchase, ctx)
-        await self.spent.update(
-            Spent(spent.purchases + 1, spent.cents + purchase.cents, remind_at, (*others, line))
-        )
+        await self.spent.update(Spent(spent.purchases + 1, spent.cents + purchase.cents, remind_at, (*others, line)))
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
         """Remind, and mark the customer's last line as idle."""
@@ -118,9 +116,7 @@ class Customers(KeyedProcessFunction[Purchase, Line]):
             idle = Line(last.item, last.customer, last.bought, last.cents, last.in_basket, True)
             ctx.collect(last, RowKind.UPDATE_BEFORE)
             ctx.collect(idle, RowKind.UPDATE_AFTER)
-            await self.spent.update(
-                Spent(spent.purchases, spent.cents, spent.remind_at, (*spent.lines[:-1], idle))
-            )
+            await self.spent.update(Spent(spent.purchases, spent.cents, spent.remind_at, (*spent.lines[:-1], idle)))
 
     def _move_reminder(self, spent: Spent, purchase: Purchase, ctx: Context) -> int:
         if spent.remind_at:
@@ -139,9 +135,7 @@ def _next_line(old: Line | None, purchase: Purchase, customer: str, in_basket: i
 
 pipeline: Final = (
     Pipeline("purchases")
-    .source(
-        "purchases", Purchase, event_time="at", order_by=("seq",), row_kind="kind", out_of_orderness=LATENESS
-    )
+    .source("purchases", Purchase, event_time="at", order_by=("seq",), row_kind="kind", out_of_orderness=LATENESS)
     .key_by("customer")
     .process("customers", Customers())
     .side_output("reminders", Reminder, sink="reminders")

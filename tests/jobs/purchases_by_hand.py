@@ -142,7 +142,6 @@ class ByHand:
             for key, customer in self.customers.items()
         }
 
-
     def sinks(self) -> dict[str, list[Line]]:
         """The rows of both sinks, as `Outcome` has them."""
         return {

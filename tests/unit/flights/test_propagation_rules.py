@@ -205,5 +205,3 @@ def test_nothing_is_kept_about_flights_that_are_over(two_legs):
     two_legs.arrived("A")
     assert two_legs.simulation.watches.values == {}
     assert two_legs.simulation.contexts["N1"].timers.due == set()
-
-

@@ -1,0 +1,159 @@
+"""Runs chains of keyed operators as a job does, without Spark: slices, watermarks, key groups, state carried over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from unittest import mock
+
+import duckdb
+import pyarrow as pa
+
+from engine.checkpoint import changelog
+from engine.checkpoint.changelog import Changelog
+from engine.checkpoint.checkpoint import Bucket
+from engine.checkpoint.tables import KEYED_STATE, STATE_TABLES, TIMERS
+from engine.execution.element import Element, Watermark, record_order
+from engine.execution.keyed_process import KeyedProcess
+from engine.spark.micro_batch import advance
+from engine.state.codec import encode
+from engine.state.key_groups import key_group, key_group_range
+from tests.unit.engine.steps import Step
+
+GROUPS = 16
+BUCKET = 4
+LAG = 6
+
+
+@dataclass
+class Job:
+    """Operators, their state, and all that they have sent on so far."""
+
+    operators: Sequence
+    new_backend: Callable
+    batch: int = 5
+    ordinal: int = 0
+    bucket: Bucket = Bucket()
+    watermark: int | None = None
+    sent: list = field(default_factory=list)
+    sides: list = field(default_factory=list)
+    metrics: Counter = field(default_factory=Counter)
+    backends: dict = field(default_factory=dict)
+
+    def take(self, steps, parallelism=1):
+        """One micro-batch."""
+        elements = [_element(record_order(self.ordinal + n), step.at, step) for n, step in enumerate(steps)]
+        before, watermarks = self.watermark, self._watermarks(steps)
+        for stage in range(len(self.operators)):
+            elements = self._stage(stage, sorted(elements), before, watermarks, parallelism)
+        self.sent += elements
+        return self
+
+    def backend(self, stage, groups):
+        """The state of one stage and range of key groups."""
+        if (stage, groups) not in self.backends:
+            self.backends[stage, groups] = self.new_backend()
+        return self.backends[stage, groups]
+
+    def keep(self, stage, process):
+        """Hand over what a task has changed."""
+        for store in process.stores:
+            changes = list(store.changes())
+            yield from store.writes(changes)
+        yield from process.timers.writes(process.timers.changes())
+
+    def outcome(self):
+        """All that must not depend on how the job was run."""
+        entries = {(stage, *item) for (stage, _), backend in self.backends.items() for item in backend.items()}
+        return sorted(self.sent), sorted(self.sides), entries, self.metrics
+
+    def _watermarks(self, steps):
+        seen = {}
+        for place, step in enumerate(steps, self.ordinal):
+            seen[place // BUCKET] = max(step.at, seen.get(place // BUCKET, step.at))
+        self.ordinal += len(steps)
+        self.bucket, found = advance(self.bucket, seen, len(steps), size=BUCKET, lag=LAG, watermark=self.watermark)
+        if found:
+            self.watermark = found[-1][1]
+        return [Watermark(record_order(ordinal), time) for ordinal, time in found]
+
+    def _stage(self, stage, elements, before, watermarks, parallelism):
+        sent = []
+        for task in range(parallelism):
+            groups = key_group_range(task, GROUPS, parallelism)
+            owned = [element for element in elements if key_group(element.key_json, GROUPS) in groups]
+            backend = self.backend(stage, groups)
+            process = KeyedProcess(
+                self.operators[stage],
+                backend,
+                record=Step,
+                watermark=before,
+                last_watermark=watermarks[-1].timestamp if watermarks else None,
+                stage=stage,
+            )
+            process.run((owned[n : n + self.batch] for n in range(0, len(owned), self.batch)), watermarks)
+            backend.write_batch(self.keep(stage, process))
+            sent += [_element(out.order, out.timestamp, out.record) for out in process.emitted]
+            self.sides += [(stage, out.order, encode(out.record)) for out in process.side_outputs["thirds"]]
+            self.metrics += process.metrics + Counter(fired=process.timers.fired)
+            self.metrics["expired"] += sum(store.expired for store in process.stores)
+        return sent
+
+
+@dataclass
+class RebuiltJob(Job):
+    """A job that forgets its backends with every slice: state comes back from rows of the state tables alone."""
+
+    tables: dict = field(
+        default_factory=lambda: {name: [table.schema.empty_table()] for name, table in STATE_TABLES.items()}
+    )
+    checkpoint: int = 0
+
+    def take(self, steps, parallelism=1):
+        self.backends, self.checkpoint = {}, self.checkpoint + 1
+        return super().take(steps, parallelism)
+
+    def backend(self, stage, groups):
+        if (stage, groups) not in self.backends:
+            backend = super().backend(stage, groups)
+            with fake_delta(self.tables):
+                changelog.rebuild(backend, "job", dict.fromkeys(STATE_TABLES, 0), self.operators[stage].name, groups)
+        return self.backends[stage, groups]
+
+    def keep(self, stage, process):
+        rows = Changelog(self.operators[stage].name, self.checkpoint, GROUPS)
+        for store in process.stores:
+            self.tables[KEYED_STATE].append(rows.values(store, list(store.changes())))
+        self.tables[TIMERS].append(rows.timers(process.timers.changes()))
+        yield from super().keep(stage, process)
+
+
+class FakeTable:
+    """Rows that can be scanned as a Delta table can."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def scan(self, *, columns, predicate):
+        names = ", ".join(f'"{column}"' for column in columns)
+        rows = self.rows
+        with duckdb.connect(":memory:") as connection:
+            connection.register("rows", rows)
+            return connection.execute(f"SELECT {names} FROM rows WHERE {predicate}").to_arrow_table()
+
+
+@contextmanager
+def fake_delta(tables):
+    """Let `rebuild` read rows from memory."""
+
+    def open_table(uri, **_):
+        return FakeTable(pa.concat_tables(tables[uri.removeprefix("job/")]))
+
+    with mock.patch.object(changelog, "open_table", open_table):
+        yield
+
+
+def _element(order, timestamp, record):
+    return Element(order, timestamp, 0, encode(record.key), encode(record))

@@ -151,7 +151,7 @@ def main():
             costs.setdefault(f"materializer, {name}", []).append(cpu / len(rows) * 1e6)
     figures = [figure(name, values, "ratio") for name, values in ratios.items()]
     figures += [figure(name, values, "records/s") for name, values in rates.items()]
-    figures += [figure(f"{name}: CPU", values, "µs a record") for name, values in costs.items()]
+    figures += [figure(f"{name}: CPU", values, "us a record") for name, values in costs.items()]
     report("engine", figures)
 
 

@@ -38,25 +38,30 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an interval goes: on top of what is committed, or after restoring a checkpoint."""
+    """Where an interval goes: after restoring a checkpoint and replaying what lies between, if anything."""
 
-    restore_to: int | None
+    restore_to: int | None = None
+    replay: Interval | None = None
 
 
 def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint]) -> Place:
     """Find where `wanted` belongs in the line of checkpoints that leads to the last one.
 
-    It continues that line, or it starts where one of its checkpoints ends: then that one is
-    restored, and what came after it is replayed by the intervals that follow. Raises
-    `IntervalError` where it would leave a gap or cut a committed slice in two.
+    It continues that line; or it begins further back: then the last checkpoint at or before its start
+    is restored, and what a larger slice had taken in from there up to the start is replayed. What came
+    later is taken in again by the intervals that follow, or by the next caught-up run.
+
+        committed    |--- 1 ---|--- 2 ---|--- 3 ---|
+        wanted                      |-4-|               restore 1, replay up to 4, then run 4
+
+    Raises `IntervalError` where it would leave a gap behind the last checkpoint.
     """
-    line = _line(checkpoints)
-    covered = [checkpoint for checkpoint in line if checkpoint.interval_end is not None]
+    covered = [checkpoint for checkpoint in _line(checkpoints) if checkpoint.interval_end is not None]
     if not covered:
-        return Place(None)
+        return Place()
     position = covered[-1].interval_end or 0
     if wanted.start == position:
-        return Place(None)
+        return Place()
     if wanted.start > position:
         msg = (
             f"interval {wanted} would leave a gap: the job has taken in everything up to {_text(position)}. "
@@ -64,18 +69,15 @@ def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint]) -> Place:
         )
         raise IntervalError(msg)
     for checkpoint in reversed(covered):
-        if checkpoint.interval_end == wanted.start:
-            return Place(checkpoint.checkpoint_id)
-    first = next(c for c in covered if c.kind is Kind.BATCH)
-    if wanted.start == first.interval_start:
-        before = first.parent_id
-        return Place(before)
-    starts = ", ".join(_text(c.interval_start) for c in covered[-6:] if c.interval_start is not None)
-    msg = (
-        f"interval {wanted} cuts a committed slice in two: slices begin at {starts}. "
-        "Restore an earlier checkpoint with 'headrace restore', then run the intervals from there."
-    )
-    raise IntervalError(msg)
+        end = checkpoint.interval_end or 0
+        if end <= wanted.start:
+            return Place(checkpoint.checkpoint_id, _between(end, wanted.start))
+    first = next(checkpoint for checkpoint in covered if checkpoint.kind is Kind.BATCH)
+    return Place(first.parent_id, _between(first.interval_start or 0, wanted.start))
+
+
+def _between(start: int, end: int) -> Interval | None:
+    return Interval(start, end) if start < end else None
 
 
 def _line(checkpoints: Sequence[Checkpoint]) -> list[Checkpoint]:

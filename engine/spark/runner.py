@@ -107,10 +107,15 @@ class _Run:
             self.on_event(Event("restoring", f"replaying {wanted}: going back to checkpoint {place.restore_to}"))
             why = f"interval {wanted} is run again"
             self.committed.append(restore_in(self.job, place.restore_to, why))
-        taken = self._source().plan(self._offset(), interval=(wanted.start, wanted.end))
-        assert taken is not None  # noqa: S101 - an interval always gives a slice, if an empty one
-        self._batch(taken, (wanted.start, wanted.end))
+        if place.replay is not None:
+            self._interval(place.replay)
+        self._interval(wanted)
         return "interval"
+
+    def _interval(self, interval: Interval) -> None:
+        taken = self._source().plan(self._offset(), interval=(interval.start, interval.end))
+        assert taken is not None  # noqa: S101 - an interval always gives a slice, if an empty one
+        self._batch(taken, (interval.start, interval.end))
 
     def _limit(self) -> StoppedBecause | None:
         batches = self.options.max_batches

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine import clock
+from engine.checkpoint._delta import storage_errors
 from engine.checkpoint.changelog import rebuild
-from engine.errors import StorageError
+from engine.errors import StorageError, UserFunctionError
 from engine.spark.reports import KeyedTask
 from engine.state.backend import HashMapBackend, StateBackend, Write
 from engine.state.key_groups import KeyGroupRange
 from engine.state.local_copy import LocalCopies, copy_name
+
+if TYPE_CHECKING:
+    from engine.state.rocksdb import RocksDbBackend
 
 
 @dataclass(slots=True)
@@ -45,36 +50,72 @@ def open_backend(task: KeyedTask, operator: str, key_groups: KeyGroupRange) -> I
 
 def _rebuild(backend: StateBackend, task: KeyedTask, operator: str, key_groups: KeyGroupRange) -> int:
     place = task.place
-    return rebuild(backend, place.job_folder, place.versions, operator, key_groups, storage=place.storage)
+    with storage_errors(f"to read the state of '{operator}' in {place.job_folder}"):
+        return rebuild(backend, place.job_folder, place.versions, operator, key_groups, storage=place.storage)
 
 
 @contextmanager
 def _open_rocksdb(task: KeyedTask, operator: str, key_groups: KeyGroupRange, base: str | None) -> Iterator[TaskBackend]:
-    from engine.state.rocksdb import RocksDbBackend
-
     copies = LocalCopies.of(Path(task.place.local_folder), operator, key_groups)
     copy = copy_name(task.place.checkpoint_id, clock.unique_id()[:12])
-    try:
-        known = copies.is_complete(base)
-        path = copies.link(base, copy) if known and base is not None else copies.fresh(copy)
-        backend = RocksDbBackend(path)
+    with _discarded_on_error(copies, base, copy):
+        backend, known = _open_copy(copies, base, copy)
         try:
             rows = None if known else _rebuild(backend, task, operator, key_groups)
             opened = TaskBackend(backend, copy, rows)
             yield opened
             backend.write_batch(opened.writes)
-        finally:
-            backend.close()
+        except BaseException:
+            with suppress(Exception):  # the first error is the one to report
+                backend.close()
+            raise
+        backend.close()
         copies.complete(copy)
-    except OSError as error:
-        copies.discard(copy)
-        msg = f"local state in {copies.folder} could not be written: {error}. Nothing was committed."
-        raise StorageError(msg) from error
-    except BaseException:
-        copies.discard(copy)
-        raise
     if base is not None:
         copies.discard_before(int(base.partition("-")[0]))
+
+
+def _open_copy(copies: LocalCopies, base: str | None, copy: str) -> tuple[RocksDbBackend, bool]:
+    """`base` under the name `copy`, or an empty backend where it is missing or damaged; whether it is `base`."""
+    from engine.state.rocksdb import RocksDbBackend
+
+    if base is not None and copies.is_complete(base):
+        try:
+            return RocksDbBackend(copies.link(base, copy), create=False), True
+        except Exception as error:
+            copies.discard(copy)
+            if _is_refusal(error):
+                raise
+    return RocksDbBackend(copies.fresh(copy)), False
+
+
+@contextmanager
+def _discarded_on_error(copies: LocalCopies, base: str | None, copy: str) -> Iterator[None]:
+    """Leave no attempt copy behind when the block fails, nor a base that turned out to be damaged."""
+    try:
+        yield
+    except BaseException as error:
+        copies.discard(copy)
+        if base is not None and _is_rocksdb(error) and not _is_refusal(error):
+            copies.discard(base)  # the next attempt rebuilds it
+        if _is_refusal(error):
+            msg = f"local state in {copies.folder} could not be written: {error}. Nothing was committed."
+            raise StorageError(msg) from error
+        raise
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the disk refused: full, read-only, gone. rocksdict says so in the text of a plain `Exception`."""
+    if isinstance(error, OSError):
+        return not isinstance(error, FileNotFoundError)
+    text = str(error)
+    return _is_rocksdb(error) and ("IO error" in text or "(os error" in text) and "No such file" not in text
+
+
+def _is_rocksdb(error: BaseException) -> bool:
+    """Whether rocksdict raised this, in the engine or within a call of a user function to its state."""
+    origin = error.__cause__ if isinstance(error, UserFunctionError) else error
+    return type(origin) is Exception
 
 
 @dataclass(slots=True)

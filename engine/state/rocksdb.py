@@ -18,10 +18,10 @@ class RocksDbBackend:
     `close` has flushed it nobody else reads the folder.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open the database in `path`, making it if there is none."""
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        """Open the database in `path`, making it if there is none and `create` allows it."""
         options = Options(raw_mode=True)
-        options.create_if_missing(True)
+        options.create_if_missing(create)
         options.set_max_open_files(256)
         options.set_keep_log_file_num(1)
         self._db = Rdict(str(path), options)
@@ -62,5 +62,7 @@ class RocksDbBackend:
 
     def close(self) -> None:
         """Flush and close, so that the folder can be hard-linked."""
-        self._db.flush()
-        self._db.close()
+        try:
+            self._db.flush()
+        finally:
+            self._db.close()

@@ -31,7 +31,7 @@ JOB: Final = "flights"
 FIRST_DAY, HALF, LAST_DAY = "2013-01-01", "2013-01-15", "2013-01-31"
 LAST_LINES: Final = 30
 SERVICE_STARTS_WITHIN: Final = 60.0
-MORNINGS: Final = ("2013-01-16T05:00:00+00:00", "2013-02-01T05:00:00+00:00")
+MORNINGS: Final = ("2013-01-16T00:00:00+00:00", "2013-02-01T00:00:00+00:00")
 """When Airflow would have run the job with the first, and with all of the input."""
 
 INTERESTING: Final = """

@@ -69,13 +69,12 @@ def test_an_interval_after_a_gap_is_refused(home, run_days):
     assert checkpoints(home.config()) == before
 
 
-def test_an_interval_that_cuts_a_committed_slice_is_refused(home, run_days):
-    run_days(0, 2)
-    before = checkpoints(home.config())
-    with pytest.raises(IntervalError, match="cuts a committed slice in two") as caught:
-        run_days(1, 3)
-    assert caught.value.exit_code == 9
-    assert checkpoints(home.config()) == before
+def test_an_interval_inside_a_committed_slice_replays_the_slice_up_to_it(home, run, run_days):
+    run_days(0, 3)
+    assert len(run_days(1, 2).checkpoints) == 3
+    assert_as_by_hand(home.config(), expected(0, 1))
+    run(home, parallelism=1, backend="hashmap")
+    assert_as_by_hand(home.config(), expected(0, 1, 2, 3))
 
 
 def test_an_interval_without_files_is_taken_in_all_the_same(home, run_days):

@@ -67,11 +67,11 @@ def test_parallelism_changes_nothing(backends, parallelism, steps, cuts):
         assert job.outcome() == whole
 
 
-@given(steps=step_lists(), cuts=cut_lists, parallelism=st.lists(st.sampled_from([1, 2, 7]), min_size=5, max_size=5))
+@given(steps=step_lists(), cuts=st.lists(st.integers(0, 30), max_size=2), parallelism=st.permutations([1, 2, 7]))
 def test_state_rebuilt_from_its_changelog_is_the_same_at_any_parallelism(backends, steps, cuts, parallelism):
     with backends.lent() as new:
-        whole = Job(operators(2), new).take(steps).outcome()
-        job = RebuiltJob(operators(2), new)
+        whole = Job(operators(1), new).take(steps).outcome()
+        job = RebuiltJob(operators(1), new)
         for part, tasks in zip(slices(steps, cuts), parallelism, strict=False):
             job.take(part, tasks)
         assert job.outcome() == whole

@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+HEART = ["engine.api", "engine.execution", "engine.state", "engine.async_io", "engine.materializer", "engine.plan"]
+
+WITHOUT = """
+import importlib, pkgutil, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"pyspark", "py4j", "delta", "deltalake", "duckdb", "airflow"}:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+sys.meta_path.insert(0, Absent())
+package = importlib.import_module(sys.argv[1])
+for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+    importlib.import_module(module.name)
+    print(module.name)
+"""
+
+
+@pytest.mark.parametrize("package", HEART)
+def test_the_heart_of_the_engine_imports_without_spark_delta_and_airflow(package):
+    command = [sys.executable, "-W", "error", "-c", WITHOUT, package]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    folder = ROOT / package.replace(".", "/")
+    assert len(done.stdout.split()) == sum(1 for file in folder.rglob("*.py") if file.name != "__init__.py")
+
+
+def test_import_linter_holds_the_same_rule():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    contract = next(c for c in settings["contracts"] if c["name"].startswith("The heart of the engine"))
+    assert set(contract["forbidden_modules"]) == {"pyspark", "delta", "deltalake", "airflow"}
+    assert set(contract["source_modules"]) >= {*HEART} - {"engine.plan"}
+
+
+def test_everything_that_user_code_imports_is_documented():
+    from engine import api
+
+    names = [name for name in api.__all__ if not (getattr(api, name).__doc__ or "").strip()]
+    assert names == []
+    assert sorted(api.__all__) == api.__all__

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.state.timer_service import Timer, TimerChange, TimerService, timer_entry
+
+A, B = b'"a"', b'"b"'
+
+
+@pytest.fixture
+def service_of(backend):
+    """The timers as the next task loads them."""
+    return lambda last_watermark: TimerService(backend, last_watermark)
+
+
+@pytest.fixture
+def commit(backend):
+    """Hand the changes to the backend, and return them."""
+
+    def commit(service):
+        changes = service.changes()
+        backend.write_batch(service.writes(changes))
+        return changes
+
+    return commit
+
+
+def test_a_timer_fires_once_at_its_time(service_of):
+    service = service_of(100)
+    service.register(Timer(10, A))
+    service.register(Timer(10, A))
+    assert list(service.pop_due(9)) == []
+    assert list(service.pop_due(10)) == [Timer(10, A)]
+    assert list(service.pop_due(100)) == []
+    assert service.fired == 1
+
+
+def test_timers_fire_in_time_order_and_those_of_one_time_by_key(service_of):
+    service = service_of(100)
+    for timer in (Timer(30, A), Timer(10, B), Timer(-5, B), Timer(10, A)):
+        service.register(timer)
+    assert list(service.pop_due(30)) == [Timer(-5, B), Timer(10, A), Timer(10, B), Timer(30, A)]
+
+
+def test_a_timer_registered_while_others_fire_takes_its_turn(service_of):
+    service = service_of(100)
+    service.register(Timer(10, A))
+    service.register(Timer(30, A))
+    due = service.pop_due(50)
+    assert next(due) == Timer(10, A)
+    service.register(Timer(20, A))
+    service.register(Timer(60, A))
+    assert list(due) == [Timer(20, A), Timer(30, A)]
+
+
+def test_a_deleted_timer_does_not_fire(service_of):
+    service = service_of(100)
+    service.register(Timer(10, A))
+    service.register(Timer(10, B))
+    service.delete(Timer(10, A))
+    service.delete(Timer(99, A))
+    assert list(service.pop_due(100)) == [Timer(10, B)]
+
+
+def test_a_timer_that_was_deleted_and_registered_again_fires_once(service_of):
+    service = service_of(100)
+    service.register(Timer(10, A))
+    service.delete(Timer(10, A))
+    service.register(Timer(10, A))
+    assert list(service.pop_due(100)) == [Timer(10, A)]
+
+
+def test_a_timer_that_came_and_went_leaves_nothing(service_of, commit, backend):
+    service = service_of(100)
+    service.register(Timer(10, A))
+    service.register(Timer(500, B))
+    list(service.pop_due(100))
+    service.delete(Timer(500, B))
+    service.delete(Timer(900, B))
+    assert commit(service) == []
+    assert list(backend.items()) == []
+
+
+def test_only_timers_that_changed_are_changes(service_of, commit, backend):
+    service = service_of(None)
+    for timer in (Timer(10, A), Timer(200, A), Timer(300, A)):
+        service.register(timer)
+    commit(service)
+    later = service_of(100)
+    later.register(Timer(200, A))  # is there already
+    later.delete(Timer(300, A))
+    later.register(Timer(400, A))
+    list(later.pop_due(100))
+    assert sorted(commit(later)) == [
+        TimerChange(Timer(10, A), registered=False),
+        TimerChange(Timer(300, A), registered=False),
+        TimerChange(Timer(400, A), registered=True),
+    ]
+    assert sorted(entry for entry, _ in backend.items()) == [timer_entry(Timer(200, A)), timer_entry(Timer(400, A))]
+
+
+def test_a_timer_taken_out_is_gone(service_of):
+    service = service_of(100)
+    service.register(Timer(10, A))
+    assert service.take(Timer(10, A))
+    assert not service.take(Timer(10, A))
+    assert list(service.pop_due(100)) == []
+    assert service.fired == 1
+
+
+def test_only_timers_due_within_the_slice_are_loaded(service_of, commit):
+    service = service_of(None)
+    for time in (-7, 10, 100, 101, 5_000):
+        service.register(Timer(time, A))
+    commit(service)
+    assert [timer.timestamp for timer in service_of(100).pop_due(10_000)] == [-7, 10, 100]
+
+
+times = st.integers(-(2**62), 2**62) | st.integers(-3, 3)
+timers = st.builds(Timer, times, st.sampled_from([A, B, b"1", b"12"]))
+
+
+@given(one=timers, other=timers)
+def test_entries_sort_as_their_timers_do(one, other):
+    assert (timer_entry(one) < timer_entry(other)) is (one < other)
+
+
+@given(
+    slices=st.lists(
+        st.tuples(st.lists(st.tuples(st.booleans(), st.integers(0, 20), st.sampled_from([A, B]))), st.integers(0, 20))
+    )
+)
+def test_any_history_of_slices_leaves_just_the_timers_that_are_live(backends, slices):
+    expected, watermark = set(), 0
+    with backends.lent() as new:
+        backend = new()
+        for changes, step in slices:
+            watermark += step
+            service = TimerService(backend, watermark)
+            for registers, time, key in changes:
+                (service.register if registers else service.delete)(Timer(watermark - 5 + time, key))
+                (expected.add if registers else expected.discard)(Timer(watermark - 5 + time, key))
+            due = sorted(timer for timer in expected if timer.timestamp <= watermark)
+            assert list(service.pop_due(watermark)) == due
+            expected -= {*due}
+            backend.write_batch(service.writes(service.changes()))
+        assert {entry for entry, _ in backend.items()} == {timer_entry(timer) for timer in expected}

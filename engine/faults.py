@@ -1,17 +1,40 @@
 """Named places at which a test may kill the process (`kill -9`), to prove that nothing is lost.
 
-Set `HEADRACE_KILL_AT` to the name of a place. In production it is not set and this costs a look-up.
+`HEADRACE_KILL_AT=commit.after` kills a process when it first gets there, `commit.after:2` the second time.
+With `HEADRACE_KILL_ONCE=FILE` only the first process to get there dies: it leaves the file behind. In
+production neither is set, and this costs a look-up.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
+from pathlib import Path
 
-_VARIABLE = "HEADRACE_KILL_AT"
+_PLACE = "HEADRACE_KILL_AT"
+_ONCE = "HEADRACE_KILL_ONCE"
+
+_visits: Counter[str] = Counter()
 
 
 def reached(place: str) -> None:
     """Die here if the environment asks for it."""
-    if os.environ.get(_VARIABLE) == place:
+    wanted = os.environ.get(_PLACE)
+    if wanted is None:
+        return
+    _visits[place] += 1
+    name, _, visit = wanted.partition(":")
+    if name == place and _visits[place] == int(visit or 1) and _is_first():
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _is_first() -> bool:
+    marker = os.environ.get(_ONCE)
+    if marker is None:
+        return True
+    try:
+        Path(marker).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import duckdb
 import pyarrow as pa
 
-from engine import clock
+from engine import clock, faults
 from engine.api import Process, StateTtl, TtlTime, UpdateType
 from engine.checkpoint._delta import open_table, read
 from engine.checkpoint.checkpoint import Checkpoint, Kind
@@ -41,6 +41,7 @@ def compact(config: JobConfig, run_id: str, every: int | None = None) -> Checkpo
                 continue
             before, after = before + rows, after + sum(file.rows for file in staged)
             versions[name] = job.tables.replace(name, staged, job.versions[name])
+        faults.reached("compaction.prepared")
         metrics = {"rows_before": before, "rows_after": after}
         checkpoint = job.commit(Kind.COMPACTION, versions=versions, metrics=metrics)
         job.lease.compact_log()

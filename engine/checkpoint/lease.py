@@ -17,6 +17,9 @@ from engine.errors import FencedError
 
 _POLL = 0.5
 
+_held_here: set[str] = set()
+"""Attempts of this process that hold a job: a lease of ours that is not among them could not be given up."""
+
 
 def this_process() -> str:
     """`host:pid:start`, which names this process for as long as the machine is up."""
@@ -58,6 +61,7 @@ class JobLease:
         if not force:
             self._wait_for_holder()
         self._log.claim(self._lease())
+        _held_here.add(self.attempt_id)
         stop = threading.Event()
         heart = threading.Thread(target=self._renew, args=(stop,), daemon=True, name="headrace-lease")
         heart.start()
@@ -66,6 +70,7 @@ class JobLease:
         finally:
             stop.set()
             heart.join()
+            _held_here.discard(self.attempt_id)
             self._give_up()
 
     def check(self) -> None:
@@ -94,7 +99,7 @@ class JobLease:
     def _wait_for_holder(self) -> None:
         while (lease := self._log.lease) is not None and lease.expires_at > clock.now():
             alive = is_alive(lease.holder)
-            if alive is False or lease.holder == self._holder:
+            if alive is False or (lease.holder == self._holder and lease.attempt_id not in _held_here):
                 return
             if alive:
                 raise _held(lease)

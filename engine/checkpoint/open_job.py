@@ -151,6 +151,7 @@ def open_job(
     plan = plan_of(config.pipeline)
     publisher = Publisher(config, sink_schemas(plan), spark_merge)
     with lease.claimed(force=force):
+        publisher.check_present(log.checkpoints)
         publisher.create_sinks()
         if log.last is None:
             publisher.check_new()

@@ -88,6 +88,28 @@ class Publisher:
                 )
                 raise StorageError(msg)
 
+    def check_present(self, line: Sequence[Checkpoint]) -> None:
+        """Refuse a sink that lacks what all checkpoints but the last have published, which comes only once.
+
+        Such a table was lost, or is an old backup: going on would leave a hole in it for good. Raises
+        `StorageError`.
+        """
+        for name, sink in self._config.sinks.items():
+            written = [c.checkpoint_id for c in line if c.outputs.get(name)]
+            if not written:
+                continue
+            published = self._open(name, sink).transaction_version(f"{self._config.job}/{name}") or -1
+            # A restore is published to every sink that had been written by then.
+            restores = [c.checkpoint_id for c in line if c.kind is Kind.RESTORE and c.checkpoint_id > written[0]]
+            due = max((i for i in (*written, *restores) if i != line[-1].checkpoint_id), default=-1)
+            if published < due:
+                msg = (
+                    f"sink '{name}' at {sink.path} has what was published up to checkpoint {max(published, 0)}, but "
+                    f"checkpoint {due} was published as well. Bring back a copy that is not older than that; or, to "
+                    f"start anew, move the job's sinks and {self._config.job_folder} away."
+                )
+                raise StorageError(msg)
+
     def publish(self, checkpoint: Checkpoint, lineage: dict[int, Checkpoint]) -> int:
         """Bring all sinks up to `checkpoint`; return how many had to be written.
 
@@ -129,8 +151,8 @@ class Publisher:
             return open_table(sink.path, storage=self._storage)
         except TableNotFoundError as error:
             msg = (
-                f"the table of sink '{name}' at {sink.path} is gone. Bring it back from a backup, or restore the "
-                "job to its first checkpoint and run again."
+                f"the table of sink '{name}' at {sink.path} is gone. Bring it back from a backup; or, to start anew, "
+                f"move the job's other sinks and {self._config.job_folder} away."
             )
             raise StorageError(msg) from error
 

@@ -75,10 +75,14 @@ class _FileReader:
         table = self._table(file)
         if table is None:
             return []
+        try:
+            order = self._arrival_order(table)
+            ordered = table.take(order) if order is not None else table
+            records, kinds, bad = self._reader.read(ordered)
+        except (pa.ArrowException, UnicodeDecodeError) as error:  # columns without an order, text that is no UTF-8
+            self._refuse_file(file, unreadable(self._source.name, file.path, error))
+            return []
         self.rows += table.num_rows
-        order = self._arrival_order(table)
-        ordered = table.take(order) if order is not None else table
-        records, kinds, bad = self._reader.read(ordered)
         for row in bad:
             position = row.position if order is None else order[row.position].as_py()
             self._refuse_row(file, ordered, row.position, position, row.error)
@@ -90,12 +94,22 @@ class _FileReader:
         except (OSError, pa.ArrowException) as error:
             self._refuse_file(file, unreadable(self._source.name, file.path, error))
             return None
-        missing = self._reader.missing(table.schema.names)
-        if missing:
-            names = ", ".join(missing)
-            self._refuse_file(file, unreadable(self._source.name, file.path, SourceError(f"no column {names}")))
+        fault = self._fault(file, table)
+        if fault is not None:
+            self._refuse_file(file, unreadable(self._source.name, file.path, SourceError(fault)))
             return None
         return table
+
+    def _fault(self, file: InputFile, table: pa.Table) -> str | None:
+        names = table.schema.names
+        missing = self._reader.missing(names)
+        if missing:
+            return f"no column {', '.join(missing)}"
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            return f"more than one column {', '.join(twice)}"
+        # Others' places in the order of arrival rest on this number.
+        return f"{table.num_rows} rows, {file.rows} when the run began" if table.num_rows != file.rows else None
 
     def _arrival_order(self, table: pa.Table) -> pa.Array | None:
         if not self._source.order_by:

@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from engine import faults
 from engine.api import Process, UpsertMaterialize
 from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
 from engine.errors import EngineBug
@@ -38,6 +39,7 @@ def run_keyed(task: KeyedTask, index: int, batches: Iterable[pa.RecordBatch]) ->
             work.process(stage.operator, elements)
         else:
             work.materialize(stage.operator, elements)
+        faults.reached("task.half")
     output.report.local_copy = {str(groups): opened.copy}
     if opened.rebuilt_rows is None:
         output.count(local_copies_reused=1)

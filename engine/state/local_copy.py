@@ -5,7 +5,9 @@
 A task never writes into the copy of a committed checkpoint. It works on an attempt copy whose table
 files are hard links, so making one costs a few system calls, whatever the size of the state. Which
 attempt copy becomes the base of the next micro-batch is decided by the checkpoint that names it.
-A copy that is missing or was left by a foreign attempt is never looked at: the state is rebuilt.
+A copy that is missing or was left by a foreign attempt is never looked at: the state is rebuilt. So it is
+where a file is missing or cut off, which RocksDB itself need not notice: half a MANIFEST opens well, and has
+forgotten the youngest tables. Each copy therefore lists its files and their sizes.
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from engine.state.key_groups import KeyGroupRange
 
 _COMPLETE = "COMPLETE"
+_NOT_OF_THE_DATABASE = frozenset({_COMPLETE, "LOCK"})
 _IMMUTABLE = ".sst"
 
 
@@ -37,15 +42,21 @@ class LocalCopies:
         return self.folder / copy
 
     def is_complete(self, copy: str | None) -> bool:
-        """Whether a copy is here and was finished by its task."""
-        return copy is not None and (self.path(copy) / _COMPLETE).exists()
+        """Whether a copy is here, was finished by its task, and has all of its files in full length."""
+        if copy is None:
+            return False
+        try:
+            listed = msgspec.json.decode((self.path(copy) / _COMPLETE).read_bytes(), type=dict[str, int])
+        except (OSError, msgspec.DecodeError):
+            return False
+        return listed == self._sizes(copy)
 
     def link(self, base: str, attempt: str) -> Path:
         """Make an attempt copy of `base`: hard links of table files, copies of the small rest."""
         target = self.path(attempt)
         target.mkdir(parents=True)
         for file in self.path(base).iterdir():
-            if file.name in {_COMPLETE, "LOCK"}:
+            if file.name in _NOT_OF_THE_DATABASE:
                 continue
             if file.suffix == _IMMUTABLE:
                 os.link(file, target / file.name)
@@ -61,7 +72,7 @@ class LocalCopies:
 
     def complete(self, attempt: str) -> None:
         """Mark an attempt copy as finished; its database must be closed."""
-        (self.path(attempt) / _COMPLETE).touch()
+        (self.path(attempt) / _COMPLETE).write_bytes(msgspec.json.encode(self._sizes(attempt)))
 
     def discard(self, attempt: str) -> None:
         """Remove a copy that will never be used."""
@@ -75,6 +86,10 @@ class LocalCopies:
             head = path.name.partition("-")[0]
             if head.isdigit() and int(head) < checkpoint_id:
                 shutil.rmtree(path, ignore_errors=True)
+
+    def _sizes(self, copy: str) -> dict[str, int]:
+        with os.scandir(self.path(copy)) as files:
+            return {file.name: file.stat().st_size for file in files if file.name not in _NOT_OF_THE_DATABASE}
 
 
 def copy_name(checkpoint_id: int, copy_id: str) -> str:

@@ -101,6 +101,23 @@ def test_a_sink_that_has_gone_is_not_begun_anew_in_silence(home, run):
     assert_as_by_hand(home.config(), by_hand(map(purchases_of, range(2))))
 
 
+def test_a_sink_from_an_old_backup_is_not_gone_on_with(home, run):
+    write_days(home.input, [0])
+    run(home, **QUICK)
+    board = Path(home.config().sinks["lines_by_item"].path)
+    shutil.copytree(board, board.with_name("backup"))
+    for day in (1, 2):
+        write_days(home.input, [day])
+        run(home, **QUICK)
+    board.rename(board.with_name("newest"))
+    board.with_name("backup").rename(board)
+    with pytest.raises(StorageError, match="up to checkpoint 1, but checkpoint 2"):
+        run(home, **QUICK)
+    shutil.rmtree(board)
+    board.with_name("newest").rename(board)
+    assert run(home, **QUICK).stopped_because == "drained"
+
+
 def test_a_job_begun_anew_does_not_skip_what_its_earlier_life_published(home, run):
     # Delta passes over a transaction that is not above the last one without a word: the new job's ids start
     # at 1 again, and its changes would never reach the old tables.

@@ -106,10 +106,11 @@ class Stage:
         raise AssertionError("the function awaits something else")
 
     def collect(self, record, kind=RowKind.INSERT):
+        assert kind is RowKind.INSERT, "the model has no changelogs"
         self.following.take(record, self.timestamp)
 
     def output(self, name, record):
-        self.sides.append(record)
+        self.sides.append((name, record))
 
     def register_event_time(self, timestamp):
         self.due.add((timestamp, self.key))

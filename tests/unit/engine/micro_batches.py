@@ -46,7 +46,7 @@ class Job:
 
     def take(self, steps, parallelism=1):
         """One micro-batch."""
-        elements = [_element(record_order(self.ordinal + n), step.at, step) for n, step in enumerate(steps)]
+        elements = [element_of(record_order(self.ordinal + n), step.at, step) for n, step in enumerate(steps)]
         before, watermarks = self.watermark, self._watermarks(steps)
         for stage in range(len(self.operators)):
             elements = self._stage(stage, sorted(elements), before, watermarks, parallelism)
@@ -97,7 +97,7 @@ class Job:
             )
             process.run((owned[n : n + self.batch] for n in range(0, len(owned), self.batch)), watermarks)
             backend.write_batch(self.keep(stage, process))
-            sent += [_element(out.order, out.timestamp, out.record) for out in process.emitted]
+            sent += [element_of(out.order, out.timestamp, out.record) for out in process.emitted]
             self.sides += [(stage, out.order, encode(out.record)) for out in process.side_outputs["thirds"]]
             self.metrics += process.metrics + Counter(fired=process.timers.fired)
             self.metrics["expired"] += sum(store.expired for store in process.stores)
@@ -156,5 +156,5 @@ def fake_delta(tables):
         yield
 
 
-def _element(order, timestamp, record):
+def element_of(order, timestamp, record):
     return Element(order, timestamp, 0, encode(record.key), encode(record))

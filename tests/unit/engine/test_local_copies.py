@@ -70,6 +70,18 @@ def test_a_copy_that_its_task_never_finished_is_no_base(copies, base):
     assert copies.is_complete("2-killed")
 
 
+@pytest.mark.parametrize("damage", ["missing", "cut off", "too much"])
+def test_a_copy_that_has_lost_something_is_no_base(copies, base, damage):
+    manifest = next(copies.path(base).glob("MANIFEST-*"))
+    if damage == "missing":
+        manifest.unlink()
+    elif damage == "cut off":
+        manifest.write_bytes(manifest.read_bytes()[:-10])
+    else:
+        (copies.path(base) / "999999.sst").touch()
+    assert not copies.is_complete(base)
+
+
 def test_an_attempt_on_a_finished_base_is_not_finished_itself(copies, base):
     copies.link(base, "2-attempt")
     assert not copies.is_complete("2-attempt")

@@ -1,0 +1,47 @@
+"""Drivers in processes of their own that can be killed, and the shared session to go on with afterwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.home import PROJECT, Home
+from tests.jobs.purchase_files import write_days
+
+# The fixtures of the spark tier: one session in this process, and folders to run jobs in.
+from tests.spark.conftest import home, run, spark  # noqa: F401 - fixtures
+
+DAYS = 3
+
+
+@pytest.fixture(scope="session")
+def undisturbed(run, tmp_path_factory) -> Home:  # noqa: F811 - the fixture
+    """What the job comes to when nobody kills anything."""
+    made = ready(tmp_path_factory.mktemp("undisturbed"))
+    run(made)
+    return made
+
+
+def ready(folder: Path) -> Home:
+    """A job with three days of input, one micro-batch a day."""
+    made = Home(folder)
+    made.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
+    write_days(made.input, range(DAYS), rows=60)
+    return made
+
+
+@pytest.fixture
+def command() -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the `headrace` command in a process of its own, in the folder of a home."""
+
+    def call(at: Home, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "HEADRACE_HOME": str(at.folder), "PYTHONPATH": str(PROJECT), **variables}
+        line = [sys.executable, "-c", "from engine.cli import main; main()", *arguments]
+        return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=300, check=False)
+
+    return call

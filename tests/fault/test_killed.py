@@ -1,0 +1,80 @@
+"""Kill -9 at every step of the commit, then run again: the same tables, nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from engine.checkpoint.checkpoint import Kind
+from tests.fault.conftest import DAYS, ready
+from tests.jobs.outcome import assert_well_formed, checkpoints, outcome
+
+KILLED = -signal.SIGKILL
+
+# Where it dies (in the second micro-batch), and the last checkpoint that counts then.
+IN_A_RUN = [
+    ("run.after:2", 1),
+    ("prepare.before:2", 1),
+    ("prepare.half:2", 1),
+    ("prepare.after:2", 1),
+    ("commit.before:2", 1),
+    ("commit.after:2", 2),
+    ("publish.half:3", 2),
+    ("publish.after:2", 2),
+]
+
+
+@pytest.mark.parametrize(("place", "counts"), IN_A_RUN)
+def test_a_driver_killed_during_the_commit_leaves_one_checkpoint_or_the_other(
+    tmp_path, undisturbed, run, command, place, counts
+):
+    home = ready(tmp_path)
+    killed = command(home, "run", "purchases", HEADRACE_KILL_AT=place)
+    assert killed.returncode == KILLED, killed.stderr
+    assert checkpoints(home.config())[-1].checkpoint_id == counts
+    run(home)
+    assert outcome(home.config()) == outcome(undisturbed.config())
+    assert_well_formed(home.config())
+
+
+def test_a_killed_python_worker_costs_a_task_not_the_run(tmp_path, undisturbed, command):
+    home = ready(tmp_path)
+    once = tmp_path / "killed"
+    ran = command(home, "run", "purchases", HEADRACE_KILL_AT="task.half", HEADRACE_KILL_ONCE=str(once))
+    assert once.exists()
+    assert ran.returncode == 0, ran.stderr
+    assert outcome(home.config()) == outcome(undisturbed.config())
+
+
+def test_a_run_killed_twice_in_a_row_still_comes_to_the_same(tmp_path, undisturbed, run, command):
+    home = ready(tmp_path)
+    for place in ("prepare.after", "commit.after"):
+        assert command(home, "run", "purchases", HEADRACE_KILL_AT=place).returncode == KILLED
+    assert checkpoints(home.config())[-1].checkpoint_id == 1
+    run(home)
+    assert outcome(home.config()) == outcome(undisturbed.config())
+    assert len([c for c in checkpoints(home.config()) if c.kind is Kind.BATCH]) == DAYS
+
+
+@pytest.mark.parametrize("place", ["restore.prepared", "commit.after", "publish.half:2"])
+def test_a_restore_that_was_killed_is_done_or_not_begun(tmp_path, undisturbed, run, command, place):
+    home = ready(tmp_path)
+    run(home)
+    killed = command(home, "restore", "purchases", "--to", "1", "--why", "test", "--yes", HEADRACE_KILL_AT=place)
+    assert killed.returncode == KILLED, killed.stderr
+    command(home, "restore", "purchases", "--to", "1", "--why", "again", "--yes")
+    run(home)
+    assert outcome(home.config()) == outcome(undisturbed.config())
+    assert_well_formed(home.config())
+
+
+@pytest.mark.parametrize("place", ["compaction.prepared", "commit.after"])
+def test_a_compaction_that_was_killed_changes_nothing_live(tmp_path, undisturbed, run, command, place):
+    home = ready(tmp_path)
+    run(home, max_batches=2)
+    assert command(home, "compact", "purchases", HEADRACE_KILL_AT=place).returncode == KILLED
+    run(home)
+    expected = outcome(undisturbed.config(), with_expired=False)
+    assert outcome(home.config(), with_expired=False) == expected
+    assert_well_formed(home.config())

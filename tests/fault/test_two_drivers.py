@@ -1,0 +1,82 @@
+"""Two drivers of one job: one wins, the other stops and says who holds it."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import clock
+from engine.checkpoint._log import CheckpointLog, lease_until
+from engine.checkpoint.checkpoint import Kind
+from engine.checkpoint.open_job import open_job
+from engine.errors import FencedError
+from tests.fault.conftest import ready
+from tests.jobs.outcome import checkpoints, outcome
+
+
+def test_a_second_driver_stops_and_names_the_first(tmp_path, command):
+    home = ready(tmp_path)
+    with open_job(home.config(), "first-run", create=True):
+        second = command(home, "run", "purchases")
+    assert second.returncode == FencedError.exit_code
+    assert "first-run" in second.stderr
+    assert "holds the job" in second.stderr
+
+
+def test_a_second_run_in_the_same_process_is_refused_as_well(tmp_path, run):
+    home = ready(tmp_path)
+    with open_job(home.config(), "first-run", create=True), pytest.raises(FencedError, match="first-run"):
+        run(home)
+
+
+def test_a_driver_that_lost_its_job_cannot_commit(tmp_path, undisturbed, run):
+    home = ready(tmp_path)
+    with open_job(home.config(), "zombie", create=True) as zombie:
+        run(home, run_id="winner", force_fail_over=True)
+        with pytest.raises(FencedError, match="winner"):
+            zombie.commit(Kind.SAVEPOINT, name="late")
+    assert outcome(home.config()) == outcome(undisturbed.config())
+    assert {c.run_id for c in checkpoints(home.config())[1:]} == {"winner"}
+
+
+def test_a_driver_that_lost_its_job_cannot_add_to_tables(tmp_path, run):
+    home = ready(tmp_path)
+    with open_job(home.config(), "zombie", create=True) as zombie:
+        run(home, run_id="winner", force_fail_over=True)
+        staged = {"keyed_state": [_staged(home)]}
+        with pytest.raises(FencedError, match="winner"):
+            zombie.tables.prepare(staged, zombie.versions)
+
+
+def test_the_lease_of_a_dead_process_is_taken_over_at_once(tmp_path, run):
+    home = ready(tmp_path)
+    _leave_lease(home, holder=f"{_host()}:999999:1.00", seconds=3600)
+    assert run(home).stopped_because == "drained"
+
+
+def test_a_lease_on_another_machine_is_waited_for(tmp_path, run):
+    home = ready(tmp_path)
+    _leave_lease(home, holder="elsewhere:1:1.00", seconds=2)
+    before = clock.now()
+    run(home)
+    assert clock.now() >= before
+
+
+def _host() -> str:
+    from engine.checkpoint.lease import this_process
+
+    return this_process().split(":")[0]
+
+
+def _leave_lease(home, *, holder, seconds) -> None:
+    with open_job(home.config(), "former", create=True):
+        pass
+    log = CheckpointLog(home.config().job_folder)
+    log.claim(lease_until("former", "attempt", holder, seconds))
+
+
+def _staged(home):
+    from engine.checkpoint.files import stage
+    from engine.checkpoint.tables import STATE_TABLES
+
+    empty = STATE_TABLES["keyed_state"].schema.empty_table()
+    return stage(f"{home.config().job_folder}/keyed_state", "late.parquet", empty)

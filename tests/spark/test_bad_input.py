@@ -1,0 +1,314 @@
+"""Input that is not as it should be: refused or put aside, and never in the way of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from engine.errors import SourceError
+from tests.jobs.home import Home
+from tests.jobs.outcome import checkpoints, live_rows, outcome
+from tests.jobs.purchase_files import SCHEMA, day_name, purchases_of, write_days, write_rows
+from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
+
+QUICK: dict[str, Any] = {"parallelism": 1, "backend": "hashmap"}
+ROWS = 30
+
+
+def rows_of(day: int) -> list[dict[str, Any]]:
+    return purchases_of(day, rows=ROWS)
+
+
+def expected(*days: Any):
+    return by_hand(days)
+
+
+def quarantined(home: Home) -> list[dict[str, Any]]:
+    """What was put aside, as (source, position, raw, error)."""
+    last = checkpoints(home.config())[-1]
+    names = ("error", "key", "key_group", "operator", "position", "raw", "source")
+    rows = live_rows(home.config(), last, "quarantine")
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    return [row for row in found if row["source"] == "purchases" and not row["error"].startswith("the key (")]
+
+
+def configure(home: Home, **source: Any) -> None:
+    home.configure({"sources": {"purchases": source}})
+
+
+# ------------------------------------------------------------------------------------------- whole files
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-50])
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def no_parquet(path: Path) -> None:
+    path.write_text("seq,at,customer\n1,2,me\n")
+
+
+def damaged_inside(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[4:600] = b"\xff" * 596
+    path.write_bytes(bytes(content))
+
+
+def without_a_column(path: Path) -> None:
+    pq.write_table(pq.ParquetFile(path).read().drop_columns(["cents"]), path)
+
+
+def with_a_column_twice(path: Path) -> None:
+    table = pq.ParquetFile(path).read()
+    pq.write_table(table.append_column("cents", table["cents"]), path)
+
+
+def with_rows_that_cannot_be_ordered(path: Path) -> None:
+    table = pq.ParquetFile(path).read()
+    lists = pa.array([[number] for number in table["seq"].to_pylist()])
+    pq.write_table(table.set_column(0, "seq", lists), path)
+
+
+BAD_FILES = [
+    truncated,
+    emptied,
+    no_parquet,
+    damaged_inside,
+    without_a_column,
+    with_a_column_twice,
+    with_rows_that_cannot_be_ordered,
+]
+
+
+@pytest.mark.parametrize("spoil", BAD_FILES, ids=lambda spoil: spoil.__name__)
+def test_a_bad_file_fails_the_run_and_is_taken_in_once_it_is_repaired(home, run, spoil):
+    write_days(home.input, range(3), rows=ROWS)
+    configure(home, max_files_per_batch=1)
+    good = (home.input / day_name(1)).read_bytes()
+    spoil(home.input / day_name(1))
+    with pytest.raises(SourceError, match=day_name(1)) as caught:
+        run(home, **QUICK)
+    assert caught.value.exit_code == 7
+    assert_as_by_hand(home.config(), expected(rows_of(0)))
+    (home.input / day_name(1)).write_bytes(good)
+    run(home, **QUICK)
+    assert_as_by_hand(home.config(), expected(*map(rows_of, range(3))))
+
+
+@pytest.mark.parametrize("spoil", BAD_FILES, ids=lambda spoil: spoil.__name__)
+def test_a_bad_file_goes_to_quarantine_where_that_is_wanted(home, run, spoil):
+    write_days(home.input, range(3), rows=ROWS)
+    configure(home, max_files_per_batch=2, on_bad_file="quarantine")
+    spoil(home.input / day_name(1))
+    counted = spoil not in {truncated, emptied, no_parquet}  # its rows have their places in the order of arrival
+    run(home, **QUICK)
+    missing = [None] * ROWS if counted else []
+    result = by_hand([])
+    result.take([*_in_order(0), *missing, *_in_order(2)])
+    assert_as_by_hand(home.config(), result)
+    (bad,) = quarantined(home)
+    assert (bad["source"], bad["position"]) == ("purchases", day_name(1))
+    assert bad["error"]
+
+
+def _in_order(day: int) -> list[dict[str, Any]]:
+    return sorted(rows_of(day), key=lambda row: row["seq"])
+
+
+def test_a_file_that_appears_behind_the_last_one_is_refused(home, run):
+    write_days(home.input, [0, 2], rows=ROWS)
+    run(home, **QUICK)
+    write_days(home.input, [1], rows=ROWS)
+    with pytest.raises(SourceError, match=rf"1 file\(s\) appeared behind .*{day_name(2)}.* newest is {day_name(1)}"):
+        run(home, **QUICK)
+    (home.input / day_name(1)).rename(home.input / day_name(3))
+    run(home, **QUICK)
+    assert_as_by_hand(home.config(), expected(rows_of(0), rows_of(2), rows_of(1)))
+
+
+def test_a_file_whose_name_gives_no_interval_is_refused(home, run):
+    write_days(home.input, [0], rows=ROWS)
+    write_rows(home.input, "notes.parquet", [])
+    with pytest.raises(SourceError, match=r"'notes\.parquet'.*does not fit the interval pattern"):
+        run(home, **QUICK)
+
+
+def test_files_of_spark_and_half_written_ones_are_no_input(home, run):
+    write_days(home.input, [0], rows=ROWS)
+    for name in ("_2024-03-02.parquet", ".2024-03-02.parquet", "_SUCCESS", "2024-03-02.parquet.tmp"):
+        (home.input / name).write_bytes(b"not yet")
+    run(home, **QUICK)
+    assert_as_by_hand(home.config(), expected(rows_of(0)))
+
+
+def test_a_folder_that_is_missing_is_named(home, run):
+    configure(home, path="nowhere")
+    with pytest.raises(SourceError, match="there is no folder .*nowhere"):
+        run(home, **QUICK)
+
+
+# --------------------------------------------------------------------------------------------- single rows
+
+BAD_VALUES = [
+    ("kind", "?!", "kind is '?!'"),
+    ("kind", None, "kind is None"),
+    ("item", "figs", "item is 'figs'"),
+    ("item", None, "item is null"),
+    ("cents", None, "cents is null"),
+    ("at", None, "at is null"),
+]
+
+
+@pytest.mark.parametrize(("column", "value", "error"), BAD_VALUES)
+def test_a_bad_row_is_put_aside_and_the_rest_goes_on(home, run, column, value, error):
+    rows = rows_of(0)
+    write_rows(home.input, day_name(0), [*rows[:10], {**rows[10], column: value}, *rows[11:]])
+    run(home, **QUICK)
+    result = by_hand([])
+    result.take([*rows[:10], None, *rows[11:]])
+    assert_as_by_hand(home.config(), result)
+    (bad,) = quarantined(home)
+    assert (bad["source"], bad["position"]) == ("purchases", f"{day_name(0)}:10")
+    assert error in bad["error"]
+    assert f'"seq":{rows[10]["seq"]}' in bad["raw"]
+
+
+def test_a_bad_row_fails_the_run_where_that_is_wanted(home, run):
+    rows = rows_of(0)
+    write_rows(home.input, day_name(0), [*rows[:10], {**rows[10], "item": "figs"}, *rows[11:]])
+    configure(home, on_bad_row="fail")
+    with pytest.raises(SourceError, match=rf"row 10 of .*{day_name(0)}: item is 'figs'"):
+        run(home, **QUICK)
+    write_rows(home.input, day_name(0), rows)
+    run(home, **QUICK)
+    assert_as_by_hand(home.config(), expected(rows))
+
+
+def test_a_row_without_a_key_is_put_aside_and_still_moves_the_clock(home, run):
+    rows = [{**row, "customer": None if number == 5 else row["customer"]} for number, row in enumerate(rows_of(0))]
+    write_rows(home.input, day_name(0), rows)
+    run(home, **QUICK)
+    assert_as_by_hand(home.config(), expected(rows))
+    errors = [row[0] for row in outcome(home.config()).state["quarantine"]]
+    assert errors.count("the key (customer) is null") == 2  # one is in the rows as they are made
+
+
+def test_a_file_of_nothing_but_bad_rows_is_taken_in(home, run):
+    rows = [{**row, "item": "figs"} for row in rows_of(0)]
+    write_rows(home.input, day_name(0), rows)
+    report = run(home, **QUICK)
+    assert (report.rows_in, report.quarantined) == (ROWS, ROWS)
+    write_days(home.input, [1], rows=ROWS)
+    run(home, **QUICK)
+    result = by_hand([])
+    result.take([*[None] * ROWS, *_in_order(1)])
+    assert_as_by_hand(home.config(), result)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "convert"),
+    [
+        ("cents", pa.string(), str),
+        ("customer", pa.int64(), lambda _: 7),
+        ("at", pa.string(), str),
+        ("item", pa.binary(), str.encode),
+        ("kind", pa.int32(), lambda _: 1),
+        ("cents", pa.float64(), lambda cents: cents + 0.5),
+        ("cents", pa.list_(pa.int32()), lambda cents: [cents]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, pa.DataType | str) else "",
+)
+def test_a_column_of_the_wrong_type_puts_all_of_its_rows_aside(home, run, column, kind, convert):
+    write_days(home.input, [0], rows=ROWS)
+    rows = [{**row, column: None if row[column] is None else convert(row[column])} for row in rows_of(1)]
+    schema = SCHEMA.set(SCHEMA.get_field_index(column), pa.field(column, kind))
+    spoilt = [row for row in rows if row[column] is not None]
+    write_rows(home.input, day_name(1), spoilt, schema)
+    run(home, **QUICK)
+    result = by_hand([])
+    result.take([*_in_order(0), *[None] * len(spoilt)])
+    assert_as_by_hand(home.config(), result)
+    bad = quarantined(home)
+    assert len(bad) == len(spoilt)
+    assert all(column in row["error"] for row in bad)
+
+
+def test_text_that_is_no_utf_8_does_not_stop_the_job(home, run):
+    rows = rows_of(0)
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    raw = pa.array([b"\xff\xfe" if number == 3 else b"fine" for number in range(ROWS)], pa.binary())
+    broken = pa.Array.from_buffers(pa.string(), ROWS, raw.buffers())
+    path = home.input / day_name(0)
+    pq.write_table(table.set_column(table.schema.get_field_index("note"), "note", broken), path)
+    with pytest.raises(SourceError, match="utf-8"):
+        run(home, **QUICK)
+    configure(home, on_bad_file="quarantine")
+    run(home, **QUICK)
+    assert [row["position"] for row in quarantined(home)] == [day_name(0)]
+
+
+def test_rows_that_come_twice_are_two_rows(home, run):
+    rows = rows_of(0)
+    twice = [row for row in rows for _ in range(2)]
+    write_rows(home.input, day_name(0), twice)
+    run(home, **QUICK)
+    assert_as_by_hand(home.config(), expected(twice))
+
+
+def test_a_row_of_a_megabyte_goes_through_and_into_quarantine(home, run):
+    rows = rows_of(0)
+    rows[3] |= {"note": "x" * 1_000_000}
+    rows[4] |= {"note": "y" * 1_000_000, "customer": None}
+    rows[5] |= {"customer": "z" * 1_000_000}
+    write_rows(home.input, day_name(0), rows)
+    run(home, parallelism=2, backend="rocksdb")
+    assert_as_by_hand(home.config(), expected(rows))
+    raw = [row[5] for row in outcome(home.config()).state["quarantine"]]
+    assert max(map(len, raw)) > 1_000_000
+
+
+def far_future(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "at": 253_402_300_800_000}  # the year 10000, which Python's datetime does not know
+
+
+def before_christ(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "at": -99_999_999_999_999}
+
+
+@pytest.mark.parametrize("moment", [far_future, before_christ], ids=lambda moment: moment.__name__)
+def test_a_moment_beyond_all_calendars_does_not_stop_the_job(home, run, moment: Callable[[Any], Any]):
+    rows = rows_of(0)
+    table = pa.Table.from_pylist([{**row, "at": moment(row)["at"] if n == 7 else row["at"]} for n, row in enumerate(rows)], schema=_with_numbers())
+    column = SCHEMA.get_field_index("at")
+    times = table["at"].cast(pa.timestamp("ms", tz="UTC"))
+    pq.write_table(table.set_column(column, "at", times), home.input / day_name(0))
+    run(home, **QUICK)
+    write_days(home.input, [1], rows=ROWS)
+    run(home, **QUICK)
+    assert checkpoints(home.config())[-1].checkpoint_id == 2
+
+
+def _with_numbers() -> pa.Schema:
+    return SCHEMA.set(SCHEMA.get_field_index("at"), pa.field("at", pa.int64()))
+
+
+def test_a_redelivered_flight_event_changes_nothing(flights, run, flight_files, tmp_path):
+    home = flights(1)
+    run(home, **QUICK)
+    once = outcome(home.config())
+    again = Home(tmp_path / "again", home._job)
+    table = pq.ParquetFile(flight_files(1) / "2013-01-01.parquet").read()
+    # A copy of each row right behind it; the bucket is twice as long, so the watermark moves as before.
+    twice = table.take(pa.array([row for row in range(table.num_rows) for _ in range(2)]))
+    pq.write_table(twice, again.input / "2013-01-01.parquet")
+    again.configure({"watermark": {"bucket": 2000}})
+    run(again, **QUICK)
+    assert outcome(again.config()).sinks == once.sinks

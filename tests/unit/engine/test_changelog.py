@@ -1,0 +1,67 @@
+"""State through real Delta tables and back (deltalake, no JVM)."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.checkpoint.changelog import Changelog, rebuild
+from engine.checkpoint.files import stage
+from engine.checkpoint.job_tables import JobTables
+from engine.checkpoint.tables import KEYED_STATE, TIMERS
+from engine.execution.element import Watermark, record_order
+from engine.execution.keyed_process import KeyedProcess
+from engine.state.key_groups import KeyGroupRange, key_group
+from tests.unit.engine.micro_batches import GROUPS, element_of
+from tests.unit.engine.steps import Step, steps_operator
+
+STEPS = [Step(key, 3 * n, n, remind=40, forget=n == 4) for n, key in enumerate(["a", "b", "", "dé", "b", "a", "c"])]
+
+
+@pytest.fixture
+def tables(tmp_path):
+    return JobTables(str(tmp_path), "run", "attempt")
+
+
+def commit(tables, folder, versions, checkpoint, process):
+    rows = Changelog("steps", checkpoint, GROUPS)
+    changed = {
+        KEYED_STATE: [rows.values(store, list(store.changes())) for store in process.stores],
+        TIMERS: [rows.timers(process.timers.changes())],
+    }
+    files = {
+        table: [stage(f"{folder}/{table}", f"{checkpoint}-{n}.parquet", part) for n, part in enumerate(parts)]
+        for table, parts in changed.items()
+    }
+    return tables.prepare(files, versions)
+
+
+def test_state_rebuilt_from_delta_is_the_state_that_was_committed(backends, tables, tmp_path):
+    with backends.lent() as new:
+        backend, versions, watermark = new(), tables.create(), None
+        for checkpoint, part in enumerate((STEPS[:3], STEPS[3:], [])):
+            elements = [element_of(record_order(step.at), step.at, step) for step in part]
+            last = 5 * (checkpoint + 1)
+            process = KeyedProcess(steps_operator(), backend, record=Step, watermark=watermark, last_watermark=last)
+            process.run([elements], [Watermark(record_order(100 * checkpoint + 50), last)])
+            versions, watermark = commit(tables, tmp_path, versions, checkpoint, process), last
+            for store in process.stores:
+                backend.write_batch(store.writes(list(store.changes())))
+            backend.write_batch(process.timers.writes(process.timers.changes()))
+        rebuilt = new()
+        for groups in (KeyGroupRange(0, 6), KeyGroupRange(7, GROUPS - 1)):
+            rebuild(rebuilt, str(tmp_path), versions, "steps", groups)
+        assert dict(rebuilt.items()) == dict(backend.items())
+        assert len(dict(rebuilt.items())) > len(STEPS)
+
+
+def test_a_task_loads_the_state_of_its_operator_and_key_groups_alone(backends, tables, tmp_path):
+    with backends.lent() as new:
+        process = KeyedProcess(steps_operator(), new(), record=Step, watermark=None, last_watermark=None)
+        process.run([[element_of(record_order(step.at), step.at, step) for step in STEPS]], [])
+        versions = commit(tables, tmp_path, tables.create(), 1, process)
+        owned, foreign = new(), new()
+        group = key_group(b'"b"', GROUPS)
+        rebuild(owned, str(tmp_path), versions, "steps", KeyGroupRange(group, group))
+        rebuild(foreign, str(tmp_path), versions, "other", KeyGroupRange(0, GROUPS - 1))
+        assert {entry.rpartition(b'"b"')[1] for entry, _ in owned.items()} == {b'"b"'}
+        assert list(foreign.items()) == []

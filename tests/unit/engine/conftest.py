@@ -53,7 +53,7 @@ class Backends:
 
         yield new
         for backend in lent:
-            backend.write_batch([(entry, None) for entry, _ in list(backend.items())])
+            backend.write_batch([(entry, None) for entry in dict(backend.items())])
         self._free += lent
 
     def close(self):

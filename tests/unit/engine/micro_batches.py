@@ -37,7 +37,7 @@ class Job:
     new_backend: Callable
     batch: int = 5
     ordinal: int = 0
-    bucket: Bucket = Bucket()
+    bucket: Bucket = field(default_factory=Bucket)
     watermark: int | None = None
     sent: list = field(default_factory=list)
     sides: list = field(default_factory=list)
@@ -59,12 +59,12 @@ class Job:
             self.backends[stage, groups] = self.new_backend()
         return self.backends[stage, groups]
 
-    def keep(self, stage, process):
+    def keep(self, stage, groups, process):
         """Hand over what a task has changed."""
+        backend = self.backend(stage, groups)
         for store in process.stores:
-            changes = list(store.changes())
-            yield from store.writes(changes)
-        yield from process.timers.writes(process.timers.changes())
+            backend.write_batch(store.writes(list(store.changes())))
+        backend.write_batch(process.timers.writes(process.timers.changes()))
 
     def outcome(self):
         """All that must not depend on how the job was run."""
@@ -86,17 +86,16 @@ class Job:
         for task in range(parallelism):
             groups = key_group_range(task, GROUPS, parallelism)
             owned = [element for element in elements if key_group(element.key_json, GROUPS) in groups]
-            backend = self.backend(stage, groups)
             process = KeyedProcess(
                 self.operators[stage],
-                backend,
+                self.backend(stage, groups),
                 record=Step,
                 watermark=before,
                 last_watermark=watermarks[-1].timestamp if watermarks else None,
                 stage=stage,
             )
             process.run((owned[n : n + self.batch] for n in range(0, len(owned), self.batch)), watermarks)
-            backend.write_batch(self.keep(stage, process))
+            self.keep(stage, groups, process)
             sent += [element_of(out.order, out.timestamp, out.record) for out in process.emitted]
             self.sides += [(stage, out.order, encode(out.record)) for out in process.side_outputs["thirds"]]
             self.metrics += process.metrics + Counter(fired=process.timers.fired)
@@ -104,13 +103,16 @@ class Job:
         return sent
 
 
+def no_rows():
+    """State tables that nothing was added to."""
+    return {name: [table.schema.empty_table()] for name, table in STATE_TABLES.items()}
+
+
 @dataclass
 class RebuiltJob(Job):
     """A job that forgets its backends with every slice: state comes back from rows of the state tables alone."""
 
-    tables: dict = field(
-        default_factory=lambda: {name: [table.schema.empty_table()] for name, table in STATE_TABLES.items()}
-    )
+    tables: dict = field(default_factory=no_rows)
     checkpoint: int = 0
 
     def take(self, steps, parallelism=1):
@@ -124,12 +126,12 @@ class RebuiltJob(Job):
                 changelog.rebuild(backend, "job", dict.fromkeys(STATE_TABLES, 0), self.operators[stage].name, groups)
         return self.backends[stage, groups]
 
-    def keep(self, stage, process):
+    def keep(self, stage, groups, process):
         rows = Changelog(self.operators[stage].name, self.checkpoint, GROUPS)
         for store in process.stores:
             self.tables[KEYED_STATE].append(rows.values(store, list(store.changes())))
         self.tables[TIMERS].append(rows.timers(process.timers.changes()))
-        yield from super().keep(stage, process)
+        super().keep(stage, groups, process)
 
 
 class FakeTable:

@@ -77,9 +77,9 @@ retries = st.dictionaries(st.integers(0, 15), st.integers(0, 3))
 @given(count=st.integers(0, 16), capacity=st.integers(1, 20), failures=retries, answers=retries)
 def test_every_record_is_answered_once_in_order_within_capacity(count, capacity, failures, answers):
     previous = engine_clock.use(engine_clock.VirtualClock())
-    service = Service(failures, answers)
+    service, retry = Service(failures, answers), FixedDelay(max_retries=3, delay=seconds(2))
     try:
-        found, operator = run(service, count, capacity=capacity, retry=FixedDelay(max_retries=3, delay=seconds(2)))
+        found, operator = run(service, count, capacity=capacity, timeout=1e6, retry=retry)
     finally:
         engine_clock.use(previous)
     assert found == [
@@ -132,7 +132,7 @@ def test_the_timeout_is_over_all_attempts_and_final(clock):
 
 def test_a_call_that_never_answers_runs_into_the_timeout():
     class Silent(Service):
-        async def invoke(self, question, /):
+        async def invoke(self, _, /):
             await asyncio.Event().wait()
 
     service = Silent()
@@ -143,7 +143,7 @@ def test_a_call_that_never_answers_runs_into_the_timeout():
 
 def test_a_timeout_counts_as_one_and_is_not_retried():
     class Silent(Service):
-        async def invoke(self, question, /):
+        async def invoke(self, _, /):
             self.attempts[0] = self.attempts.get(0, 0) + 1
             await asyncio.Event().wait()
 
@@ -198,7 +198,7 @@ def test_a_call_that_cancels_itself_does_not_lose_its_record(clock):
 @pytest.mark.parametrize("answer", [None, 7, Answer(0, 0), [Question(0)], [None], {"a": 1}])
 def test_an_answer_that_is_no_list_of_the_output_type_is_the_functions_fault(clock, answer):
     class Wrong(Service):
-        async def invoke(self, question, /):
+        async def invoke(self, _, /):
             return answer
 
     with pytest.raises(UserFunctionError, match=r"invoke\(\) must answer with a list of Answer, not "):
@@ -207,7 +207,7 @@ def test_an_answer_that_is_no_list_of_the_output_type_is_the_functions_fault(clo
 
 def test_a_function_that_cannot_open_is_closed_and_blamed(clock):
     class Broken(Service):
-        async def open(self, services, /):
+        async def open(self, _, /):
             raise KeyError("weather_url")
 
     service = Broken()

@@ -10,6 +10,7 @@ from engine.checkpoint.job_tables import JobTables
 from engine.checkpoint.tables import KEYED_STATE, TIMERS
 from engine.execution.element import Watermark, record_order
 from engine.execution.keyed_process import KeyedProcess
+from engine.state.codec import encode
 from engine.state.key_groups import KeyGroupRange, key_group
 from tests.unit.engine.micro_batches import GROUPS, element_of
 from tests.unit.engine.steps import Step, steps_operator
@@ -35,6 +36,12 @@ def commit(tables, folder, versions, checkpoint, process):
     return tables.prepare(files, versions)
 
 
+def write(process, backend):
+    for store in process.stores:
+        backend.write_batch(store.writes(list(store.changes())))
+    backend.write_batch(process.timers.writes(process.timers.changes()))
+
+
 def test_state_rebuilt_from_delta_is_the_state_that_was_committed(backends, tables, tmp_path):
     with backends.lent() as new:
         backend, versions, watermark = new(), tables.create(), None
@@ -44,9 +51,7 @@ def test_state_rebuilt_from_delta_is_the_state_that_was_committed(backends, tabl
             process = KeyedProcess(steps_operator(), backend, record=Step, watermark=watermark, last_watermark=last)
             process.run([elements], [Watermark(record_order(100 * checkpoint + 50), last)])
             versions, watermark = commit(tables, tmp_path, versions, checkpoint, process), last
-            for store in process.stores:
-                backend.write_batch(store.writes(list(store.changes())))
-            backend.write_batch(process.timers.writes(process.timers.changes()))
+            write(process, backend)
         rebuilt = new()
         for groups in (KeyGroupRange(0, 6), KeyGroupRange(7, GROUPS - 1)):
             rebuild(rebuilt, str(tmp_path), versions, "steps", groups)
@@ -56,12 +61,17 @@ def test_state_rebuilt_from_delta_is_the_state_that_was_committed(backends, tabl
 
 def test_a_task_loads_the_state_of_its_operator_and_key_groups_alone(backends, tables, tmp_path):
     with backends.lent() as new:
-        process = KeyedProcess(steps_operator(), new(), record=Step, watermark=None, last_watermark=None)
+        backend = new()
+        process = KeyedProcess(steps_operator(), backend, record=Step, watermark=None, last_watermark=None)
         process.run([[element_of(record_order(step.at), step.at, step) for step in STEPS]], [])
         versions = commit(tables, tmp_path, tables.create(), 1, process)
+        write(process, backend)
         owned, foreign = new(), new()
         group = key_group(b'"b"', GROUPS)
         rebuild(owned, str(tmp_path), versions, "steps", KeyGroupRange(group, group))
         rebuild(foreign, str(tmp_path), versions, "other", KeyGroupRange(0, GROUPS - 1))
-        assert {entry.rpartition(b'"b"')[1] for entry, _ in owned.items()} == {b'"b"'}
+        found, everything = dict(owned.items()), dict(backend.items())
+        mine = {encode(step.key) for step in STEPS if key_group(encode(step.key), GROUPS) == group}
+        assert found == {entry: value for entry, value in everything.items() if entry.endswith(tuple(mine))}
+        assert 0 < len(found) < len(everything)
         assert list(foreign.items()) == []

@@ -97,7 +97,7 @@ def test_a_long_value_is_cut_in_the_message():
     ],
 )
 def test_a_value_that_could_not_be_read_back_is_refused_before_it_is_stored(value, kind):
-    with pytest.raises(StateSchemaError, match="state 'legs' of operator 'delay' was given .* does not fit"):
+    with pytest.raises(StateSchemaError, match=r"state 'legs' of operator 'delay' was given .* does not fit"):
         codec(kind).encode(value)
 
 

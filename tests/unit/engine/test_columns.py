@@ -94,7 +94,7 @@ def test_a_sink_has_timestamps_in_microseconds_and_keys_that_are_never_null():
 )
 def test_a_type_without_a_column_is_refused_by_name(kind):
     record = msgspec.defstruct("Odd", [("x", kind)])
-    with pytest.raises(ConfigError, match="field 'x' of Odd is .*, which has no column: use int"):
+    with pytest.raises(ConfigError, match=r"field 'x' of Odd is .*, which has no column: use int"):
         columns_of(record)
 
 
@@ -181,7 +181,7 @@ def test_only_the_first_error_of_a_row_is_told():
         (Timestamp, pa.array([1_999], pa.timestamp("us")), [1]),
         (Timestamp, pa.array([1], pa.timestamp("s", tz="Europe/Berlin")), [1_000]),
         (Timestamp, pa.array([datetime(2013, 1, 1, 10, tzinfo=UTC)]), [1_357_034_400_000]),
-        (Literal["a", None], pa.array(["a", None]), ["a", None]),
+        (Literal["a", None], pa.array(["a", None]), ["a", None]),  # noqa: PYI061 - the other spelling is the usual one
         (float | None, pa.array([float("nan"), 1.0]), [None, 1.0]),
     ],
 )

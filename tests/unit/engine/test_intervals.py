@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -168,7 +170,7 @@ def test_in_any_order_of_runs_what_was_taken_in_has_no_gap_and_no_overlap(wishes
         for interval in filter(None, [place.replay, Interval(start * DAY, (start + length) * DAY)]):
             line.add(Kind.BATCH, interval.start, interval.end)
             taken.append([*taken[-1], interval])
-        assert all(one.end == following.start for one, following in zip(taken[-1], taken[-1][1:], strict=False))
+        assert all(one.end == following.start for one, following in itertools.pairwise(taken[-1]))
 
 
 def test_an_interval_needs_both_ends_and_a_length():

@@ -234,7 +234,7 @@ def test_a_timer_needs_a_whole_number_that_can_be_stored(harness, moment):
     async def wrong(self, event, ctx):
         ctx.timers.register_event_time(moment)
 
-    with pytest.raises(UserFunctionError, match="integer|must lie within"):
+    with pytest.raises(UserFunctionError, match=r"integer|must lie within"):
         harness(wrong=wrong).run((1, Event("a", "wrong")))
 
 
@@ -367,11 +367,11 @@ def test_awaiting_something_foreign_is_an_error_that_says_where(harness):
 
 def test_a_function_that_is_no_coroutine_or_has_other_parameters_is_a_user_error(harness):
     class Plain(Scripted):
-        def process(self, event, ctx, /):
+        def process(self, _, __, /):
             return None
 
     class Short(Scripted):
-        async def process(self, event, /):
+        async def process(self, _, /):
             return None
 
     for function in (Plain(), Short()):

@@ -35,7 +35,7 @@ class Line(Struct, frozen=True):
 
 
 class Lookup(AsyncFunction[Event, Enriched]):
-    async def invoke(self, record, /):
+    async def invoke(self, _, /):
         return []
 
 
@@ -96,17 +96,17 @@ def lines(pipeline, name="lines"):
 @pytest.mark.parametrize(
     ("build", "says"),
     [
-        (lambda p: Pipeline("Bad Name"), "'Bad Name' is not a valid name"),
-        (lambda p: Pipeline("x" * 64), "is not a valid name"),
+        (lambda _: Pipeline("Bad Name"), "'Bad Name' is not a valid name"),
+        (lambda _: Pipeline("x" * 64), "is not a valid name"),
         (lambda p: p.sink("../board"), "'../board' is not a valid name"),
         (lambda p: lines(p).side_output("late", Line, sink="a b"), "'a b' is not a valid name"),
-        (lambda p: Pipeline("demo").sink("board"), "must start with one source"),
+        (lambda _: Pipeline("demo").sink("board"), "must start with one source"),
         (lambda p: p.source("more", Event, event_time="at"), "must start with one source"),
-        (lambda p: Pipeline("demo").record_type(), "has no source yet"),
-        (lambda p: Pipeline("d").source("e", Event, event_time="time"), "Event has no field 'time'; it has key, at"),
-        (lambda p: Pipeline("d").source("e", Event, event_time="at", order_by=("seq",)), "no field 'seq'"),
+        (lambda _: Pipeline("demo").record_type(), "has no source yet"),
+        (lambda _: Pipeline("d").source("e", Event, event_time="time"), "Event has no field 'time'; it has key, at"),
+        (lambda _: Pipeline("d").source("e", Event, event_time="at", order_by=("seq",)), "no field 'seq'"),
         (
-            lambda p: Pipeline("d").source("e", Event, event_time="at", out_of_orderness=-SECOND),
+            lambda _: Pipeline("d").source("e", Event, event_time="at", out_of_orderness=-SECOND),
             "out_of_orderness of 'e' must not be negative",
         ),
         (lambda p: p.key_by("key"), "Enriched has no field 'key'; it has name"),

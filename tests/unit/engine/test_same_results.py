@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -20,7 +22,7 @@ def operators(count):
 
 def slices(steps, cuts):
     places = [0, *sorted(min(cut, len(steps)) for cut in cuts), len(steps)]
-    return [steps[start:end] for start, end in zip(places, places[1:], strict=False)]
+    return [steps[start:end] for start, end in itertools.pairwise(places)]
 
 
 cut_lists = st.lists(st.integers(0, 30), min_size=1, max_size=4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -16,7 +18,7 @@ from engine.execution.element import Element, record_order
 from engine.materializer import UpsertMaterializer
 from engine.state.codec import encode
 from engine.state.key_groups import KeyGroupRange
-from tests.unit.engine.micro_batches import fake_delta
+from tests.unit.engine.micro_batches import fake_delta, no_rows
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = RowKind
 
@@ -241,7 +243,7 @@ def test_every_change_is_as_the_rules_have_it_over_restarts(backends, upsert_key
     places = [0, *sorted(cuts), len(changes)]
     with backends.lent() as new:
         h = Harness(new(), upsert_key=upsert_key)
-        for start, end in zip(places, places[1:], strict=False):
+        for start, end in itertools.pairwise(places):
             before = len(model.emitted), len(model.unmatched)
             for change in changes[start:end]:
                 model.take(*change)
@@ -257,7 +259,7 @@ def test_net_changes_bring_the_sink_to_the_same_table_over_restarts(backends, up
     places = [0, *sorted(cuts), len(changes)]
     with backends.lent() as new:
         h = Harness(new(), upsert_key=upsert_key, emit=Emit.NET_CHANGE)
-        for start, end in zip(places, places[1:], strict=False):
+        for start, end in itertools.pairwise(places):
             for change in changes[start:end]:
                 model.take(*change)
             net = h.run(*changes[start:end])
@@ -280,12 +282,12 @@ def test_net_changes_of_whole_rows_say_nothing_that_the_sink_knows(backends, cha
 @upsert_keys
 @given(changes=changes, cut=st.integers(0, 40))
 def test_a_history_rebuilt_from_its_changelog_is_the_same(backends, upsert_key, changes, cut):
-    tables = {name: [table.schema.empty_table()] for name, table in STATE_TABLES.items()}
+    tables = no_rows()
     with backends.lent() as new:
         h = Harness(new(), upsert_key=upsert_key)
         for checkpoint, part in enumerate((changes[:cut], changes[cut:])):
             h.run(*part)
-            rows = Changelog("lines", checkpoint, 128).history(h.changes, lambda row: None)
+            rows = Changelog("lines", checkpoint, 128).history(h.changes, lambda _: None)
             tables[MATERIALIZER_HISTORY].append(rows)
         rebuilt = new()
         with fake_delta(tables):

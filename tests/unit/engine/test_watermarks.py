@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +26,7 @@ def split(times, cuts, size, lag):
     """The same through `advance`, in micro-batches; None stands for a row without a time (a bad one)."""
     bucket, watermark, found = Bucket(), None, []
     places = [0, *sorted(min(cut, len(times)) for cut in cuts), len(times)]
-    for start, end in zip(places, places[1:], strict=False):
+    for start, end in itertools.pairwise(places):
         seen = {}
         for ordinal in range(start, end):
             if times[ordinal] is not None:
@@ -49,7 +51,7 @@ def test_any_split_gives_the_same_watermarks_as_a_plain_loop(times, cuts, size, 
 def test_watermarks_only_grow_and_stand_between_buckets(times, size, lag):
     found = split(times, [], size, lag)
     assert all(ordinal % size == 0 and ordinal <= len(times) for ordinal, _ in found)
-    assert all(a[0] < b[0] and a[1] < b[1] for a, b in zip(found, found[1:], strict=False))
+    assert all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(found))
 
 
 #    rows 0-7 close no bucket of ten; rows 8-25 close two, with watermarks before ordinals 10 and 20

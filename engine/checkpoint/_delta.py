@@ -54,7 +54,7 @@ def storage_errors(doing: str) -> Iterator[None]:
         yield
     except (CommitFailedError, TableNotFoundError):
         raise
-    except (DeltaError, OSError) as error:
+    except (DeltaError, OSError, pa.ArrowException) as error:  # the last one: a file that is gone or damaged
         msg = (
             f"storage refused {doing}: {error}. What was committed before is untouched; "
             "free space or repair, then run again."
@@ -85,8 +85,9 @@ def read(
     """
     names = list(columns) if columns is not None else schema.names
     wanted = pa.schema([schema.field(name) for name in names])
-    reader = table.scan(columns=names, predicate=predicate)
-    return pa.RecordBatchReader.from_stream(reader).read_all().cast(wanted)
+    with storage_errors(f"to read {table.table_uri}"):
+        rows = pa.RecordBatchReader.from_stream(table.scan(columns=names, predicate=predicate)).read_all()
+    return rows.cast(wanted)
 
 
 def create_table(uri: str, schema: pa.Schema, *, storage: Options = None) -> None:

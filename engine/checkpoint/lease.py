@@ -13,7 +13,7 @@ import psutil
 from engine import clock
 from engine.checkpoint._log import CheckpointLog, lease_until
 from engine.checkpoint.checkpoint import Checkpoint, Lease
-from engine.errors import FencedError
+from engine.errors import FencedError, StorageError
 
 _POLL = 0.5
 
@@ -120,6 +120,8 @@ class JobLease:
             self._log.claim(self._lease())
         except FencedError as error:
             self._lost = error
+        except StorageError:
+            return  # tried again in a while; meanwhile every commit is a compare-and-set all the same
 
     def _give_up(self) -> None:
         if self._lost is None:
@@ -128,6 +130,8 @@ class JobLease:
                 self._log.claim(ended)
             except FencedError as error:
                 self._lost = error
+            except StorageError:
+                return  # the lease ends by itself, and what went wrong in the block is the error to report
 
 
 def _held(lease: Lease) -> FencedError:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine import clock
-from engine.checkpoint._delta import storage_errors
 from engine.checkpoint.changelog import rebuild
 from engine.errors import StorageError, UserFunctionError
 from engine.spark.reports import KeyedTask
@@ -50,8 +49,7 @@ def open_backend(task: KeyedTask, operator: str, key_groups: KeyGroupRange) -> I
 
 def _rebuild(backend: StateBackend, task: KeyedTask, operator: str, key_groups: KeyGroupRange) -> int:
     place = task.place
-    with storage_errors(f"to read the state of '{operator}' in {place.job_folder}"):
-        return rebuild(backend, place.job_folder, place.versions, operator, key_groups, storage=place.storage)
+    return rebuild(backend, place.job_folder, place.versions, operator, key_groups, storage=place.storage)
 
 
 @contextmanager

@@ -21,6 +21,8 @@ LOCAL: Final[dict[str, Any]] = {
     "parallelism": 2,
     "spark": {
         "spark.driver.memory": "1g",
+        # Short tests on two cores: the thorough compiler of the JVM costs more than it ever gives back.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.ui.enabled": False,
         "spark.ui.showConsoleProgress": False,
         "spark.sql.shuffle.partitions": 2,

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from engine.checkpoint import restore
 from engine.checkpoint.checkpoint import Kind
 from engine.errors import ConfigError, IntervalError
 from tests.jobs.outcome import checkpoints, outcome
@@ -97,3 +98,28 @@ def test_an_interval_goes_on_from_a_caught_up_run(home, run, run_days):
 def test_an_interval_that_is_none_is_a_configuration_error(home, run, interval):
     with pytest.raises(ConfigError, match="interval"):
         run(home, mode="interval", **interval)
+
+
+def test_a_replay_that_broke_off_is_taken_up_again_by_the_same_interval(home, run, run_days, monkeypatch):
+    # 0 to 4 were one slice, so the interval 2 to 3 goes back to 0 and replays two days; a try ends in between.
+    run(home, parallelism=1, backend="hashmap")
+
+    def give_out(place: str) -> None:
+        if place == "run.after":
+            raise ZeroDivisionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("engine.faults.reached", give_out)
+        with pytest.raises(ZeroDivisionError):
+            run_days(2, 3)
+    assert checkpoints(home.config())[-1].kind is Kind.RESTORE
+    run_days(2, 3)
+    assert_as_by_hand(home.config(), expected(0, 1, 2))
+
+
+def test_an_interval_after_a_restore_by_hand_still_finds_a_gap(home, run, run_days):
+    run_days(0, 1)
+    run_days(1, 2)
+    restore(home.config(), 1, "by hand", "somebody")
+    with pytest.raises(IntervalError, match="would leave a gap"):
+        run_days(2, 3)

@@ -83,7 +83,7 @@ offsets = st.none() | st.integers(-30, 40)
 
 
 @st.composite
-def step_lists(draw, max_size=30):
+def step_lists(draw, max_size=20):
     """Records in arrival order whose times grow on the whole, with disorder."""
     drawn = draw(
         st.lists(

@@ -57,23 +57,36 @@ def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint]) -> Place:
     Raises `IntervalError` where it would leave a gap behind the last checkpoint.
     """
     covered = [checkpoint for checkpoint in _line(checkpoints) if checkpoint.interval_end is not None]
-    if not covered:
-        return Place()
-    position = covered[-1].interval_end or 0
-    if wanted.start == position:
+    position = covered[-1].interval_end if covered else _beginning(checkpoints)
+    if position is None or wanted.start == position:
         return Place()
     if wanted.start > position:
+        if checkpoints[-1].note == why_restored(wanted):  # an attempt that broke off before its replay
+            return Place(replay=_between(position, wanted.start))
         msg = (
             f"interval {wanted} would leave a gap: the job has taken in everything up to {_text(position)}. "
             f"Run the interval that starts there first."
         )
         raise IntervalError(msg)
+    if not covered:
+        return Place()
     for checkpoint in reversed(covered):
         end = checkpoint.interval_end or 0
         if end <= wanted.start:
             return Place(checkpoint.checkpoint_id, _between(end, wanted.start))
     first = next(checkpoint for checkpoint in covered if checkpoint.kind is Kind.BATCH)
     return Place(first.parent_id, _between(first.interval_start or 0, wanted.start))
+
+
+def why_restored(wanted: Interval) -> str:
+    """The note of the restore that makes room for an interval."""
+    return f"interval {wanted} is run again"
+
+
+def _beginning(checkpoints: Sequence[Checkpoint]) -> int | None:
+    """Where the first slice began that was ever taken in: a job restored to before it still has to go on there."""
+    starts = (checkpoint.interval_start for checkpoint in checkpoints if checkpoint.kind is Kind.BATCH)
+    return min((start for start in starts if start is not None), default=None)
 
 
 def _between(start: int, end: int) -> Interval | None:

@@ -15,7 +15,7 @@ from engine.checkpoint.files import remove_file, remove_folder
 from engine.checkpoint.open_job import OpenJob, metrics_of, open_job
 from engine.config import JobConfig, SourceConfig
 from engine.plan import Plan, plan_of
-from engine.spark.interval import Interval, place_of
+from engine.spark.interval import Interval, place_of, why_restored
 from engine.spark.micro_batch import MicroBatch
 from engine.spark.options import Event, RunOptions, RunReport, StoppedBecause
 from engine.spark.session import session
@@ -105,8 +105,7 @@ class _Run:
         place = place_of(wanted, self.job.log.checkpoints)
         if place.restore_to is not None:
             self.on_event(Event("restoring", f"replaying {wanted}: going back to checkpoint {place.restore_to}"))
-            why = f"interval {wanted} is run again"
-            self.committed.append(restore_in(self.job, place.restore_to, why))
+            self.committed.append(restore_in(self.job, place.restore_to, why_restored(wanted)))
         if place.replay is not None:
             self._interval(place.replay)
         self._interval(wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -79,7 +80,7 @@ def assert_well_formed(config: JobConfig) -> None:
         range(line[0].checkpoint_id, line[-1].checkpoint_id + 1)
     )
     assert line[0].kind is Kind.INITIAL
-    for before, after in zip(line, line[1:], strict=False):
+    for before, after in itertools.pairwise(line):
         assert after.parent_id == before.checkpoint_id
         assert all(after.versions[name] >= version for name, version in before.versions.items())
         assert after.watermark is not None or before.watermark is None or after.kind is Kind.RESTORE

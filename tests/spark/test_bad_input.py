@@ -286,7 +286,10 @@ def before_christ(row: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("moment", [far_future, before_christ], ids=lambda moment: moment.__name__)
 def test_a_moment_beyond_all_calendars_does_not_stop_the_job(home, run, moment: Callable[[Any], Any]):
     rows = rows_of(0)
-    table = pa.Table.from_pylist([{**row, "at": moment(row)["at"] if n == 7 else row["at"]} for n, row in enumerate(rows)], schema=_with_numbers())
+    table = pa.Table.from_pylist(
+        [{**row, "at": moment(row)["at"] if n == 7 else row["at"]} for n, row in enumerate(rows)],
+        schema=_with_numbers(),
+    )
     column = SCHEMA.get_field_index("at")
     times = table["at"].cast(pa.timestamp("ms", tz="UTC"))
     pq.write_table(table.set_column(column, "at", times), home.input / day_name(0))

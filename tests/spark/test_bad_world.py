@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -233,9 +232,7 @@ def test_a_disk_that_refuses_in_the_middle_of_a_commit_loses_nothing(home, run, 
 
 @pytest.mark.parametrize(("spoil", "repair"), TROUBLES)
 @pytest.mark.parametrize(("moment", "visit"), [("commit.after", 1), ("publish.half", 2)])
-def test_a_sink_that_refuses_gets_its_rows_later(
-    home, run, monkeypatch, moment, visit, spoil, repair
-):
+def test_a_sink_that_refuses_gets_its_rows_later(home, run, monkeypatch, moment, visit, spoil, repair):
     sinks = {"lines_by_item": {"path": "disk/lines"}, "reminders": {"path": "disk/reminders"}}
     home.configure(ONE_BY_ONE | {"sinks": sinks})
     write_days(home.input, [0])
@@ -269,6 +266,6 @@ def test_a_local_folder_that_cannot_be_made_is_named(home, run):
     write_days(home.input, [0])
     with pytest.raises(StorageError, match="local state in .*could not be written"):
         run(home, **QUICK)
-    os.unlink(home.folder / "local")
+    (home.folder / "local").unlink()
     run(home, **QUICK)
     assert_as_by_hand(home.config(), by_hand([purchases_of(0)]))

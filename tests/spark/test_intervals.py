@@ -117,9 +117,10 @@ def test_a_replay_that_broke_off_is_taken_up_again_by_the_same_interval(home, ru
     assert_as_by_hand(home.config(), expected(0, 1, 2))
 
 
-def test_an_interval_after_a_restore_by_hand_still_finds_a_gap(home, run, run_days):
+@pytest.mark.parametrize("target", [0, 1])
+def test_an_interval_after_a_restore_by_hand_still_finds_a_gap(home, run, run_days, target):
     run_days(0, 1)
     run_days(1, 2)
-    restore(home.config(), 1, "by hand", "somebody")
+    restore(home.config(), target, "by hand", "somebody")
     with pytest.raises(IntervalError, match="would leave a gap"):
         run_days(2, 3)

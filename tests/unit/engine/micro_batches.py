@@ -137,6 +137,8 @@ class RebuiltJob(Job):
 class FakeTable:
     """Rows that can be scanned as a Delta table can."""
 
+    table_uri = "memory"
+
     def __init__(self, rows):
         self.rows = rows
 

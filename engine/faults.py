@@ -1,8 +1,9 @@
 """Named places at which a test may kill the process (`kill -9`), to prove that nothing is lost.
 
 `HEADRACE_KILL_AT=commit.after` kills a process when it first gets there, `commit.after:2` the second time.
-With `HEADRACE_KILL_ONCE=FILE` only the first process to get there dies: it leaves the file behind. In
-production neither is set, and this costs a look-up.
+With `HEADRACE_KILL_ONCE=FILE` only the first process to get there dies: it leaves the file behind. With
+`HEADRACE_KILL_WITH=SIGSTOP` it falls asleep instead, as a machine does that swaps or is suspended. In
+production none is set, and this costs a look-up.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 _PLACE = "HEADRACE_KILL_AT"
 _ONCE = "HEADRACE_KILL_ONCE"
+_WITH = "HEADRACE_KILL_WITH"
 
 _visits: Counter[str] = Counter()
 
@@ -26,7 +28,7 @@ def reached(place: str) -> None:
     _visits[place] += 1
     name, _, visit = wanted.partition(":")
     if name == place and _visits[place] == int(visit or 1) and _is_first():
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.Signals[os.environ.get(_WITH, "SIGKILL")])
 
 
 def _is_first() -> bool:

@@ -98,7 +98,8 @@ class JobTables:
         except TableNotFoundError as error:
             msg = (
                 f"table {self.uri(name)} is gone, but checkpoints name its version {committed}. "
-                "Bring the folder back from a backup, or remove the whole job folder to start anew."
+                "Bring the folder back from a backup; or, to start anew, move the whole job folder and the job's "
+                "sinks away."
             )
             raise StorageError(msg) from error
         if latest == committed:
@@ -109,6 +110,7 @@ class JobTables:
                 "its log was changed or restored from an old backup. Restore the whole job folder."
             )
             raise StorageError(msg)
+        faults.reached("fence.table")
         return self._guarded(name, latest, lambda: self._restore(name, latest, committed))
 
     def _restore(self, name: str, parent: int, target: int) -> int:

@@ -114,6 +114,7 @@ class OpenJob:
         """Undo what no checkpoint names, and publish the last checkpoint."""
         committed = self.last.versions
         self.versions = self.tables.fence(committed)
+        faults.reached("fence.after")
         undone = sorted(name for name, version in self.versions.items() if version != committed[name])
         if undone:
             self._notify("fenced", f"undid what an earlier attempt left in {', '.join(undone)}")
@@ -155,7 +156,9 @@ def open_job(
         publisher.create_sinks()
         if log.last is None:
             publisher.check_new()
-            lease.append(_initial(config, run_id, attempt_id, tables.create()))
+            versions = tables.create()
+            faults.reached("create.half")
+            lease.append(_initial(config, run_id, attempt_id, versions))
         job = OpenJob(config, log, lease, tables, publisher=publisher, notify=notify)
         _check_fits(config, job.last)
         job.fence()

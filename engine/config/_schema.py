@@ -38,7 +38,7 @@ def _schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 def _described(schema: dict[str, Any], text: str | None) -> dict[str, Any]:
     changed = _ours(schema)
-    if changed.get("type") in {"integer", "boolean"} or "enum" in changed:
+    if changed.get("type") in {"integer", "boolean"} or {"enum", "pattern"} & changed.keys():
         # A value may also come from the environment: ${CORES:-2}.
         default = {"default": changed.pop("default")} if "default" in changed else {}
         changed = {"anyOf": [changed, _REFERENCE], **default}

@@ -276,9 +276,10 @@ def _free_port(wanted: int) -> int:
 def read_board(path: Path) -> tuple[list[tuple[Any, ...]], int]:
     """Return some lines of the board, late flights and open ones, and how many it has."""
     import duckdb
-    from deltalake import DeltaTable
 
-    board = DeltaTable(str(path)).to_pyarrow_table()
+    from pipelines.flights.verify import read_table
+
+    board = read_table(str(path))
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         connection.register("board", board)

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from deltalake import DeltaTable
+
+from pipelines.flights.verify import read_table
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 STARTS_WITHIN = 60
@@ -55,6 +56,6 @@ def test_a_run_of_the_dag_fills_the_board(dag_bag, home, weather, two_days):
     run = dag.test(run_conf={"max_batches": 5})
 
     assert run.state == "success"
-    board = DeltaTable(str(home / "var" / "lake" / "flight_board")).to_pyarrow_table()
+    board = read_table(str(home / "var" / "lake" / "flight_board"))
     assert board.num_rows > 500
     assert board.num_rows == len(set(board["flight_id"].to_pylist()))

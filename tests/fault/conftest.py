@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fault.drivers import Drivers
 from tests.jobs.home import PROJECT, Home
 from tests.jobs.purchase_files import write_days
 
@@ -25,6 +26,12 @@ def undisturbed(run, tmp_path_factory) -> Home:  # noqa: F811 - the fixture
     made = ready(tmp_path_factory.mktemp("undisturbed"))
     run(made)
     return made
+
+
+@pytest.fixture(scope="session")
+def drivers(spark) -> Drivers:  # noqa: F811 - the fixture
+    """Start drivers in processes of their own that share the session's JVM."""
+    return Drivers(spark)
 
 
 def ready(folder: Path) -> Home:

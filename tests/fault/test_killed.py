@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 
 from engine.checkpoint.checkpoint import Kind
 from tests.fault.conftest import DAYS, ready
+from tests.fault.drivers import KILLED
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome
-
-KILLED = -signal.SIGKILL
 
 # Where it dies (in the second micro-batch), and the last checkpoint that counts then.
 IN_A_RUN = [
@@ -27,6 +24,19 @@ IN_A_RUN = [
 
 @pytest.mark.parametrize(("place", "counts"), IN_A_RUN)
 def test_a_driver_killed_during_the_commit_leaves_one_checkpoint_or_the_other(
+    tmp_path, undisturbed, run, drivers, place, counts
+):
+    home = ready(tmp_path)
+    code, said = drivers.run(home, {"HEADRACE_KILL_AT": place})
+    assert code == KILLED, said
+    assert checkpoints(home.config())[-1].checkpoint_id == counts
+    run(home)
+    assert outcome(home.config()) == outcome(undisturbed.config())
+    assert_well_formed(home.config())
+
+
+@pytest.mark.parametrize(("place", "counts"), [("prepare.half:2", 1), ("publish.half:3", 2)])
+def test_a_driver_killed_with_its_jvm_leaves_one_checkpoint_or_the_other(
     tmp_path, undisturbed, run, command, place, counts
 ):
     home = ready(tmp_path)
@@ -47,10 +57,10 @@ def test_a_killed_python_worker_costs_a_task_not_the_run(tmp_path, undisturbed, 
     assert outcome(home.config()) == outcome(undisturbed.config())
 
 
-def test_a_run_killed_twice_in_a_row_still_comes_to_the_same(tmp_path, undisturbed, run, command):
+def test_a_run_killed_twice_in_a_row_still_comes_to_the_same(tmp_path, undisturbed, run, drivers):
     home = ready(tmp_path)
     for place in ("prepare.after", "commit.after"):
-        assert command(home, "run", "purchases", HEADRACE_KILL_AT=place).returncode == KILLED
+        assert drivers.run(home, {"HEADRACE_KILL_AT": place})[0] == KILLED
     assert checkpoints(home.config())[-1].checkpoint_id == 1
     run(home)
     assert outcome(home.config()) == outcome(undisturbed.config())

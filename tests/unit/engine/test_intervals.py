@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.checkpoint.checkpoint import Checkpoint, Kind
 from engine.errors import ConfigError, IntervalError
-from engine.spark.interval import Interval, Place, place_of
+from engine.spark.interval import Interval, Place, place_of, why_restored
 
 DAY = 86_400_000
 CONTINUE = Place()
@@ -23,7 +23,7 @@ class Line:
         self.checkpoints = []
         self.add(Kind.INITIAL)
 
-    def add(self, kind, start=None, end=None, restored_from=None):
+    def add(self, kind, start=None, end=None, restored_from=None, note=None):
         last = self.checkpoints[-1].checkpoint_id if self.checkpoints else None
         checkpoint = Checkpoint(
             checkpoint_id=0 if last is None else last + 1,
@@ -37,6 +37,7 @@ class Line:
             interval_start=start,
             interval_end=end,
             restored_from=restored_from,
+            note=note,
         )
         self.checkpoints.append(checkpoint)
         return self
@@ -51,9 +52,9 @@ class Line:
         last = self.checkpoints[-1]
         return self.add(kind, last.interval_start, last.interval_end)
 
-    def restore(self, target):
+    def restore(self, target, note=None):
         found = self.checkpoints[target]
-        return self.add(Kind.RESTORE, found.interval_start, found.interval_end, restored_from=target)
+        return self.add(Kind.RESTORE, found.interval_start, found.interval_end, restored_from=target, note=note)
 
     def place(self, start, end=None):
         return place_of(Interval(int(start * DAY), int((end or start + 1) * DAY)), self.checkpoints)
@@ -135,11 +136,22 @@ def test_what_was_restored_away_does_not_count(line):
         line.place(4)
 
 
-def test_a_restore_to_the_beginning_starts_anew(line):
+def test_a_restore_to_the_beginning_goes_on_where_the_first_interval_began_or_earlier(line):
     line.days(1, 2).restore(0)
-    assert line.place(5) == CONTINUE
-    line.days(5)
-    assert line.place(5) == Place(3)
+    with pytest.raises(IntervalError, match="gap"):
+        line.place(5)
+    assert line.place(1) == CONTINUE
+    assert line.place(0) == CONTINUE
+    line.days(1)
+    assert line.place(1) == Place(3)
+
+
+@pytest.mark.parametrize(("restored", "replayed"), [(0, Interval(DAY, 3 * DAY)), (1, Interval(2 * DAY, 3 * DAY))])
+def test_a_replay_that_broke_off_is_taken_up_by_the_same_interval_alone(line, restored, replayed):
+    line.days(1, 2, 3).restore(restored, why_restored(Interval(3 * DAY, 4 * DAY)))
+    assert line.place(3) == Place(replay=replayed)
+    with pytest.raises(IntervalError, match="gap"):
+        line.place(4)
 
 
 def test_a_restore_of_a_restore_leads_to_where_that_led(line):

@@ -1,0 +1,65 @@
+"""Starting `tests.fault.driver`, and waiting for what becomes of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tests.jobs.home import PROJECT, Home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+KILLED = -signal.SIGKILL
+
+
+class Drivers:
+    """Starts drivers that share one JVM."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        parameters = spark.sparkContext._gateway.gateway_parameters
+        self._variables = {
+            "PYSPARK_GATEWAY_PORT": str(parameters.port),
+            "PYSPARK_GATEWAY_SECRET": parameters.auth_token,
+            "PYTHONPATH": str(PROJECT),
+        }
+
+    @contextmanager
+    def started(
+        self, home: Home, variables: dict[str, str], options: dict[str, Any]
+    ) -> Iterator[subprocess.Popen[str]]:
+        """A driver for the length of the block; `options` are those of `RunOptions`."""
+        wishes = msgspec.json.encode({"run_id": "driver", "parallelism": 2, **options}).decode()
+        line = [sys.executable, "-m", "tests.fault.driver", str(home.folder), wishes]
+        environment = {**os.environ, **self._variables, **variables}
+        with subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def run(self, home: Home, variables: dict[str, str] | None = None, **options: Any) -> tuple[int, str]:
+        """Run one to its end, by itself or by force; its exit code, and what it said last."""
+        with self.started(home, variables or {}, options) as process:
+            _, said = process.communicate(timeout=300)
+        return process.returncode, said
+
+
+def wait_until_asleep(process: subprocess.Popen[str]) -> None:
+    """Return when the process has got a SIGSTOP."""
+    _, status = os.waitpid(process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status), f"it ended with {status} instead: {process.stderr.read() if process.stderr else ''}"
+
+
+def wake(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Let it go on, to its end; its exit code, and what it said."""
+    process.send_signal(signal.SIGCONT)
+    _, said = process.communicate(timeout=300)
+    return process.returncode, said

@@ -1,0 +1,72 @@
+"""Drivers that die again and again, wherever a seed says: at the end nobody can tell."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.fault.conftest import ready
+from tests.fault.drivers import KILLED
+from tests.jobs.outcome import assert_well_formed, outcome
+
+PLACES = [
+    "create.half",
+    "fence.table",
+    "fence.after",
+    "run.after",
+    "prepare.before",
+    "prepare.half",
+    "prepare.after",
+    "commit.before",
+    "commit.after",
+    "publish.half",
+    "publish.after",
+]
+LAST_RUNS = 3
+
+
+def story(seed: int) -> list[tuple[str, dict[str, object]]]:
+    """Where each driver of a seed dies, and how it is set up."""
+    chance = random.Random(seed)
+    told = []
+    for _ in range(chance.randint(2, 5)):
+        place = f"{chance.choice(PLACES)}:{chance.randint(1, 3)}"
+        told.append(
+            (place, {"parallelism": chance.choice((1, 2, 3)), "backend": chance.choice(("rocksdb", "hashmap"))})
+        )
+    return told
+
+
+def assert_nobody_can_tell(home, drivers, undisturbed, seed: int) -> None:
+    died = []
+    for place, options in story(seed):
+        code, said = drivers.run(home, {"HEADRACE_KILL_AT": place}, **options)
+        assert code in {0, KILLED}, f"seed {seed}, {place}: {said}"
+        died.append((place, code))
+    code, said = drivers.run(home)
+    assert code == 0, f"seed {seed}: {said}"
+    assert outcome(home.config()) == outcome(undisturbed.config()), f"seed {seed}: {died}"
+    assert_well_formed(home.config())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_drivers_that_die_anywhere_leave_no_trace(tmp_path, drivers, undisturbed, seed):
+    assert_nobody_can_tell(ready(tmp_path), drivers, undisturbed, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 112))
+def test_many_drivers_that_die_anywhere_leave_no_trace(tmp_path, drivers, undisturbed, seed):
+    assert_nobody_can_tell(ready(tmp_path), drivers, undisturbed, seed)
+
+
+@pytest.mark.parametrize("places", [("create.half", "create.half"), ("prepare.after", "fence.table:2", "fence.after")])
+def test_a_recovery_that_dies_is_recovered_from(tmp_path, drivers, undisturbed, places):
+    home = ready(tmp_path)
+    for place in places:
+        code, said = drivers.run(home, {"HEADRACE_KILL_AT": place})
+        assert code == KILLED, said
+    assert drivers.run(home) == (0, "")
+    assert outcome(home.config()) == outcome(undisturbed.config())
+    assert_well_formed(home.config())

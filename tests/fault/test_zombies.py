@@ -1,0 +1,82 @@
+"""Drivers that fall asleep, lose their job, and wake up: they fail, and do no harm.
+
+zombie     claim --- micro-batch 1 --- asleep ................ awake --- FencedError
+winner                                        claim --- all --- end
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import clock
+from engine.errors import FencedError
+from tests.fault.conftest import DAYS, ready
+from tests.fault.drivers import wait_until_asleep, wake
+from tests.jobs.outcome import assert_well_formed, checkpoints, outcome
+
+ASLEEP = {"HEADRACE_KILL_WITH": "SIGSTOP"}
+PLACES = ["run.after:2", "prepare.half:2", "prepare.after:2", "commit.before:2", "commit.after:2", "publish.half:2"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_zombie_fails_and_names_the_winner(tmp_path, drivers, undisturbed, run, place):
+    home = ready(tmp_path)
+    with drivers.started(home, {**ASLEEP, "HEADRACE_KILL_AT": place}, {"run_id": "zombie"}) as zombie:
+        wait_until_asleep(zombie)
+        run(home, run_id="winner", force_fail_over=True)
+        code, said = wake(zombie)
+    assert code == FencedError.exit_code, said
+    assert "winner" in said
+    assert outcome(home.config()) == outcome(undisturbed.config())
+    assert_well_formed(home.config())
+
+
+def test_a_zombie_that_wakes_in_the_middle_of_the_winners_run_does_no_harm(tmp_path, drivers, undisturbed, run):
+    home = ready(tmp_path)
+    with drivers.started(home, {**ASLEEP, "HEADRACE_KILL_AT": "publish.half:2"}, {"run_id": "zombie"}) as zombie:
+        wait_until_asleep(zombie)
+        run(home, run_id="winner", force_fail_over=True, max_batches=1)
+        code, said = wake(zombie)
+    assert code == FencedError.exit_code, said
+    run(home)
+    assert outcome(home.config()) == outcome(undisturbed.config())
+
+
+def test_the_job_of_a_sleeper_is_taken_over_when_its_lease_has_ended(tmp_path, drivers, undisturbed, run):
+    home = ready(tmp_path)
+    with drivers.started(home, {**ASLEEP, "HEADRACE_KILL_AT": "run.after:2"}, {"run_id": "zombie"}) as zombie:
+        wait_until_asleep(zombie)
+        with pytest.raises(FencedError, match="run zombie.* holds the job"):
+            run(home, run_id="winner")
+        seconds = home.config().run.lease.total_seconds()
+        previous = clock.use(clock.VirtualClock(clock.now() + round(seconds * 1000)))
+        try:
+            run(home, run_id="winner")
+        finally:
+            clock.use(previous)
+        code, said = wake(zombie)
+    assert code == FencedError.exit_code, said
+    assert outcome(home.config()) == outcome(undisturbed.config())
+
+
+def test_a_sleeper_that_nobody_missed_goes_on(tmp_path, drivers, undisturbed):
+    home = ready(tmp_path)
+    with drivers.started(home, {**ASLEEP, "HEADRACE_KILL_AT": "prepare.half:2"}, {"run_id": "sleeper"}) as sleeper:
+        wait_until_asleep(sleeper)
+        assert wake(sleeper) == (0, "")
+    assert outcome(home.config()) == outcome(undisturbed.config())
+
+
+def test_of_drivers_that_start_together_one_wins_and_the_others_stop(tmp_path, drivers, undisturbed):
+    home = ready(tmp_path)
+    with (
+        drivers.started(home, {}, {"run_id": "one"}) as one,
+        drivers.started(home, {}, {"run_id": "two"}) as two,
+        drivers.started(home, {}, {"run_id": "three"}) as three,
+    ):
+        codes = [process.wait(timeout=300) for process in (one, two, three)]
+    assert set(codes) <= {0, FencedError.exit_code}
+    assert 0 in codes
+    assert outcome(home.config()) == outcome(undisturbed.config())
+    assert len(checkpoints(home.config())) == DAYS + 1
+    assert_well_formed(home.config())

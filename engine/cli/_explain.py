@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from datetime import timedelta
+from enum import Enum
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from engine.api import AsyncWait, Pipeline, Process, Sink, Source, UpsertMaterialize, ValueState
 from engine.api._pipeline import output_type
-from engine.config import JobConfig, format_duration
+from engine.config import AsyncStateConfig, JobConfig, format_duration
+from engine.execution.options import AsyncStateOptions
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -87,7 +91,20 @@ def _process(config: JobConfig, process: Process) -> dict[str, Any]:
             {"name": side.name, "record": side.record.__name__, "sink": side.sink, **_bound(config, side.sink)}
             for side in process.side_outputs
         ],
+        "async_state": _async_state(config.async_state(process.name)),
     }
+
+
+def _async_state(options: AsyncStateOptions) -> dict[str, Any]:
+    """All options, by the names that they have in the job's file."""
+    keys = {field.name: field.encode_name for field in msgspec.structs.fields(AsyncStateConfig)}
+    return {key: _plain(getattr(options, name)) for name, key in keys.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    return value.value if isinstance(value, Enum) else value
 
 
 def _states(function: object) -> Iterator[ValueState[Any]]:
@@ -170,14 +187,25 @@ def tree(described: dict[str, Any]) -> Tree:
 def _grow(branch: Tree, values: dict[str, Any]) -> None:
     from rich.text import Text
 
-    for name, value in values.items():
-        if name in {"operator", "kind"} or value in (None, []):
-            continue
+    for name, value in _shown(values):
         if isinstance(value, list) and isinstance(value[0], dict):
             for item in value:
                 branch.add(Text(f"{name.rstrip('s').replace('_', ' ')}: {_line(item)}"))
         else:
             branch.add(Text(f"{name.replace('_', ' ')}: {_line(value)}"))
+
+
+def _shown(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if name not in {"operator", "kind"} and value not in (None, []):
+            yield name, _notable(value) if name == "async_state" else value
+
+
+def _notable(options: dict[str, Any]) -> dict[str, Any]:
+    """The options that are not as by default, and the two that everyone asks for."""
+    defaults = _async_state(AsyncStateOptions())
+    asked_for = {"in-flight-records-limit", "buffer-size"}
+    return {key: value for key, value in options.items() if key in asked_for or value != defaults[key]}
 
 
 def _line(value: Any) -> str:

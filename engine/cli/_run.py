@@ -37,6 +37,10 @@ def run(
     max_batches: Annotated[Optional[int], typer.Option(min=1, help="End after so many micro-batches.")] = None,  # noqa: UP045
     parallelism: Annotated[Optional[int], typer.Option(min=1, help="Tasks per operator.")] = None,  # noqa: UP045
     backend: Annotated[Optional[str], typer.Option(metavar="rocksdb|hashmap", help="State backend.")] = None,  # noqa: UP045
+    async_state: Annotated[
+        Optional[bool],  # noqa: UP045
+        typer.Option("--async/--sync", help="Whether state accesses may overlap. Results are the same."),
+    ] = None,
     force_fail_over: Annotated[
         bool, typer.Option("--force-fail-over", help="Take the job from a run that still holds it.")
     ] = False,
@@ -63,6 +67,7 @@ def run(
         max_batches=max_batches,
         parallelism=parallelism,
         backend=_backend(backend),
+        async_state=async_state,
         cluster=cluster,
         force_fail_over=force_fail_over,
     )

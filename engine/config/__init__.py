@@ -5,6 +5,7 @@ Everything here imports fast and knows neither Spark nor Delta nor Airflow.
 
 from engine.config._cluster import ClusterConfig, ClusterFile
 from engine.config._durations import format_duration, parse_duration
+from engine.config._execution import AsyncStateConfig, ExecutionConfig, OperatorConfig
 from engine.config._job import (
     AsyncIoConfig,
     CompactionConfig,
@@ -27,11 +28,14 @@ from engine.config._schema import cluster_schema, job_schema
 
 __all__ = [
     "AsyncIoConfig",
+    "AsyncStateConfig",
     "ClusterConfig",
     "ClusterFile",
     "CompactionConfig",
+    "ExecutionConfig",
     "JobConfig",
     "JobFile",
+    "OperatorConfig",
     "PublishConfig",
     "RetentionConfig",
     "RunConfig",

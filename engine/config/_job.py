@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -10,14 +11,12 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from engine.config._cluster import ClusterConfig
-from engine.config._types import Count, Location, Name, PipelineRef, Span, Whole
+from engine.config._execution import ExecutionConfig, OperatorConfig
+from engine.config._types import Count, Location, Name, PipelineRef, Section, Span, Whole
+from engine.execution.options import AsyncStateOptions
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A mapping in the file whose keys are exactly the fields."""
-
-
-class ScheduleConfig(_Section, frozen=True, kw_only=True):
+class ScheduleConfig(Section, frozen=True, kw_only=True):
     """When Airflow starts the job."""
 
     cron: str
@@ -36,7 +35,7 @@ class ScheduleConfig(_Section, frozen=True, kw_only=True):
         return self.start.replace(tzinfo=ZoneInfo(self.timezone))
 
 
-class StateConfig(_Section, frozen=True, kw_only=True):
+class StateConfig(Section, frozen=True, kw_only=True):
     """Where state is kept."""
 
     root: Location = "var/state"
@@ -49,14 +48,14 @@ class StateConfig(_Section, frozen=True, kw_only=True):
     """Folder on each worker for local copies of state. Losing it costs a reload, nothing else."""
 
 
-class WatermarkConfig(_Section, frozen=True, kw_only=True):
+class WatermarkConfig(Section, frozen=True, kw_only=True):
     """How often the watermark moves."""
 
     bucket: Count = 1000
     """Rows of arrival order between two watermarks. Part of the job's meaning: keep it."""
 
 
-class SourceConfig(_Section, frozen=True, kw_only=True):
+class SourceConfig(Section, frozen=True, kw_only=True):
     """What a source of the pipeline reads."""
 
     format: Literal["parquet"] = "parquet"
@@ -81,7 +80,7 @@ class SourceConfig(_Section, frozen=True, kw_only=True):
     """What happens to a row that does not fit the record type."""
 
 
-class SinkConfig(_Section, frozen=True, kw_only=True):
+class SinkConfig(Section, frozen=True, kw_only=True):
     """What a sink of the pipeline writes."""
 
     path: Location
@@ -91,7 +90,7 @@ class SinkConfig(_Section, frozen=True, kw_only=True):
     """merge: one row per primary key, updated in place. append: rows are only added."""
 
 
-class ServiceConfig(_Section, frozen=True, kw_only=True):
+class ServiceConfig(Section, frozen=True, kw_only=True):
     """A service that async operators call."""
 
     url: str
@@ -105,7 +104,7 @@ class ServiceConfig(_Section, frozen=True, kw_only=True):
         return None if self.health is None else self.url.rstrip("/") + self.health
 
 
-class AsyncIoConfig(_Section, frozen=True, kw_only=True):
+class AsyncIoConfig(Section, frozen=True, kw_only=True):
     """Overrides for one async operator; null keeps what the pipeline says."""
 
     capacity: Count | None = None
@@ -115,7 +114,7 @@ class AsyncIoConfig(_Section, frozen=True, kw_only=True):
     """Over all attempts for one record."""
 
 
-class RunConfig(_Section, frozen=True, kw_only=True):
+class RunConfig(Section, frozen=True, kw_only=True):
     """Limits of one run."""
 
     budget: Span = timedelta(minutes=30)
@@ -134,28 +133,28 @@ class RunConfig(_Section, frozen=True, kw_only=True):
     """How long Airflow waits before that."""
 
 
-class PublishConfig(_Section, frozen=True, kw_only=True):
+class PublishConfig(Section, frozen=True, kw_only=True):
     """How sinks are written."""
 
     spark_above_rows: Whole = 500_000
     """A micro-batch with more changed rows is published by Spark, a smaller one without it."""
 
 
-class CompactionConfig(_Section, frozen=True, kw_only=True):
+class CompactionConfig(Section, frozen=True, kw_only=True):
     """How often state tables are rewritten to one row per live entry."""
 
     every: Count | None = 7
     """After this many runs; null: only by `headrace compact`."""
 
 
-class RetentionConfig(_Section, frozen=True, kw_only=True):
+class RetentionConfig(Section, frozen=True, kw_only=True):
     """How long old checkpoints stay restorable."""
 
     hours: Count = 168
     """Files that no checkpoint of this age or younger needs may be removed by `headrace vacuum`."""
 
 
-class JobFile(_Section, frozen=True, kw_only=True):
+class JobFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A job: a pipeline, bound to places, with limits and a schedule."""
 
     job: Name
@@ -194,6 +193,8 @@ class JobFile(_Section, frozen=True, kw_only=True):
     sinks: dict[Name, SinkConfig]
     services: dict[Name, ServiceConfig] = {}
     async_io: dict[Name, AsyncIoConfig] = {}
+    execution: ExecutionConfig = ExecutionConfig()
+    operators: dict[Name, OperatorConfig] = {}
     run: RunConfig = RunConfig()
     publish: PublishConfig = PublishConfig()
     compaction: CompactionConfig = CompactionConfig()
@@ -234,6 +235,15 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
     def storage_options(self) -> dict[str, str] | None:
         """What deltalake needs to reach the object store; None on local disks."""
         return dict(self.profile.storage) or None
+
+    def async_state(self, operator: str, *, enabled: bool | None = None) -> AsyncStateOptions:
+        """How a keyed process accesses state: what it has under `operators`, else the job, else the default.
+
+        `enabled`, unless None, overrules all of them, as the command line does.
+        """
+        own = self.operators.get(operator, OperatorConfig())
+        options = own.execution.async_state.over(self.execution.async_state.over(AsyncStateOptions()))
+        return options if enabled is None else replace(options, enabled=enabled)
 
     def where(self, key: str) -> str:
         """`file:line: key`, for a message about `key` (its dotted path in the file)."""

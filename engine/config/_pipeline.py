@@ -88,6 +88,7 @@ def _problems(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
     waits = [operator.name for operator in operators if isinstance(operator, AsyncWait)]
     for name in config.async_io.keys() - set(waits):
         yield f"async_io.{name}", _left_over("async operator", name, waits)
+    yield from _overrides(config, pipeline)
     yield from _modes(config, pipeline, mains, [side.sink for side in sides])
 
 
@@ -103,6 +104,19 @@ def _differences(key: str, what: str, wanted: list[str], bound: Iterable[str]) -
 def _left_over(what: str, name: str, known: list[str]) -> str:
     listed = ", ".join(known) or "none"
     return f"the pipeline has no {what} '{name}'{did_you_mean(name, known)} (it has: {listed})"
+
+
+def _overrides(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
+    from engine.api import Process
+
+    keyed = [operator.name for operator in pipeline.operators if isinstance(operator, Process)]
+    others = {operator.name for operator in pipeline.operators} - {*keyed}
+    for name in config.operators:
+        if name in others:
+            rule = "is not a keyed process; only those can be set here"
+            yield f"operators.{name}", f"'{name}' {rule} (the pipeline has: {', '.join(keyed) or 'none'})"
+        elif name not in keyed:
+            yield f"operators.{name}", _left_over("keyed process", name, keyed)
 
 
 def _modes(config: JobConfig, pipeline: Pipeline, mains: list[str], sides: list[str]) -> Iterator[Problem]:

@@ -51,24 +51,24 @@ class _Reader:
         self._place = Place(home, environment)
 
     def struct(self, node: yaml.Node, kind: type[Any], key: str) -> Any:
-        """A mapping whose keys are the fields of `kind`."""
+        """A mapping whose keys are the fields of `kind`, by the names that they have in files."""
         pairs = self._pairs(node, key)
         if pairs is None:
             return MISSING
-        fields = {field.name: field for field in msgspec.structs.fields(kind)}
+        fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
         values = {}
         for name, (key_node, value_node) in pairs.items():
             if name in fields:
-                values[name] = self._value(value_node, fields[name].type, _dotted(key, name))
+                values[fields[name].name] = self._value(value_node, fields[name].type, _dotted(key, name))
             else:
                 self._unknown(key_node, _dotted(key, name), name, fields)
         self._require(node, key, fields, pairs)
         return _build(kind, values, self._place.home)
 
     def _require(self, node: yaml.Node, key: str, fields: dict[str, msgspec.structs.FieldInfo], pairs: Pairs) -> None:
-        for field in fields.values():
-            if field.required and field.name not in pairs:
-                self.problems.add(node, _dotted(key, field.name), "this key is missing")
+        for name, field in fields.items():
+            if field.required and name not in pairs:
+                self.problems.add(node, _dotted(key, name), "this key is missing")
 
     def _unknown(self, node: yaml.Node, key: str, name: str, fields: dict[str, msgspec.structs.FieldInfo]) -> None:
         hint = did_you_mean(name, fields)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -43,8 +44,8 @@ def read_scalar(node: yaml.Node, kind: Any, place: Place) -> Any:
         msg = f"expected {_wanted(base)}, got {kind_of(node)}"
         raise ValueError(msg)
     text = substitute(node.value, place.environment)
-    if get_origin(base) is Literal:
-        return _choice(text, get_args(base))
+    if allowed := _choices(base):
+        return _choice(text, allowed)
     if base is str and tag_of(node) != "str" and role != SCALAR:
         msg = f'expected text, got {kind_of(node)}; write it in quotes: "{node.value}"'
         raise ValueError(msg)
@@ -104,14 +105,21 @@ _WANTED = {
 
 
 def _wanted(base: Any) -> str:
-    if get_origin(base) is Literal:
-        return "one of " + ", ".join(get_args(base))
+    if allowed := _choices(base):
+        return "one of " + ", ".join(allowed)
     return _WANTED[base]
 
 
-def _choice(text: str, allowed: tuple[str, ...]) -> str:
+def _choices(base: Any) -> dict[str, Any]:
+    """What stands for each text that a choice allows; nothing where a type is no choice."""
+    if get_origin(base) is Literal:
+        return {text: text for text in get_args(base)}
+    return {member.value: member for member in base} if isinstance(base, type) and issubclass(base, Enum) else {}
+
+
+def _choice(text: str, allowed: dict[str, Any]) -> Any:
     if text in allowed:
-        return text
+        return allowed[text]
     msg = f"'{text}' is not allowed{did_you_mean(text, allowed)} (allowed: {', '.join(allowed)})"
     raise ValueError(msg)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from engine.config import _cluster, _job
+from engine.config import _cluster, _execution, _job
 from engine.config._durations import PATTERN, RULE
 
 _REFERENCE = {"type": "string", "pattern": r"\$\{[^}]+\}"}
@@ -29,20 +29,32 @@ def cluster_schema() -> dict[str, Any]:
 def _schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
     (root,), definitions = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
     documentation = _field_documentation()
+    choices = {f"#/$defs/{name}" for name, definition in definitions.items() if "enum" in definition}
     for name, definition in definitions.items():
         for field, schema in definition.get("properties", {}).items():
-            definition["properties"][field] = _described(schema, documentation.get((name, field)))
+            described = documentation.get((name, field))
+            definition["properties"][field] = _described(_referable(_ours(schema), choices), described)
     title = {"title": _TITLES[kind.__name__]}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **title, **root, "$defs": definitions}
 
 
 def _described(schema: dict[str, Any], text: str | None) -> dict[str, Any]:
-    changed = _ours(schema)
-    if changed.get("type") in {"integer", "boolean"} or {"enum", "pattern"} & changed.keys():
-        # A value may also come from the environment: ${CORES:-2}.
-        default = {"default": changed.pop("default")} if "default" in changed else {}
-        changed = {"anyOf": [changed, _REFERENCE], **default}
-    return {**changed, "description": text} if text else changed
+    return {**schema, "description": text} if text else schema
+
+
+def _referable(schema: dict[str, Any], choices: set[str]) -> dict[str, Any]:
+    """Let a value come from the environment, as in ${CORES:-2}, where the schema would not take such a text."""
+    default = {"default": schema["default"]} if "default" in schema else {}
+    bare = {key: part for key, part in schema.items() if key != "default"}
+    kinds = bare.get("anyOf", [bare])
+    if _REFERENCE in kinds or not any(_is_narrow(kind, choices) for kind in kinds):
+        return schema
+    return {"anyOf": [*kinds, _REFERENCE], **default}
+
+
+def _is_narrow(schema: dict[str, Any], choices: set[str]) -> bool:
+    narrow = schema.get("type") in {"integer", "boolean"} or {"enum", "pattern"} & schema.keys()
+    return bool(narrow) or schema.get("$ref") in choices
 
 
 def _ours(schema: Any) -> Any:
@@ -60,14 +72,15 @@ def _ours(schema: Any) -> Any:
 
 
 def _field_documentation() -> dict[tuple[str, str], str]:
-    """The string below each field of a struct, by struct and field: Python itself drops them."""
+    """The string below each field of a struct, by struct and key of the file: Python itself drops them."""
     found = {}
-    for module in (_cluster, _job):
+    for module in (_cluster, _execution, _job):
         tree = ast.parse(Path(inspect.getfile(module)).read_text(encoding="utf-8"))
         for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):
+            keys = {field.name: field.encode_name for field in msgspec.structs.fields(getattr(module, cls.name))}
             for field, below in zip(cls.body, cls.body[1:], strict=False):
                 if text := _text_of(field, below):
-                    found[cls.name, text[0]] = text[1]
+                    found[cls.name, keys[text[0]]] = text[1]
     return found
 
 

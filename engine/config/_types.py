@@ -1,4 +1,4 @@
-"""The field types that configuration structs share, with the rule that each one carries.
+"""What configuration structs share: their base, and field types with the rule that each one carries.
 
 A rule sits in `Meta.extra["role"]`, where the reader of the YAML finds it.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 NAME = "name"
@@ -38,3 +39,7 @@ Whole = Annotated[int, Meta(ge=0)]
 
 Span = Annotated[timedelta, Meta(extra={"role": "duration"})]
 """`30m`, `5s`, `1h30m`, `2d`; a plain number means seconds."""
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A mapping in the file whose keys are exactly the fields."""

@@ -62,12 +62,22 @@ class BatchResult:
 class MicroBatch:
     """Runs the stages of one slice on top of the job's last checkpoint."""
 
-    def __init__(self, spark: SparkSession, job: OpenJob, plan: Plan, *, parallelism: int, backend: str) -> None:
-        """Every operator gets `parallelism` tasks."""
+    def __init__(
+        self,
+        spark: SparkSession,
+        job: OpenJob,
+        plan: Plan,
+        *,
+        parallelism: int,
+        backend: str,
+        async_state: bool | None = None,
+    ) -> None:
+        """Every operator gets `parallelism` tasks; `async_state`, unless None, overrules what the job enables."""
         self._spark = spark
         self._job = job
         self._plan = plan
         self._parallelism = parallelism
+        self._async_state = async_state
         config = job.config
         self._place = Place(
             pipeline=config.pipeline,
@@ -150,6 +160,7 @@ class MicroBatch:
             stage=number,
             watermark=parent.watermark,
             watermarks=watermarks,
+            async_state=self._job.config.async_state(operator, enabled=self._async_state),
             local_copies=parent.local_copies.get(operator, {}),
             parent_id=parent.checkpoint_id,
         )

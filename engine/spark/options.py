@@ -37,6 +37,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     backend: Literal["rocksdb", "hashmap"] | None = None
     """State backend."""
 
+    async_state: bool | None = None
+    """Whether state accesses may overlap, in every operator."""
+
     cluster: str | None = None
     """Cluster profile."""
 

@@ -8,6 +8,7 @@ import msgspec
 
 from engine.checkpoint.checkpoint import OutputFile
 from engine.checkpoint.files import StagedFile
+from engine.execution.options import AsyncStateOptions
 
 
 class InputFile(msgspec.Struct, frozen=True):
@@ -54,6 +55,7 @@ class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):
     stage: int
     watermark: int | None
     watermarks: list[tuple[int, int]]
+    async_state: AsyncStateOptions = AsyncStateOptions()
     local_copies: dict[str, str] = {}
     parent_id: int = 0
 

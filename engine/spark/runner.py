@@ -140,6 +140,7 @@ class _Run:
             self.plan,
             parallelism=self._parallelism(),
             backend=self.options.backend or self.config.state.backend,
+            async_state=self.options.async_state,
         )
         last = f" up to {taken.last_file}" if taken.last_file else ""
         self.on_event(

@@ -123,6 +123,25 @@ def test_explain_shows_operators_state_and_bindings(headrace, home):
     assert [stage["operators"][0]["kind"] for stage in stages] == ["source", "keyed process", "upsert materializer"]
 
 
+def test_explain_shows_what_is_special_in_accessing_state_and_all_of_it_as_json(headrace, home):
+    with (home / "conf/jobs/demo.yaml").open("a") as file:
+        file.write("execution: {async-state: {buffer-timeout: 250ms, buffer-size: 500}}\n")
+        file.write("operators: {legs: {execution: {async-state: {buffer-size: 200}}}}\n")
+    told = "async state: in-flight-records-limit 6000, buffer-size 200, buffer-timeout 250ms\n"
+    assert told in headrace("explain").stdout
+    (_, stage, _) = json.loads(headrace("explain --json").stdout)["stages"]
+    assert stage["operators"][0]["async_state"] == {
+        "enabled": True,
+        "in-flight-records-limit": 6000,
+        "buffer-size": 200,
+        "buffer-timeout": "250ms",
+        "order-with-same-key": "record-ordered",
+        "event-order.watermark": "out-of-order",
+        "io-parallelism": 2,
+        "cache-entries": 1_000_000,
+    }
+
+
 def test_reading_imports_neither_spark_nor_pandas_nor_datasets(state, home):
     import subprocess
     import sys

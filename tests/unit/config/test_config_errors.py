@@ -35,6 +35,23 @@ MISTAKES = {
     "an interval without pattern": ("mode: interval\n", ["sources.events", "'interval', the pattern"]),
     "a variable that is not set": ("owner: ${NOBODY_SET_THIS}\n", ["NOBODY_SET_THIS is not set", ":-..."]),
     "a malformed reference": ("owner: ${NOT-THIS}\n", ["'${NOT-THIS}' is not a reference"]),
+    "an unknown option": (
+        "execution: {async-state: {bufer-size: 3}}\n",
+        ["demo.yaml:10: execution.async-state.bufer-size", "did you mean 'buffer-size'?", "event-order.watermark"],
+    ),
+    "a python spelling": ("execution: {async_state: {}}\n", ["execution.async_state: unknown key", "'async-state'"]),
+    "a misspelt order": (
+        "execution:\n  async-state: {event-order.watermark: strict}\n",
+        ["demo.yaml:11: execution.async-state.event-order.watermark", "allowed: out-of-order, strictly-ordered"],
+    ),
+    "an order that is no text": (
+        "execution: {async-state: {order-with-same-key: [1]}}\n",
+        ["expected one of record-ordered, state-ordered, got a list"],
+    ),
+    "an override out of range": (
+        "operators:\n  legs:\n    execution:\n      async-state: {buffer-size: 0}\n",
+        ["demo.yaml:13: operators.legs.execution.async-state.buffer-size", "'0' is out of range: it must be >= 1"],
+    ),
     "a merge key": ("run:\n  <<: {budget: 1m}\n", ["demo.yaml:11", "a key must be text, got a merge key"]),
     "no YAML": ("run: [\n", ["demo.yaml:", "not valid YAML"]),
 }

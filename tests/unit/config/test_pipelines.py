@@ -78,6 +78,38 @@ def test_overrides_of_unknown_operators_are_refused(module, job_file):
     assert "async_io.weather: the pipeline has no async operator 'weather' (it has: none)" in error_of()
 
 
+KEYED = (
+    PIPELINE.replace("import Pipeline", "import KeyedProcessFunction, Pipeline")
+    .replace(
+        "pipeline = (",
+        "class Legs(KeyedProcessFunction[Event, Event]):\n    async def process(self, record, ctx, /): ...\n\npipeline = (",
+    )
+    .replace("    .upsert", '    .key_by("key").process("legs", Legs())\n    .upsert')
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("leg", "operators.leg: the pipeline has no keyed process 'leg'; did you mean 'legs'? (it has: legs)"),
+        ("latest", "operators.latest: 'latest' is not a keyed process; only those can be set here"),
+        ("events", "operators.events: 'events' is not a keyed process; only those can be set here"),
+    ],
+)
+def test_only_keyed_processes_of_the_pipeline_are_set(module, job_file, name, problem):
+    module.write_text(KEYED)
+    job_file(f"operators: {{{name}: {{}}}}\n")
+    assert f"demo.yaml:10: {problem}" in error_of()
+
+
+def test_a_keyed_process_may_be_set(module, job_file):
+    module.write_text(KEYED)
+    job_file("operators: {legs: {execution: {async-state: {buffer-size: 3}}}}\n")
+    config = load_job("demo")
+    assert load_pipeline(config).name == "demo"
+    assert config.async_state("legs").buffer_size == 3
+
+
 def test_merging_needs_a_primary_key(module):
     module.write_text(PIPELINE.replace('.upsert_materialize("latest", primary_key=("key",))', ""))
     assert "sinks.board.mode: merge needs a primary key" in error_of()

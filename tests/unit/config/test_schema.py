@@ -39,7 +39,25 @@ def test_an_unknown_key_does_not_fit():
         jsonschema.validate({"job": "a", "pipeline": "a:b", "sources": {}, "sinks": {}, "moed": 1}, job_schema())
 
 
+@pytest.mark.parametrize(
+    ("options", "fits"),
+    [
+        ({"event-order.watermark": "strictly-ordered", "buffer-timeout": "5s", "enabled": False}, True),
+        ({"order-with-same-key": "${ORDER}", "buffer-size": "${SIZE:-200}", "cache-entries": None}, True),
+        ({"event-order.watermark": "strict"}, False),
+        ({"event_order_watermark": "out-of-order"}, False),
+        ({"buffer-size": 0}, False),
+        ({"enabled": "yes"}, False),
+    ],
+)
+def test_options_of_asynchronous_state_fit_by_their_names_in_files(options, fits):
+    operators = {"legs": {"execution": {"async-state": options}}}
+    job = {"job": "a", "pipeline": "a:b", "sources": {}, "sinks": {}, "operators": operators}
+    assert jsonschema.Draft202012Validator(job_schema()).is_valid(job) == fits
+
+
 def test_every_field_tells_what_it_means():
-    run = job_schema()["$defs"]["RunConfig"]["properties"]
-    assert run["budget"]["description"] == "No new micro-batch starts after this time."
-    assert [name for name, field in run.items() if "description" not in field] == []
+    sections = {name: job_schema()["$defs"][name]["properties"] for name in ("RunConfig", "AsyncStateConfig")}
+    assert sections["RunConfig"]["budget"]["description"] == "No new micro-batch starts after this time."
+    fields = [field for section in sections.values() for field in section.values()]
+    assert [field for field in fields if "description" not in field] == []

@@ -1,0 +1,140 @@
+"""The options of asynchronous state: from the default over the job to the operator, and on to its tasks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import msgspec
+import pytest
+
+from engine.config import AsyncStateConfig, format_duration, job_schema, load_job
+from engine.execution.options import AsyncStateOptions, EventOrder, KeyOrder
+from engine.spark import micro_batch
+from engine.spark.micro_batch import MicroBatch
+from engine.spark.reports import KeyedTask
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+FLIP_425 = {
+    "enabled": True,
+    "in-flight-records-limit": 6000,
+    "buffer-size": 1000,
+    "buffer-timeout": timedelta(seconds=1),
+    "order-with-same-key": KeyOrder.RECORD_ORDERED,
+    "event-order.watermark": EventOrder.OUT_OF_ORDER,
+}
+KEYS = {field.encode_name: field.name for field in msgspec.structs.fields(AsyncStateConfig)}
+
+
+def as_text(value) -> str:
+    """A default as files have it."""
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    return str(value.value if isinstance(value, Enum) else value).lower()
+
+
+def test_names_and_defaults_are_those_of_the_flip():
+    defaults = AsyncStateOptions()
+    assert {key: getattr(defaults, name) for key, name in KEYS.items() if key in FLIP_425} == FLIP_425
+
+
+def test_every_option_can_be_configured():
+    assert list(KEYS.values()) == [field.name for field in fields(AsyncStateOptions)]
+
+
+def test_a_job_that_says_nothing_gets_the_defaults(home):
+    assert load_job("demo").async_state("legs") == AsyncStateOptions()
+
+
+def test_every_key_arrives(home, job_file):
+    job_file("""\
+execution:
+  async-state:
+    enabled: false
+    in-flight-records-limit: 60
+    buffer-size: 10
+    buffer-timeout: 250ms
+    order-with-same-key: state-ordered
+    event-order.watermark: strictly-ordered
+    io-parallelism: 3
+    cache-entries: 7
+""")
+    assert load_job("demo").async_state("legs") == AsyncStateOptions(
+        enabled=False,
+        in_flight_records_limit=60,
+        buffer_size=10,
+        buffer_timeout=timedelta(milliseconds=250),
+        order_with_same_key=KeyOrder.STATE_ORDERED,
+        event_order_watermark=EventOrder.STRICTLY_ORDERED,
+        io_parallelism=3,
+        cache_entries=7,
+    )
+
+
+def test_an_operator_overrides_the_job_key_by_key(home, job_file):
+    job_file("""\
+execution: {async-state: {buffer-size: 500, io-parallelism: 4}}
+operators:
+  legs: {execution: {async-state: {buffer-size: 200, io-parallelism: null}}}
+  gates: {}
+""")
+    config = load_job("demo")
+    assert config.async_state("legs") == AsyncStateOptions(buffer_size=200, io_parallelism=4)
+    assert config.async_state("gates") == AsyncStateOptions(buffer_size=500, io_parallelism=4)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_one_run_may_overrule_whether_it_is_enabled(home, job_file, enabled):
+    job_file("operators: {legs: {execution: {async-state: {enabled: " + str(not enabled).lower() + "}}}}\n")
+    config = load_job("demo")
+    assert config.async_state("legs", enabled=enabled).enabled == enabled
+    assert config.async_state("legs").enabled != enabled
+
+
+def test_the_environment_fills_in_a_choice(home, job_file, monkeypatch):
+    monkeypatch.setenv("ORDER", "strictly-ordered")
+    job_file("execution: {async-state: {event-order.watermark: '${ORDER}'}}\n")
+    assert load_job("demo").async_state("legs").event_order_watermark is EventOrder.STRICTLY_ORDERED
+
+
+@pytest.mark.parametrize(("asked", "enabled"), [(None, True), (False, False)])
+def test_each_operators_tasks_get_its_options(home, job_file, monkeypatch, asked, enabled):
+    job_file("operators: {legs: {execution: {async-state: {buffer-size: 200, order-with-same-key: state-ordered}}}}\n")
+    sent = []
+    monkeypatch.setattr(micro_batch, "keyed_partition", lambda payload, **_: sent.append(payload))
+    monkeypatch.setattr(micro_batch, "_collect", lambda *_: [])
+    job = Mock(config=load_job("demo"), next_id=1, versions={}, lease=Mock(attempt_id="a"))
+    plan = Mock(keyed=[Mock(operator=SimpleNamespace(name=name)) for name in ("legs", "gates")])
+    batch = MicroBatch(Mock(), job, plan, parallelism=2, backend="hashmap", async_state=asked)
+    for stage in range(2):
+        batch._keyed(stage, [], [], Mock(watermark=None, local_copies={}, checkpoint_id=0))
+    assert [msgspec.json.decode(payload, type=KeyedTask).async_state for payload in sent] == [
+        AsyncStateOptions(enabled=enabled, buffer_size=200, order_with_same_key=KeyOrder.STATE_ORDERED),
+        AsyncStateOptions(enabled=enabled),
+    ]
+
+
+def test_the_schema_tells_the_defaults():
+    described = job_schema()["$defs"]["AsyncStateConfig"]["properties"]
+    told = {key: re.search(r"Default: ([\w-]+)", field["description"])[1] for key, field in described.items()}
+    assert told == {key: as_text(getattr(AsyncStateOptions(), name)) for key, name in KEYS.items()}
+
+
+def test_the_documentation_has_every_key_with_its_default():
+    page = (REPOSITORY / "docs/configuration.md").read_text()
+    _, _, section = page.partition("### `execution.async-state`")
+    rows = re.findall(r"^\| `([^`]+)` \|[^|]+\| `([^`]+)` \|", section.partition("###")[0], re.MULTILINE)
+    assert dict(rows) == {key: as_text(getattr(AsyncStateOptions(), name)) for key, name in KEYS.items()}
+
+
+def test_the_projects_own_job_spells_out_the_defaults(monkeypatch):
+    monkeypatch.delenv("HEADRACE_HOME", raising=False)
+    section = load_job("flights", REPOSITORY).execution.async_state
+    assert {name: getattr(section, name) for name in KEYS.values()} == {
+        field.name: field.default for field in fields(AsyncStateOptions)
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import inspect
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -67,6 +68,10 @@ class KeyedProcessFunction(abc.ABC, Generic[In, Out]):
 
     One instance serves all keys of a task: keep nothing about a key in attributes, only in state.
     An exception fails the micro-batch, which then leaves nothing behind.
+
+    Written as `async def`, state calls answer with a `StateFuture`, and while one waits, records of other keys go on.
+    Written as plain `def` (both methods then), state calls answer with the value itself, and everything waits for each. The
+    results are the same.
     """
 
     @abc.abstractmethod
@@ -75,6 +80,19 @@ class KeyedProcessFunction(abc.ABC, Generic[In, Out]):
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
         """Handle a timer of the current key that the watermark has reached."""
+
+
+def is_blocking(function: KeyedProcessFunction[Any, Any]) -> bool:
+    """Whether the function is written as plain `def`.
+
+    Raises `TypeError` when `process` is and `on_timer` isn't, or the other way round.
+    """
+    blocking = not inspect.iscoroutinefunction(function.process)
+    has_timers = type(function).on_timer is not KeyedProcessFunction.on_timer
+    if has_timers and blocking is inspect.iscoroutinefunction(function.on_timer):
+        msg = f"process() and on_timer() of {type(function).__name__} must both be 'async def', or both plain 'def'"
+        raise TypeError(msg)
+    return blocking
 
 
 class AsyncFunction(abc.ABC, Generic[In, Out]):

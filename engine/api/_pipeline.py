@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from engine.api._functions import AsyncFunction, KeyedProcessFunction
+from engine.api._functions import AsyncFunction, KeyedProcessFunction, is_blocking
 from engine.api._names import check_name
 from engine.api._retry import AsyncRetryStrategy, NoRetry
 
@@ -176,10 +176,14 @@ class Pipeline:
         return replace(self, _key=field_name)
 
     def process(self, name: str, function: KeyedProcessFunction[Any, Any], /) -> Pipeline:
-        """Run a keyed process function; needs `key_by` before it."""
+        """Run a keyed process function; needs `key_by` before it.
+
+        `process` and `on_timer` must both be `async def`, or both plain `def`, else `TypeError`.
+        """
         if self._key is None:
             msg = f"process '{name}' needs a key: call key_by() before it"
             raise ValueError(msg)
+        is_blocking(function)
         return replace(self, _key=None)._add(Process(name, self._key, function))  # noqa: SLF001 - its own copy
 
     def side_output(self, name: str, record: type[msgspec.Struct], /, *, sink: str) -> Pipeline:

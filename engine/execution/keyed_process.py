@@ -1,42 +1,48 @@
-"""Runs a keyed process function over the elements of one task, one record at a time.
+"""Runs a keyed process function over the elements of one task (FLIP-425).
 
-This is the synchronous form: state answers at once, so a coroutine never suspends. What it does per
-key is the reference for every other way of executing: before a record, the key's due timers, in time
-order; the clock that ages state is the last watermark before the record in arrival order.
+Keys are worked on out of order, each key in order. What one key sees is what a loop over the records would show it:
+before a record starts, the key's timers that are due at the last watermark before it fire, in time order; timers of
+keys without later records fire when all records before their watermark are done. So a watermark holds nobody up, and
+no key can tell.
 """
 
 from __future__ import annotations
 
-import operator as operators
+import bisect
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import CoroutineType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from engine.api import KeyedProcessFunction, Process, RowKind, ValueState
-from engine.api._pipeline import output_type
+from engine.api._functions import is_blocking
 from engine.errors import HeadraceError, UserFunctionError
-from engine.execution.element import Element, Emitted, Watermark, output_order, timer_order
+from engine.execution.controller import AsyncExecutionController, Call
+from engine.execution.element import Element, Emitted, Watermark, timer_order
+from engine.execution.epoch import Epoch
+from engine.execution.options import AsyncStateOptions
+from engine.execution.process_context import LATEST_TIMER, Outputs, ProcessContext
+from engine.execution.record_context import RecordContext
+from engine.execution.request import AsyncExecutor
+from engine.execution.state_executor import InlineStateExecutor, ThreadedStateExecutor
 from engine.state.backend import StateBackend
-from engine.state.codec import decode_key
 from engine.state.timer_service import Timer, TimerService
-from engine.state.value_store import ValueStore
+from engine.state.value_store import BlockingValueStore, ValueStore
+
+__all__ = ["LATEST_TIMER", "NO_WATERMARK", "KeyedProcess", "declared_states"]
 
 NO_WATERMARK = -(1 << 62)
 """The watermark before the first one: earlier than any time."""
-
-LATEST_TIMER = (1 << 63) // 1000 - 1
-"""The furthest that a timer can lie from 1970 (ms): it is stored in microseconds."""
 
 
 class KeyedProcess:
     """One `Process` operator in one task.
 
-    `watermark` is the last one before the slice and `last_watermark` the last one that `run` will be
-    given (ms), None without any. `stage` is the operator's place among the pipeline's keyed ones.
+    `watermark` is the last one before the slice and `last_watermark` the last one that `run` will be given (ms), None
+    without any. `stage` is the operator's place among the pipeline's keyed ones. `executor` answers state requests; unless
+    given, it is one that fits the backend and `options`.
     """
 
     def __init__(
@@ -48,113 +54,170 @@ class KeyedProcess:
         watermark: int | None,
         last_watermark: int | None,
         stage: int = 0,
+        options: AsyncStateOptions | None = None,
+        executor: AsyncExecutor | None = None,
     ) -> None:
         """Bind the function's states and timers to `backend`."""
+        options = options or AsyncStateOptions()
         self.operator = operator
         self.timers = TimerService(backend, watermark if last_watermark is None else last_watermark)
-        self.stores: list[ValueStore[Any]] = []
         self.metrics: Counter[str] = Counter()
-        self._function = self._bind(operator, backend)
+        self.controller = AsyncExecutionController(self, executor or _executor_for(backend, options), options)
+        self.stores: list[ValueStore[Any]] = []
+        self._options = options
+        self._outputs = Outputs(operator)
+        self._backend = backend
+        self._function, self._is_plain = self._bind(operator)
         self._decode = msgspec.json.Decoder(record).decode
         self._stage = stage
         self._watermark = NO_WATERMARK if watermark is None else watermark
-        self._context = _Context(self.timers, operator)
+        self._passed: list[tuple[int, bytes, Epoch]] = []
 
     @property
     def emitted(self) -> list[Emitted]:
-        """What was collected so far, in the order of the calls."""
-        return self._context.emitted
+        """What was collected so far."""
+        return self._outputs.main
 
     @property
     def side_outputs(self) -> dict[str, list[Emitted]]:
         """What went to each declared side output so far."""
-        return self._context.sides
+        return self._outputs.sides
 
     def run(self, batches: Iterable[Sequence[Element]], watermarks: Sequence[Watermark]) -> None:
-        """Process elements in arrival order, and `watermarks` (in order) between them.
+        """Process elements in arrival order, and `watermarks` (in order) between them, to the end.
 
-        Raises `UserFunctionError` with operator, key, record and traceback when the function fails.
+        What was emitted is in arrival order then. Raises `UserFunctionError` with operator, key, record and traceback when
+        the function fails.
         """
         pending = iter(watermarks)
         upcoming = next(pending, None)
-        for batch in batches:
-            keys = {element.key_json for element in batch}
-            for store in self.stores:
-                store.prefetch(keys)
-            for element in batch:
-                while upcoming is not None and upcoming.order <= element.order:
-                    self._advance(upcoming)
-                    upcoming = next(pending, None)
-                self._process(element)
-        while upcoming is not None:
-            self._advance(upcoming)
-            upcoming = next(pending, None)
+        try:
+            for batch in self._prefetched(batches):
+                for element in batch:
+                    while upcoming is not None and upcoming.order <= element.order:
+                        self.advance(upcoming)
+                        upcoming = next(pending, None)
+                    self.process(element)
+            while upcoming is not None:
+                self.advance(upcoming)
+                upcoming = next(pending, None)
+            self.controller.drain()
+        finally:
+            self.controller.close()
+        self._outputs.sort()
 
-    def _bind(self, operator: Process, backend: StateBackend) -> KeyedProcessFunction[Any, Any]:
-        # A function is bound in place. Its declarations stay in the class, so binding it again
-        # (the next task of this worker process) finds them as they were written.
-        function = operator.function
-        for name, declared in declared_states(function).items():
-            store = ValueStore(declared, operator.name, backend)
-            self.stores.append(store)
-            setattr(function, name, store)
-        return function
-
-    def _process(self, element: Element) -> None:
+    def process(self, element: Element) -> None:
+        """Take in one element, which comes after all that were taken in before."""
         self.metrics["records"] += 1
-        if element.timestamp <= self._watermark:
+        watermark = self._watermark
+        if element.timestamp <= watermark:
             self.metrics["late"] += 1
-        context = self._enter(element.order, element.timestamp, element.key_json)
         try:
             record = self._decode(element.raw)
         except msgspec.ValidationError as error:
-            raise self._failed(
-                element.raw, f"the operator before it sent a record that does not fit: {error}"
-            ) from error
+            why = f"the operator before it sent a record that does not fit: {error}"
+            raise self._error(element.key_json, element.raw, why) from error
+        context = self._context(element.key_json, self._function.process, record, element.raw)
+        context.enter(element.order, element.timestamp, watermark, watermark)
         context.row_kind = _ROW_KINDS[element.kind]
-        context.overdue_until = self._watermark
-        self._call(self._function.process, record, element.raw)
-        self._fire_overdue(element.order)
+        self.controller.process(context)
 
-    def _advance(self, watermark: Watermark) -> None:
+    def advance(self, watermark: Watermark, passed: Callable[[], None] | None = None) -> None:
+        """Take in a watermark. `passed` is called when all before it is done, the timers that it fires included."""
+        self.timers.extend(watermark.timestamp)
         self._watermark = watermark.timestamp
-        for timer in self.timers.pop_due(watermark.timestamp):
-            order = timer_order(watermark.order, timer.timestamp, timer.key_json, self._stage)
-            self._enter(order, timer.timestamp, timer.key_json).overdue_until = timer.timestamp
-            self._call(self._function.on_timer, timer.timestamp, timer)
-            self._fire_overdue(order)
+        self._passed.append((watermark.timestamp, watermark.order, self.controller.epochs.open))
+        self.controller.on_non_record(lambda epoch: self._fire_due(watermark, epoch), passed or _nothing)
 
-    def _fire_overdue(self, order: bytes) -> None:
-        """Fire the timers that a call has registered for a time already past: they are its outcome."""
-        for timer in self._context.overdue():
+    def _fire_due(self, watermark: Watermark, epoch: Epoch) -> None:
+        for key_json in self.timers.keys_due(watermark.timestamp):
+            context = self._context(key_json, None, None, None)
+            context.enter(watermark.order, watermark.timestamp, watermark.timestamp, NO_WATERMARK)
+            self.controller.process(context, epoch)
+
+    # ----------------------------------------------------------------------------------- what the controller asks
+
+    def call(self, context: ProcessContext) -> Call | None:
+        """See `KeyedWork.call`."""
+        function = context.function
+        if function is None:
+            return None
+        call = function(context.record, context)
+        return None if self._is_plain else cast("Call", call)
+
+    def before(self, context: ProcessContext) -> RecordContext | None:
+        """See `KeyedWork.before`: the key's timers that are due."""
+        if not self.timers.any_due or not self._passed:
+            return None
+        timer = self.timers.first_due(context.key_json, context.watermark)
+        if timer is None:
+            return None
+        self.timers.take(timer)
+        watermark, order, epoch = self._passed[bisect.bisect_left(self._passed, timer.timestamp, key=_time_of)]
+        earlier = self._timer_context(timer)
+        place = timer_order(order, timer.timestamp, timer.key_json, self._stage)
+        earlier.enter(place, timer.timestamp, watermark, timer.timestamp)
+        earlier.epoch = epoch
+        return earlier
+
+    def after(self, context: ProcessContext) -> RecordContext | None:
+        """See `KeyedWork.after`: timers that the context has registered for a time already past are its outcome."""
+        while context.overdue:
+            timer = min(context.overdue)
+            context.overdue.remove(timer)
             if self.timers.take(timer):
-                self._enter(order, timer.timestamp, timer.key_json, index=self._context.index)
-                self._call(self._function.on_timer, timer.timestamp, timer)
+                follower = self._timer_context(timer)
+                follower.enter(context.order, timer.timestamp, context.watermark, context.overdue_until)
+                follower.index, follower.overdue = context.index, context.overdue
+                return follower
+        return None
 
-    def _enter(self, order: bytes, timestamp: int, key_json: bytes, index: int = 0) -> _Context:
-        for store in self.stores:
-            store.enter(key_json, timestamp, self._watermark)
-        self._context.enter(order, timestamp, key_json, self._watermark, index)
-        return self._context
+    def failed(self, context: ProcessContext, error: Exception) -> Exception:
+        """See `KeyedWork.failed`."""
+        if isinstance(error, HeadraceError):
+            return error  # such as state that does not fit its type: not the function's fault
+        why = "".join(traceback.format_exception(error))
+        return self._error(context.key_json, context.subject, why)
 
-    def _call(self, function: Callable[..., Any], subject: object, what: bytes | Timer) -> None:
-        try:
-            call: CoroutineType[Any, Any, None] = function(subject, self._context)
-            call.send(None)
-        except StopIteration:
-            return
-        except HeadraceError:
-            raise  # such as state that does not fit its type: not the function's fault
-        except Exception as error:
-            raise self._failed(what, "".join(traceback.format_exception(error))) from error
-        line = call.cr_frame.f_lineno if call.cr_frame is not None else "?"
-        call.close()
-        why = f"awaited something other than its own state in line {line}: calls to the outside belong in async_wait()"
-        raise self._failed(what, f"{function.__qualname__} {why}")
+    # --------------------------------------------------------------------------------------------------- binding
 
-    def _failed(self, what: bytes | Timer, why: str) -> UserFunctionError:
-        record = f"timer at {what.timestamp} ms" if isinstance(what, Timer) else what[:500].decode(errors="replace")
-        return UserFunctionError(self.operator.name, self._context.key_json.decode(), record, why)
+    def _bind(self, operator: Process) -> tuple[KeyedProcessFunction[Any, Any], bool]:
+        # A function is bound in place. Its declarations stay in the class, so binding it again
+        # (the next task of this worker process) finds them as they were written.
+        function = operator.function
+        is_plain = is_blocking(function)
+        store_type = BlockingValueStore if is_plain else ValueStore
+        for name, declared in declared_states(function).items():
+            store: ValueStore[Any] = store_type(declared, operator.name, self._backend, self.controller)
+            store.waits = self._options.enabled
+            self.stores.append(store)
+            setattr(function, name, store)
+        return function, is_plain
+
+    def _context(
+        self, key_json: bytes, function: Callable[..., Any] | None, record: Any, subject: Any
+    ) -> ProcessContext:
+        return ProcessContext(self.controller, self._outputs, self.timers, key_json, function, record, subject)
+
+    def _timer_context(self, timer: Timer) -> ProcessContext:
+        return self._context(timer.key_json, self._function.on_timer, timer.timestamp, timer)
+
+    def _prefetched(self, batches: Iterable[Sequence[Element]]) -> Iterator[Sequence[Element]]:
+        """The elements in chunks; before each one, its keys' values are read with one call for each state."""
+        size = self._options.in_flight_records_limit
+        for batch in batches:
+            for start in range(0, len(batch), size):
+                chunk = batch[start : start + size]
+                if self._options.enabled:
+                    keys = {element.key_json for element in chunk}
+                    for store in self.stores:
+                        store.trim(self._options.cache_entries)
+                        store.prefetch(keys)
+                yield chunk
+
+    def _error(self, key_json: bytes, subject: bytes | Timer | None, why: str) -> UserFunctionError:
+        what = f"timer at {subject.timestamp} ms" if isinstance(subject, Timer) else _shown(subject)
+        return UserFunctionError(self.operator.name, key_json.decode(), what, why)
 
 
 def declared_states(function: KeyedProcessFunction[Any, Any]) -> dict[str, ValueState[Any]]:
@@ -176,90 +239,19 @@ def declared_states(function: KeyedProcessFunction[Any, Any]) -> dict[str, Value
 _ROW_KINDS = tuple(RowKind)
 
 
-class _Context:
-    """The one context of a task, re-entered for each record and timer (no allocation a record)."""
+def _nothing() -> None:
+    return None
 
-    __slots__ = (
-        "_order",
-        "_out",
-        "_overdue",
-        "_timers",
-        "_wanted",
-        "emitted",
-        "index",
-        "key_json",
-        "overdue_until",
-        "row_kind",
-        "sides",
-        "timers",
-        "timestamp",
-        "watermark",
-    )
 
-    def __init__(self, timers: TimerService, operator: Process) -> None:
-        self._timers = timers
-        self._order = b""
-        self._out = output_type(operator.function)
-        self._overdue: list[Timer] = []
-        self._wanted = {side.name: side.record for side in operator.side_outputs}
-        self.emitted: list[Emitted] = []
-        self.sides: dict[str, list[Emitted]] = {name: [] for name in self._wanted}
-        self.index = 0
-        self.key_json = b""
-        self.overdue_until = NO_WATERMARK
-        self.timestamp = 0
-        self.watermark = NO_WATERMARK
-        self.row_kind = RowKind.INSERT
-        self.timers = self
+def _time_of(passed: tuple[int, bytes, Epoch]) -> int:
+    return passed[0]
 
-    @property
-    def key(self) -> Any:
-        return decode_key(self.key_json)
 
-    def enter(self, order: bytes, timestamp: int, key_json: bytes, watermark: int, index: int) -> None:
-        self._order, self.key_json = order, key_json
-        self.timestamp, self.watermark, self.index = timestamp, watermark, index
-        self.row_kind = RowKind.INSERT
+def _shown(raw: bytes | None) -> str:
+    return (raw or b"")[:500].decode(errors="replace")
 
-    def collect(self, record: msgspec.Struct, /, kind: RowKind = RowKind.INSERT) -> None:
-        if not isinstance(record, self._out):
-            msg = f"the output takes {self._out.__name__}, not {type(record).__name__}"
-            raise TypeError(msg)
-        order = output_order(self._order, self.index)
-        self.index += 1
-        self.emitted.append(Emitted(order, self.timestamp, kind, record))
 
-    def output(self, name: str, record: msgspec.Struct, /) -> None:
-        wanted = self._wanted.get(name)
-        if wanted is None:
-            known = ", ".join(self._wanted) or "none"
-            msg = f"side output '{name}' is not declared in the pipeline (declared: {known})"
-            raise ValueError(msg)
-        if not isinstance(record, wanted):
-            msg = f"side output '{name}' takes {wanted.__name__}, not {type(record).__name__}"
-            raise TypeError(msg)
-        order = output_order(self._order, self.index)
-        self.index += 1
-        self.sides[name].append(Emitted(order, self.timestamp, RowKind.INSERT, record))
-
-    def register_event_time(self, timestamp: int, /) -> None:
-        timer = self._timer(timestamp)
-        self._timers.register(timer)
-        if timestamp <= self.overdue_until:
-            self._overdue.append(timer)
-
-    def delete_event_time(self, timestamp: int, /) -> None:
-        self._timers.delete(self._timer(timestamp))
-
-    def _timer(self, timestamp: int) -> Timer:
-        moment = operators.index(timestamp)  # refuses a float, which would compare but not be stored
-        if not -LATEST_TIMER <= moment <= LATEST_TIMER:
-            msg = f"a timer's time must lie within {LATEST_TIMER} ms of 1970, not at {moment}"
-            raise ValueError(msg)
-        return Timer(moment, self.key_json)
-
-    def overdue(self) -> Iterator[Timer]:
-        """Take out the timers registered for a past time, in time order, until there are none."""
-        while self._overdue:
-            self._overdue.sort(reverse=True)
-            yield self._overdue.pop()
+def _executor_for(backend: StateBackend, options: AsyncStateOptions) -> AsyncExecutor:
+    if backend.answers_at_once or not options.enabled:
+        return InlineStateExecutor(backend)
+    return ThreadedStateExecutor(backend, options.io_parallelism)

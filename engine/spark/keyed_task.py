@@ -77,10 +77,18 @@ class _Work:
             record=self.stage.takes,
             watermark=self.task.watermark,
             last_watermark=watermarks[-1].timestamp if watermarks else None,
+            stage=self.task.stage,
+            options=self.task.async_state,
         )
         process.run(elements, watermarks)
         self._keep_state(process)
-        self.output.count(**_counted(process.metrics), timers_fired=process.timers.fired)
+        made = process.controller.statistics()
+        self.output.count(
+            **_counted(process.metrics),
+            timers_fired=process.timers.fired,
+            state_requests=made.requests,
+            state_batches=made.batches,
+        )
         for side in operator.side_outputs:
             self.output.append_sink(side.sink, process.side_outputs[side.name], side.record)
         self._send_on(process.emitted)

@@ -23,6 +23,9 @@ HISTORY = b"h"
 class StateBackend(Protocol):
     """A map from bytes to bytes."""
 
+    answers_at_once: bool
+    """Whether reading one entry costs no more than asking for it later in a batch would: it is in memory."""
+
     def get_many(self, keys: Sequence[bytes], /) -> list[bytes | None]:
         """The value of each key, `None` where there is none."""
         ...
@@ -46,6 +49,8 @@ class StateBackend(Protocol):
 
 class HashMapBackend:
     """Python dicts. Timers, the only entries that are scanned, are kept sorted."""
+
+    answers_at_once = True
 
     def __init__(self) -> None:
         """Start empty."""

@@ -18,6 +18,8 @@ class RocksDbBackend:
     `close` has flushed it nobody else reads the folder.
     """
 
+    answers_at_once = False
+
     def __init__(self, path: Path, *, create: bool = True) -> None:
         """Open the database in `path`, making it if there is none and `create` allows it."""
         options = Options(raw_mode=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from engine.state.backend import TIMERS, StateBackend, Write
@@ -41,7 +41,7 @@ def timer_entry(timer: Timer) -> bytes:
 
 
 class TimerService:
-    """The timers of all keys of a task."""
+    """The timers of all keys of a task. Registering and looking are synchronous, as the FLIP has it."""
 
     def __init__(self, backend: StateBackend, last_watermark: int | None) -> None:
         """Load the timers due by `last_watermark`, the last one of the slice or before it (ms)."""
@@ -49,32 +49,57 @@ class TimerService:
         self._horizon = last_watermark
         self._changed: dict[Timer, bool] = {}
         self._due: list[Timer] = []
-        if last_watermark is not None:
-            self._due = list(self._stored_until(last_watermark))
-        self._live = set(self._due)
+        self._times: dict[bytes, list[int]] = {}
+        self._live: set[Timer] = set()
         self.fired = 0
+        if last_watermark is not None:
+            self._make_due(self._stored(None, last_watermark))
+
+    def extend(self, last_watermark: int) -> None:
+        """Move the last watermark on, where it wasn't known at the start."""
+        if self._horizon is not None and last_watermark <= self._horizon:
+            return
+        passed, self._horizon = self._horizon, last_watermark
+        self._make_due(timer for timer in self._stored(passed, last_watermark) if timer not in self._changed)
+        self._make_due(timer for timer, live in self._changed.items() if live and timer.timestamp <= last_watermark)
 
     def register(self, timer: Timer) -> None:
         """Register a timer; again is the same as once."""
         self._changed[timer] = True
-        if self._horizon is not None and timer.timestamp <= self._horizon and timer not in self._live:
-            self._live.add(timer)
-            heapq.heappush(self._due, timer)
+        if self._horizon is not None and timer.timestamp <= self._horizon:
+            self._make_due((timer,))
 
     def delete(self, timer: Timer) -> None:
         """Take a timer back; nothing happens if there is none."""
         self._changed[timer] = False
         self._live.discard(timer)
 
-    def pop_due(self, watermark: int) -> Iterator[Timer]:
-        """Take out the timers due at `watermark`, in time order, also those registered meanwhile."""
+    @property
+    def any_due(self) -> bool:
+        """Whether a timer may be due within the slice."""
+        return bool(self._times)
+
+    def first_due(self, key_json: bytes, watermark: int) -> Timer | None:
+        """The key's earliest timer, if it is due at `watermark`."""
+        times = self._times.get(key_json)
+        while times:
+            timer = Timer(times[0], key_json)
+            if timer in self._live:
+                return timer if timer.timestamp <= watermark else None
+            heapq.heappop(times)
+        self._times.pop(key_json, None)
+        return None
+
+    def keys_due(self, watermark: int) -> Iterator[bytes]:
+        """The keys with a timer that is due at `watermark`, by the time of their first one.
+
+        To be asked once per watermark. Timers may be taken and registered meanwhile, but once a key was given, its timers
+        have to be taken by whoever asked.
+        """
         while self._due and self._due[0].timestamp <= watermark:
             timer = heapq.heappop(self._due)
             if timer in self._live:
-                self._live.discard(timer)
-                self._changed[timer] = False
-                self.fired += 1
-                yield timer
+                yield timer.key_json
 
     def take(self, timer: Timer) -> bool:
         """Take one timer out to fire it now; whether it was still there."""
@@ -100,8 +125,15 @@ class TimerService:
         for change in changes:
             yield timer_entry(change.timer), b"" if change.registered else None
 
-    def _stored_until(self, watermark: int) -> Iterator[Timer]:
-        end = _EVENT + _TIME.pack(watermark + 1 + _BIAS)
-        for entry, _ in self._backend.scan(_EVENT, end):
+    def _make_due(self, timers: Iterable[Timer]) -> None:
+        for timer in timers:
+            if timer not in self._live:
+                self._live.add(timer)
+                heapq.heappush(self._due, timer)
+                heapq.heappush(self._times.setdefault(timer.key_json, []), timer.timestamp)
+
+    def _stored(self, after: int | None, until: int) -> Iterator[Timer]:
+        start = _EVENT if after is None else _EVENT + _TIME.pack(after + 1 + _BIAS)
+        for entry, _ in self._backend.scan(start, _EVENT + _TIME.pack(until + 1 + _BIAS)):
             (biased,) = _TIME.unpack_from(entry, len(_EVENT))
             yield Timer(biased - _BIAS, entry[_PREFIX:])

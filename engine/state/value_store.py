@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from engine.api import StateFuture, StateTtl, TtlTime, UpdateType, ValueState, Visibility
 from engine.api._future import DONE
 from engine.clock import now
 from engine.state.backend import VALUES, StateBackend, Write
 from engine.state.codec import Codec
+
+if TYPE_CHECKING:
+    from engine.api._future import FutureOwner
 
 V = TypeVar("V")
 
@@ -36,12 +39,52 @@ class ValueChange(NamedTuple):
     stamp: int
 
 
+class Moment(Protocol):
+    """Whose state is accessed, and when: the context of a record or timer."""
+
+    @property
+    def key_json(self) -> bytes:
+        """The current key."""
+        ...
+
+    @property
+    def timestamp(self) -> int:
+        """Renews entries (ms)."""
+        ...
+
+    @property
+    def watermark(self) -> int:
+        """Ages entries (ms)."""
+        ...
+
+    @property
+    def owns_key(self) -> bool:
+        """Whether nobody else may access the key's state."""
+        ...
+
+
+class StateTask(Protocol):
+    """Who runs user code, and takes requests that have to wait."""
+
+    @property
+    def context(self) -> Any:
+        """The `Moment` of the code that runs now."""
+        ...
+
+    def request(self, context: Any, entry: bytes, answered: Callable[[bytes | None], None], /) -> None:
+        """Call `answered` with the stored value of `entry`, as code of the context."""
+        ...
+
+
 class _Cell:
-    """One key's value: as decoded, its TTL stamp, and whether backend and cache differ."""
+    """One key's value: as decoded, its TTL stamp, and whether backend and cache differ.
+
+    `stored` is None where nobody has asked yet whether the backend has the entry.
+    """
 
     __slots__ = ("dirty", "stamp", "stored", "value")
 
-    def __init__(self, value: object, stamp: int, *, stored: bool) -> None:
+    def __init__(self, value: object, stamp: int, *, stored: bool | None) -> None:
         self.value = value
         self.stamp = stamp
         self.stored = stored
@@ -49,75 +92,173 @@ class _Cell:
 
 
 class ValueStore(ValueState[V], Generic[V]):
-    """The live handle of a declared `ValueState`: it answers for the key that `enter` named.
+    """The live handle of a declared `ValueState`: it answers for the key of the code that runs.
 
-    Lives as long as the task. The cache holds the keys of the micro-batch, no more.
+    A write-back cache: a value in it is read and written at once. Of one that is not, reading waits for the backend,
+    and writing need not (only a TTL `ON_CREATE` has to know when the old value was born). Lives as long as the task.
     """
 
-    def __init__(self, declared: ValueState[V], operator: str, backend: StateBackend) -> None:
-        """Bind `declared` to a backend."""
+    def __init__(self, declared: ValueState[V], operator: str, backend: StateBackend, task: StateTask) -> None:
+        """Bind `declared` to a backend, and to the task whose code will use it."""
         super().__init__(declared.name, declared.type, ttl=declared.ttl)
         self._codec = Codec(declared.type, f"state '{declared.name}' of operator '{operator}'")
         self._backend = backend
+        self._task = task
         self._cells: dict[bytes, _Cell] = {}
+        self._loading: dict[int, list[tuple[Callable[[Moment, _Cell], Any], StateFuture[Any]]]] = {}
         self._ttl = _live_ttl(declared.ttl)
         self._by_wall_clock = self._ttl is not None and self._ttl.time is TtlTime.PROCESSING
-        self._key = b""
-        self._stamp = 0
-        self._clock = 0
+        self._creation_counts = self._ttl is not None and self._ttl.update is UpdateType.ON_CREATE
+        self.waits = True
+        """Whether a read that the cache cannot answer may wait; else it is answered at once, whatever that takes."""
         self.expired = 0
-
-    def prefetch(self, keys: Iterable[bytes]) -> None:
-        """Load many keys' values with one call to the backend."""
-        missing = [key for key in keys if key not in self._cells]
-        entries = [value_entry(self.name, key) for key in missing]
-        for key, stored in zip(missing, self._backend.get_many(entries), strict=True):
-            self._cells[key] = self._decode(stored)
-
-    def enter(self, key_json: bytes, stamp: int, clock: int) -> None:
-        """Make this the current key. `stamp` renews entries, `clock` ages them (both ms, event time).
-
-        State with a TTL in processing time takes the wall clock for both.
-        """
-        if self._by_wall_clock:
-            stamp = clock = now()
-        self._key, self._stamp, self._clock = key_json, stamp, clock
+        self.hits = 0
+        self.misses = 0
 
     def value(self) -> StateFuture[V | None]:
         """See `ValueState.value`."""
-        cell = self._cell()
-        value: Any = cell.value
-        if value is _MISSING:
-            return StateFuture(None)
-        if self._ttl is not None:
-            if self._is_dead(cell):
-                return self._dead(cell, self._ttl)
-            # A record that arrives late reads with an older stamp: reading never shortens a life.
-            if self._ttl.update is UpdateType.ON_READ_AND_WRITE and cell.stamp < self._stamp:
-                cell.stamp, cell.dirty = self._stamp, True
-        return StateFuture(value)
+        moment = self._task.context
+        cell = self._cells.get(moment.key_json)
+        if cell is None or not moment.owns_key or (self._loading and id(moment) in self._loading):
+            return self._later(moment, self._read)
+        self.hits += 1
+        return StateFuture(self._read(moment, cell))
 
     def update(self, value: V, /) -> StateFuture[None]:
         """See `ValueState.update`."""
-        if value is None:
-            return self.clear()
-        cell = self._cell()
-        born = cell.value is _MISSING or self._is_dead(cell)
-        if born or self._ttl is None or self._ttl.update is not UpdateType.ON_CREATE:
-            cell.stamp = self._stamp
-        cell.value, cell.dirty = value, True
+        moment = self._task.context
+        cell = self._cells.get(moment.key_json)
+        if cell is None or not moment.owns_key or (self._loading and id(moment) in self._loading):
+            return self._write_later(moment, lambda at, cell: self._write(at, cell, value))
+        self._write(moment, cell, value)
         return DONE
 
     def clear(self) -> StateFuture[None]:
         """See `ValueState.clear`."""
-        self._clear(self._cell())
+        moment = self._task.context
+        cell = self._cells.get(moment.key_json)
+        if cell is None or not moment.owns_key or (self._loading and id(moment) in self._loading):
+            return self._write_later(moment, self._clear)
+        self._clear(moment, cell)
         return DONE
+
+    # ------------------------------------------------------------------------------------------------ loading
+
+    def prefetch(self, keys: Iterable[bytes]) -> None:
+        """Load many keys' values with one call to the backend."""
+        missing = [key for key in keys if key not in self._cells]
+        self.admit(missing, self._backend.get_many([value_entry(self.name, key) for key in missing]))
+
+    def missing(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Which of `keys` the cache does not have."""
+        return [key for key in keys if key not in self._cells]
+
+    def admit(self, keys: Sequence[bytes], stored: Sequence[bytes | None]) -> None:
+        """Take in what the backend has for `keys`. What is in the cache already is newer, and stays."""
+        cells = self._cells
+        for key, value in zip(keys, stored, strict=True):
+            if key not in cells:
+                cells[key] = self._decode(value)
+
+    def trim(self, limit: int) -> None:
+        """Forget values that the backend has as well, if there are more than `limit`."""
+        if len(self._cells) > limit:
+            self._cells = {key: cell for key, cell in self._cells.items() if cell.dirty}
+
+    def _later(self, moment: Moment, operation: Callable[[Moment, _Cell], Any]) -> StateFuture[Any]:
+        """Answer with `operation(moment, cell)` once the key's value is loaded, and those before it are answered."""
+        queue = self._loading.get(id(moment))
+        if queue is None:
+            self.misses += 1
+            if moment.owns_key and not self._may_wait:
+                return StateFuture(operation(moment, self._cell(moment.key_json)))
+        future = StateFuture.pending(cast("FutureOwner", moment))
+        if queue is not None:
+            queue.append((operation, future))
+            return future
+        self._loading[id(moment)] = [(operation, future)]
+        entry = value_entry(self.name, moment.key_json)
+        self._task.request(moment, entry, lambda stored: self._loaded(moment, stored))
+        return future
+
+    def _write_later(self, moment: Moment, operation: Callable[[Moment, _Cell], None]) -> StateFuture[None]:
+        if moment.owns_key and id(moment) not in self._loading and not self._creation_counts:
+            cell = self._cells.setdefault(moment.key_json, _Cell(_MISSING, 0, stored=None))
+            operation(moment, cell)
+            return DONE
+        return self._later(moment, operation)
+
+    @property
+    def _may_wait(self) -> bool:
+        return self.waits and not self._backend.answers_at_once
+
+    def _loaded(self, moment: Moment, stored: bytes | None) -> None:
+        self.admit((moment.key_json,), (stored,))
+        cell = self._cells[moment.key_json]
+        for operation, future in self._loading.pop(id(moment)):
+            future.complete(operation(moment, cell))
+
+    def _cell(self, key_json: bytes) -> _Cell:
+        if key_json not in self._cells:
+            self.prefetch((key_json,))
+        return self._cells[key_json]
+
+    def _decode(self, stored: bytes | None) -> _Cell:
+        if stored is None:
+            return _Cell(_MISSING, 0, stored=False)
+        (stamp,) = _STAMP.unpack_from(stored)
+        return _Cell(self._codec.decode(stored[_STAMP.size :]), stamp, stored=True)
+
+    # --------------------------------------------------------------------------------------------------- cells
+
+    def _read(self, moment: Moment, cell: _Cell) -> Any:
+        value: Any = cell.value
+        if value is _MISSING:
+            return None
+        if self._ttl is None:
+            return value
+        if self._is_dead(moment, cell):
+            return self._dead(moment, cell, self._ttl)
+        # A record that arrives late reads with an older stamp: reading never shortens a life.
+        if self._ttl.update is UpdateType.ON_READ_AND_WRITE and cell.stamp < (stamp := self._stamp(moment)):
+            cell.stamp, cell.dirty = stamp, True
+        return value
+
+    def _write(self, moment: Moment, cell: _Cell, value: V) -> None:
+        if value is None:
+            self._clear(moment, cell)
+            return
+        if not self._creation_counts or cell.value is _MISSING or self._is_dead(moment, cell):
+            cell.stamp = self._stamp(moment)
+        cell.value, cell.dirty = value, True
+
+    def _clear(self, _: Moment, cell: _Cell) -> None:
+        cell.value, cell.dirty = _MISSING, True
+
+    def _stamp(self, moment: Moment) -> int:
+        return now() if self._by_wall_clock else moment.timestamp
+
+    def _is_dead(self, moment: Moment, cell: _Cell) -> bool:
+        if self._ttl is None:
+            return False
+        clock = now() if self._by_wall_clock else moment.watermark
+        return cell.stamp + self._ttl.milliseconds <= clock
+
+    def _dead(self, moment: Moment, cell: _Cell, ttl: StateTtl) -> Any:
+        if ttl.visibility is Visibility.RETURN_IF_NOT_CLEANED_UP:
+            return cell.value
+        self.expired += 1
+        self._clear(moment, cell)
+        return None
+
+    # ------------------------------------------------------------------------------------------------- changes
 
     def changes(self) -> Iterator[ValueChange]:
         """What differs from the backend, one change a key.
 
         Raises `StateSchemaError` for a value that does not fit the declared type.
         """
+        self._find_out_what_is_stored()
         encode = self._codec.encode
         for key, cell in self._cells.items():
             if not cell.dirty:
@@ -127,6 +268,13 @@ class ValueStore(ValueState[V], Generic[V]):
                 yield ValueChange(key, encode(value), cell.stamp)
             elif cell.stored:
                 yield ValueChange(key, None, cell.stamp)
+
+    def _find_out_what_is_stored(self) -> None:
+        """Ask for entries that were cleared unread: only one that is there is removed."""
+        unknown = [key for key, cell in self._cells.items() if cell.stored is None and cell.value is _MISSING]
+        stored = self._backend.get_many([value_entry(self.name, key) for key in unknown])
+        for key, value in zip(unknown, stored, strict=True):
+            self._cells[key].stored = value is not None
 
     def writes(self, changes: Sequence[ValueChange]) -> Iterator[Write]:
         """`changes` as the backend takes them."""
@@ -138,32 +286,24 @@ class ValueStore(ValueState[V], Generic[V]):
         """When an entry with this stamp dies (ms); `None` without TTL."""
         return None if self._ttl is None else stamp + self._ttl.milliseconds
 
-    def _cell(self) -> _Cell:
-        cell = self._cells.get(self._key)
-        if cell is None:
-            self.prefetch((self._key,))
-            cell = self._cells[self._key]
-        return cell
 
-    def _decode(self, stored: bytes | None) -> _Cell:
-        if stored is None:
-            return _Cell(_MISSING, 0, stored=False)
-        (stamp,) = _STAMP.unpack_from(stored)
-        return _Cell(self._codec.decode(stored[_STAMP.size :]), stamp, stored=True)
+class BlockingValueStore(ValueStore[V]):
+    """The handle that a plain `def process` gets: a call answers with the value itself."""
 
-    def _is_dead(self, cell: _Cell) -> bool:
-        return self._ttl is not None and cell.stamp + self._ttl.milliseconds <= self._clock
+    def value(self) -> Any:
+        """Read the key's value; `None` if there is none or it has expired."""
+        moment = self._task.context
+        return self._read(moment, self._cell(moment.key_json))
 
-    def _dead(self, cell: _Cell, ttl: StateTtl) -> StateFuture[V | None]:
-        value: Any = cell.value
-        if ttl.visibility is Visibility.RETURN_IF_NOT_CLEANED_UP:
-            return StateFuture(value)
-        self.expired += 1
-        self._clear(cell)
-        return StateFuture(None)
+    def update(self, value: V, /) -> Any:
+        """See `ValueState.update`."""
+        moment = self._task.context
+        self._write(moment, self._cell(moment.key_json), value)
 
-    def _clear(self, cell: _Cell) -> None:
-        cell.value, cell.dirty = _MISSING, True
+    def clear(self) -> Any:
+        """See `ValueState.clear`."""
+        moment = self._task.context
+        self._clear(moment, self._cell(moment.key_json))
 
 
 def _live_ttl(ttl: StateTtl | None) -> StateTtl | None:

@@ -365,18 +365,46 @@ def test_awaiting_something_foreign_is_an_error_that_says_where(harness):
         harness(waits=waits).run((1, Event("a", "waits")))
 
 
-def test_a_function_that_is_no_coroutine_or_has_other_parameters_is_a_user_error(harness):
-    class Plain(Scripted):
-        def process(self, _, __, /):
-            return None
-
+def test_a_function_with_other_parameters_is_a_user_error(harness):
     class Short(Scripted):
         async def process(self, _, /):
             return None
 
-    for function in (Plain(), Short()):
-        with pytest.raises(UserFunctionError, match="operator 'delay'"):
-            harness(function).run((1, Event("a")))
+    with pytest.raises(UserFunctionError, match="operator 'delay'"):
+        harness(Short()).run((1, Event("a")))
+
+
+class Plain(KeyedProcessFunction[Event, Line]):
+    """State calls answer with the value itself."""
+
+    seen = ValueState("seen", int)
+
+    def process(self, event, ctx, /):
+        seen = (self.seen.value() or 0) + 1
+        self.seen.update(seen)
+        ctx.collect(Line(event.key, seen))
+        ctx.timers.register_event_time(event.number)
+        if event.do == "forget":
+            self.seen.clear()
+
+    def on_timer(self, timestamp, ctx, /):
+        ctx.collect(Line(f"timer {self.seen.value()}", timestamp))
+
+
+def test_a_plain_function_gets_blocking_handles(harness):
+    h = harness(Plain())
+    event = Event("a", number=5)
+    assert h.run((1, event), (2, event), 9) == [("a", 1), ("a", 2), ("timer 2", 5)]
+    assert h.run((10, Event("a", "forget", 20)), 30) == [("a", 3), ("timer None", 20)]
+
+
+def test_a_function_is_plain_as_a_whole_or_not_at_all(harness):
+    class Mixed(Plain):
+        async def on_timer(self, timestamp, ctx, /):
+            """Never called."""
+
+    with pytest.raises(TypeError, match=r"process\(\) and on_timer\(\) of Mixed must both be"):
+        harness(Mixed()).run((1, Event("a")))
 
 
 def test_state_that_does_not_fit_is_not_blamed_on_the_function(harness):

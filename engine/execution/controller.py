@@ -1,0 +1,338 @@
+"""The async execution controller (FLIP-425): order per key, batches of requests, callbacks, back-pressure.
+
+    input ──> process() ──key free?──> user code ──state not at hand──> active buffer ──full──> executor
+                 │ no                     ^                                                       │
+                 v                        └──────────── mailbox: callbacks, before input <────────┘
+          blocking buffer ──key free──────┘
+
+All user code runs in the thread that calls `process`, `on_non_record` and `drain`. A coroutine is driven by hand: it runs
+until it awaits a future that has no answer yet, and is resumed by a mail when the answer is there. Where the answer
+is at hand it never suspends ("immediate execution"), and a record costs some dictionary look-ups more than
+a plain call.
+
+What a record is, and what comes before and after it, is known to the `KeyedWork` alone; what a request asks for, to the
+executor. Access to state, and look-ups in order of keys, are two uses of this one controller.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from types import CoroutineType
+from typing import Any, Protocol, TypeAlias
+
+from engine import clock
+from engine.api import StateFuture
+from engine.execution.epoch import Epoch, EpochManager
+from engine.execution.key_accounting import KeyAccountingUnit
+from engine.execution.options import AsyncStateOptions, EventOrder, KeyOrder
+from engine.execution.record_context import RecordContext
+from engine.execution.request import AsyncExecutor, AsyncRequest
+from engine.execution.request_buffer import RequestBuffer
+from engine.execution.statistics import ControllerStatistics
+
+Call: TypeAlias = "CoroutineType[Any, Any, None]"
+"""A call of a coroutine function."""
+
+
+class KeyedWork(Protocol):
+    """What the controller is used for."""
+
+    def call(self, context: Any, /) -> Call | None:
+        """Start the user code of a record: its coroutine, or None if it has run to its end."""
+        ...
+
+    def before(self, context: Any, /) -> RecordContext | None:
+        """What has to run for the key before this record does, such as a timer that is due; None once nothing has.
+
+        Asked again when that is finished.
+        """
+        ...
+
+    def after(self, context: Any, /) -> RecordContext | None:
+        """What has to run for the key right after this record, which is finished; None if nothing has."""
+        ...
+
+    def failed(self, context: Any, error: Exception, /) -> Exception:
+        """The error that the task fails with when the user code of a record raised `error`."""
+        ...
+
+
+class AsyncExecutionController:
+    """One per operator and task."""
+
+    def __init__(self, work: KeyedWork, executor: AsyncExecutor, options: AsyncStateOptions) -> None:
+        """Start with nothing in flight."""
+        self.epochs = EpochManager()
+        self.keys = KeyAccountingUnit()
+        self.buffer = RequestBuffer()
+        self.in_flight = 0
+        self.batches = 0
+        self.requests = 0
+        self._work = work
+        self._executor = executor
+        self._limit = options.in_flight_records_limit
+        self._batch_size = options.buffer_size
+        self._timeout = options.buffer_timeout.total_seconds()
+        self._state_ordered = options.order_with_same_key is KeyOrder.STATE_ORDERED
+        self._strict = options.event_order_watermark is EventOrder.STRICTLY_ORDERED
+        self._mails: deque[tuple[Callable[..., None], Any, Any]] = deque()
+        self._oldest_request = 0.0
+        self._nothing = RecordContext(self, b"", None)
+        self.context: Any = self._nothing
+
+    # ------------------------------------------------------------------------------------------------ input
+
+    def process(self, context: RecordContext, epoch: Epoch | None = None) -> None:
+        """Take a record in: run it, or let it wait for its key.
+
+        Blocks, running callbacks, while the limit of records in flight is reached. `epoch` is the open one, unless the
+        context is derived from an earlier one.
+        """
+        if self._mails or self.buffer.active or self._executor.in_flight:
+            self.poll()
+        while self.in_flight >= self._limit:
+            self.yield_()
+        self._count_in(context, epoch or self.epochs.open)
+        if self._state_ordered:
+            self._run(context, None)
+        elif self.keys.occupy(context):
+            self._start(context, None)
+        else:
+            self.buffer.block(context)
+
+    def on_non_record(self, trigger: Callable[[Epoch], None], final: Callable[[], None]) -> None:
+        """Take in a watermark: see `EpochManager.on_non_record`. Strictly ordered, it is done on return."""
+        self.on_event(trigger, final, strict=self._strict)
+
+    def on_event(self, trigger: Callable[[Epoch], None], final: Callable[[], None], *, strict: bool = True) -> None:
+        """Take in another event than a record. By default all records before it are done first, and it before the next."""
+        self.epochs.on_non_record(trigger, final)
+        if strict:
+            self.drain()
+        elif self.epochs.can_advance:
+            self.epochs.advance()
+
+    def drain(self) -> None:
+        """Finish everything that was taken in (FLIP-425, "Checkpoint Trigger")."""
+        while not self.is_idle:
+            self.yield_()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is in flight."""
+        return not (self.in_flight or self._mails or not self.epochs.is_idle)
+
+    # ------------------------------------------------------------------------------------------------- loop
+
+    def poll(self) -> None:
+        """Run the callbacks that are ready, and start a batch that is full or has waited long enough."""
+        for request in self._executor.completed(wait=False):
+            self._answer(request)
+        self.run_mails()
+        if self.epochs.can_advance:
+            self.epochs.advance()
+        if self.buffer.active and clock.monotonic() - self._oldest_request >= self._timeout:
+            self.fire()
+
+    def yield_(self) -> None:
+        """Get on by one step: run callbacks, or else start a batch, or else wait for one."""
+        if self._mails:
+            self.run_mails()
+        elif self.epochs.can_advance:
+            self.epochs.advance()
+        elif self.buffer.active and self._executor.has_room:
+            self.fire()
+        else:
+            done = self._executor.completed(wait=True)
+            if not done and self.in_flight and not self._mails:
+                raise self._stuck()
+            for request in done:
+                self._answer(request)
+
+    def run_mails(self) -> None:
+        """Run what is in the mailbox, also what comes in meanwhile."""
+        mails = self._mails
+        while mails:
+            function, context, argument = mails.popleft()
+            function(context, argument)
+
+    def fire(self) -> bool:
+        """Start executing the active requests; whether there were any."""
+        batch = self.buffer.take_active()
+        if not batch:
+            return False
+        self.batches += 1
+        self._executor.submit(batch)
+        return True
+
+    def close(self) -> None:
+        """Let go of the executor."""
+        self._executor.close()
+
+    # ---------------------------------------------------------------------------------------------- requests
+
+    def request(self, context: RecordContext, action: Any, answered: Callable[[Any], None], /) -> None:
+        """Take in a request of a record: it joins the next batch, once its record owns the key.
+
+        `answered` is called with the executor's answer, as code of the record.
+        """
+        request = AsyncRequest(context, action, answered)
+        context.references += 1
+        self.requests += 1
+        if context.owns_key:
+            self._activate(request)
+        elif self.keys.occupy(context):
+            self._start(context, request)
+        else:
+            self.buffer.block(context, request)
+
+    def post(self, context: RecordContext, callback: Callable[[Any], None], value: Any) -> None:
+        """Put a callback into the mailbox; then the context's count goes down by 1."""
+        self._mails.append((self._call_back, context, (callback, value)))
+
+    def wake(self, context: RecordContext, call: Call) -> None:
+        """Put the continuation of a coroutine into the mailbox."""
+        self._mails.append((self._resume, context, call))
+
+    def _activate(self, request: AsyncRequest) -> None:
+        active = self.buffer.active
+        if not active:
+            self._oldest_request = clock.monotonic()
+        active.append(request)
+        if len(active) >= self._batch_size and self._executor.has_room:
+            self.fire()
+
+    def _answer(self, request: AsyncRequest) -> None:
+        if request.error is not None:
+            raise request.error
+        context = request.context
+        self.context = context
+        try:
+            request.answered(request.answer)
+        except Exception as error:
+            raise self._work.failed(context, error) from error
+        self.release(context)
+
+    # ---------------------------------------------------------------------------------------------- user code
+
+    def _start(self, context: RecordContext, request: AsyncRequest | None) -> None:
+        """The context owns its key: run what is due before it, then the context, or its request."""
+        earlier = self._work.before(context)
+        if earlier is not None:
+            self.buffer.block_first(context, request)
+            self._count_in(earlier, earlier.epoch or self._epoch_of(context))
+            self.keys.pass_on(context, earlier)
+            self._run(earlier, None)
+        elif request is None:
+            self._run(context, None)
+        else:
+            self._activate(request)
+
+    def _run(self, context: RecordContext, _: None) -> None:
+        context.references = 1
+        self.context = context
+        try:
+            call = self._work.call(context)
+        except Exception as error:
+            raise self._work.failed(context, error) from error
+        if call is None:
+            self.release(context)
+        else:
+            self._resume(context, call)
+
+    def _resume(self, context: RecordContext, call: Call) -> None:
+        self.context = context
+        try:
+            awaited = call.send(None)
+        except StopIteration:
+            self.release(context)
+        except Exception as error:
+            raise self._work.failed(context, error) from error
+        else:
+            if isinstance(awaited, StateFuture):
+                awaited.wake_up(call)
+            else:
+                raise self._foreign(context, call)
+
+    def _call_back(self, context: RecordContext, mail: tuple[Callable[[Any], None], Any]) -> None:
+        self.context = context
+        callback, value = mail
+        try:
+            callback(value)
+        except Exception as error:
+            raise self._work.failed(context, error) from error
+        self.release(context)
+
+    def release(self, context: RecordContext) -> None:
+        """One thing less is going on for the context; at 0 it is finished, and its key goes on."""
+        context.references -= 1
+        if context.references:
+            return
+        epoch = self._epoch_of(context)
+        follower = self._work.after(context)
+        if follower is not None:
+            self._count_in(follower, epoch)
+            self._hand_over(context, follower)
+        elif context.owns_key:
+            self._unblock(context)
+        self.in_flight -= 1
+        epoch.ongoing -= 1
+
+    def _hand_over(self, context: RecordContext, follower: RecordContext) -> None:
+        if context.owns_key:
+            self.keys.pass_on(context, follower)
+            self._mails.append((self._run, follower, None))
+        elif self.keys.occupy(follower):
+            self._mails.append((self._start, follower, None))
+        else:
+            self.buffer.block_first(follower)
+
+    def _unblock(self, context: RecordContext) -> None:
+        # By mail, not by a call: a thousand records of one key would nest a thousand calls deep.
+        waiter = self.buffer.unblock(context.key_json)
+        if waiter is None:
+            self.keys.release(context)
+        else:
+            self.keys.pass_on(context, waiter.context)
+            self._mails.append((self._start, waiter.context, waiter.request))
+
+    def _count_in(self, context: RecordContext, epoch: Epoch) -> None:
+        self.in_flight += 1
+        epoch.ongoing += 1
+        context.epoch = epoch
+
+    def _epoch_of(self, context: RecordContext) -> Epoch:
+        assert context.epoch is not None  # noqa: S101 - set when it was taken in
+        return context.epoch
+
+    # ------------------------------------------------------------------------------------------------- errors
+
+    def _stuck(self) -> Exception:
+        return self._work.failed(
+            self.keys.any() or self.context, RuntimeError("it awaits a future that nothing will complete")
+        )
+
+    def _foreign(self, context: RecordContext, call: Call) -> Exception:
+        line = call.cr_frame.f_lineno if call.cr_frame is not None else "?"
+        name = call.__qualname__
+        call.close()
+        why = f"awaited something other than its own state in line {line}: calls to the outside belong in async_wait()"
+        return self._work.failed(context, ForeignAwaitError(f"{name} {why}"))
+
+    def statistics(self) -> ControllerStatistics:
+        """What is going on, as numbers."""
+        return ControllerStatistics(
+            in_flight=self.in_flight,
+            active=len(self.buffer.active),
+            blocking=self.buffer.blocked,
+            occupied_keys=len(self.keys),
+            epochs=len(self.epochs),
+            batches=self.batches,
+            batches_in_flight=self._executor.in_flight,
+            requests=self.requests,
+        )
+
+
+class ForeignAwaitError(Exception):
+    """User code awaited something that the controller cannot resume."""

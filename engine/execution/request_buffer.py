@@ -1,0 +1,56 @@
+"""Requests that wait: for their batch, or for their key (FLIP-425, "Async Execution Controller")."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from engine.execution.record_context import RecordContext
+    from engine.execution.request import AsyncRequest
+
+
+class Waiter(NamedTuple):
+    """Who waits for a key: a record that has not started, or one that has and made its first request."""
+
+    context: RecordContext
+    request: AsyncRequest | None
+
+
+class RequestBuffer:
+    """The active buffer, whose requests may be executed, and the blocking buffer, by key."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.active: list[AsyncRequest] = []
+        self._blocking: dict[bytes, deque[Waiter]] = {}
+        self.blocked = 0
+
+    def take_active(self) -> list[AsyncRequest]:
+        """Take out all active requests, in order."""
+        batch, self.active = self.active, []
+        return batch
+
+    def block(self, context: RecordContext, request: AsyncRequest | None = None) -> None:
+        """Let it wait behind all others of its key."""
+        self._of(context.key_json).append(Waiter(context, request))
+        self.blocked += 1
+
+    def block_first(self, context: RecordContext, request: AsyncRequest | None = None) -> None:
+        """Let it wait before all others of its key."""
+        self._of(context.key_json).appendleft(Waiter(context, request))
+        self.blocked += 1
+
+    def unblock(self, key: bytes) -> Waiter | None:
+        """Take out the first one that waits for the key."""
+        waiters = self._blocking.get(key)
+        if waiters is None:
+            return None
+        self.blocked -= 1
+        waiter = waiters.popleft()
+        if not waiters:
+            del self._blocking[key]
+        return waiter
+
+    def _of(self, key: bytes) -> deque[Waiter]:
+        return self._blocking.setdefault(key, deque())

@@ -1,0 +1,92 @@
+"""Executes state requests: a batch of them is one call to the backend."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine.execution.request import AsyncRequest
+    from engine.state.backend import StateBackend
+
+
+class InlineStateExecutor:
+    """Reads in the task's own thread, at once: what a batch gains is one call to the backend instead of many."""
+
+    has_room = True
+
+    def __init__(self, backend: StateBackend) -> None:
+        """Read from `backend`."""
+        self._backend = backend
+        self._done: list[AsyncRequest] = []
+
+    @property
+    def in_flight(self) -> int:
+        """See `AsyncExecutor.in_flight`."""
+        return int(bool(self._done))
+
+    def submit(self, batch: Sequence[AsyncRequest], /) -> None:
+        """See `AsyncExecutor.submit`."""
+        answer(self._backend, batch)
+        self._done += batch
+
+    def completed(self, *, wait: bool) -> list[AsyncRequest]:  # noqa: ARG002 - nothing is ever under way
+        """See `AsyncExecutor.completed`."""
+        done, self._done = self._done, []
+        return done
+
+    def close(self) -> None:
+        """See `AsyncExecutor.close`."""
+
+
+class ThreadedStateExecutor:
+    """Reads in threads, while the task's thread goes on with other records."""
+
+    def __init__(self, backend: StateBackend, threads: int) -> None:
+        """Read from `backend`, which must allow reads from several threads."""
+        self._backend = backend
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="state-io")
+        self._done: queue.SimpleQueue[Sequence[AsyncRequest]] = queue.SimpleQueue()
+        self.in_flight = 0
+
+    @property
+    def has_room(self) -> bool:
+        """See `AsyncExecutor.has_room`."""
+        return self.in_flight < self._threads
+
+    def submit(self, batch: Sequence[AsyncRequest], /) -> None:
+        """See `AsyncExecutor.submit`."""
+        self.in_flight += 1
+        self._pool.submit(self._execute, batch)
+
+    def completed(self, *, wait: bool) -> list[AsyncRequest]:
+        """See `AsyncExecutor.completed`."""
+        done: list[AsyncRequest] = []
+        while self.in_flight:
+            try:
+                done += self._done.get(block=wait and not done)
+            except queue.Empty:
+                break
+            self.in_flight -= 1
+        return done
+
+    def close(self) -> None:
+        """See `AsyncExecutor.close`."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _execute(self, batch: Sequence[AsyncRequest]) -> None:
+        try:
+            answer(self._backend, batch)
+        except BaseException as error:  # noqa: BLE001 - raised again in the task's thread
+            for request in batch:
+                request.error = error
+        self._done.put(batch)
+
+
+def answer(backend: StateBackend, batch: Sequence[AsyncRequest]) -> None:
+    """Answer each request with the stored value of the entry that is its action."""
+    for request, stored in zip(batch, backend.get_many([request.action for request in batch]), strict=True):
+        request.answer = stored

@@ -11,8 +11,9 @@ from engine import clock, faults
 from engine.api import Process, StateTtl, TtlTime, UpdateType
 from engine.checkpoint._delta import open_table, read
 from engine.checkpoint.checkpoint import Checkpoint, Kind
-from engine.checkpoint.files import StagedFile, stage
+from engine.checkpoint.files import StagedFile
 from engine.checkpoint.open_job import OpenJob, open_job
+from engine.checkpoint.state_files import stage_state
 from engine.checkpoint.tables import KEYED_STATE, QUARANTINE, STATE_TABLES
 from engine.config import JobConfig
 from engine.execution.keyed_process import declared_states
@@ -71,7 +72,7 @@ def _rewrite(job: OpenJob, name: str) -> tuple[list[StagedFile], int]:
         live = live_entries(changes, name, _expired(job) if name == KEYED_STATE else {})
         if live.num_rows:
             file = f"{job.next_id:010d}-compaction-{number}-{clock.unique_id()[:12]}.parquet"
-            staged.append(stage(job.tables.uri(name), file, live, job.config.storage_options))
+            staged.append(stage_state(job.config.job_folder, name, file, live, job.config.storage_options))
     return staged, rows
 
 
@@ -96,7 +97,7 @@ def live_entries(changes: pa.Table, name: str, expired: dict[tuple[str, str], in
         connection.register("changes", changes)
         live = connection.sql(
             f"SELECT * FROM changes QUALIFY NOT deleted AND row_number() OVER "  # noqa: S608 - our own column names
-            f"(PARTITION BY {entry} ORDER BY checkpoint_id DESC) = 1 ORDER BY {entry}"
+            f"(PARTITION BY {entry} ORDER BY checkpoint_id DESC) = 1"
         ).to_arrow_table()
     live = live.cast(table.schema)
     for (operator, state), moment in expired.items():

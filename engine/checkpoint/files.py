@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,36 @@ def file_system(uri: str, storage: Storage = None) -> tuple[fs.FileSystem, str]:
     return store, uri.partition("://")[2]
 
 
-def stage(folder: str, name: str, table: pa.Table, storage: Storage = None) -> StagedFile:
+@dataclass(frozen=True, slots=True)
+class ParquetLayout:
+    """How a Parquet file is written: small, unless its readers have other needs."""
+
+    compression: str = "zstd"
+    dictionary: Sequence[str] | None = None
+    """Columns whose values repeat; None lets the writer find out."""
+
+    rows_per_group: int | None = None
+    """Rows that can be skipped at once; None leaves it to the writer."""
+
+    def write(self, table: pa.Table, path: str, store: fs.FileSystem) -> None:
+        """Write `table` as a file."""
+        pq.write_table(
+            table,
+            path,
+            filesystem=store,
+            compression=self.compression,
+            compression_level=1 if self.compression == "zstd" else None,
+            use_dictionary=True if self.dictionary is None else list(self.dictionary),
+            row_group_size=self.rows_per_group,
+        )
+
+
+SMALL = ParquetLayout()
+
+
+def stage(
+    folder: str, name: str, table: pa.Table, storage: Storage = None, *, layout: ParquetLayout = SMALL
+) -> StagedFile:
     """Write `table` as `folder/name`. The name must be unique to the attempt.
 
     Raises `StorageError` when the file system refuses (full, read-only, gone). A half-written
@@ -67,7 +97,7 @@ def stage(folder: str, name: str, table: pa.Table, storage: Storage = None) -> S
     try:
         if isinstance(store, fs.LocalFileSystem):
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, path, filesystem=store, compression="zstd", compression_level=1)
+        layout.write(table, path, store)
         size = store.get_file_info(path).size
     except OSError as error:
         _remove(store, path)

@@ -261,12 +261,21 @@ def output_type(function: AsyncFunction[Any, Any] | KeyedProcessFunction[Any, An
 
     Raises `TypeError` when the class was derived without naming its types.
     """
+    return _named_type(function, 1)
+
+
+def input_type(function: AsyncFunction[Any, Any] | KeyedProcessFunction[Any, Any]) -> type[msgspec.Struct]:
+    """The `In` in `AsyncFunction[In, Out]` or `KeyedProcessFunction[In, Out]`; `TypeError` as `output_type`."""
+    return _named_type(function, 0)
+
+
+def _named_type(function: AsyncFunction[Any, Any] | KeyedProcessFunction[Any, Any], place: int) -> type[msgspec.Struct]:
     for cls in type(function).__mro__:
         for base in getattr(cls, "__orig_bases__", ()):
             if get_origin(base) in {AsyncFunction, KeyedProcessFunction}:
-                out = get_args(base)[1]
-                if isinstance(out, type):
-                    return out
+                named = get_args(base)[place]
+                if isinstance(named, type):
+                    return named
     msg = f"{type(function).__name__} must name its types, as in KeyedProcessFunction[Leg, Delay]"
     raise TypeError(msg)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -115,14 +117,30 @@ def rebuild(
     """
     predicate = f"operator = '{operator}' AND key_group >= {key_groups.first} AND key_group <= {key_groups.last}"
     rows = 0
-    for name, load in _LOADERS.items():
+    for name, stored in STORED.items():
         table = open_table(f"{job_folder}/{name}", version=versions[name], storage=storage)
-        columns, writes = load
-        found = read(table, STATE_TABLES[name].schema, columns=columns, predicate=predicate)
+        found = read(table, STATE_TABLES[name].schema, columns=stored.columns, predicate=predicate)
         rows += found.num_rows
-        ordered = found.take(pc.sort_indices(found, [("checkpoint_id", "ascending")]))
-        writes(backend, _times_as_integers(ordered))
+        writes = stored.entries(found)
+        while chunk := list(islice(writes, _CHUNK)):
+            backend.write_batch(chunk)
     return rows
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntries:
+    """How a state table holds a backend's entries: the columns needed, and what their rows say."""
+
+    columns: tuple[str, ...]
+    writes: Callable[[pa.Table], Iterator[Write]]
+
+    def entries(self, rows: pa.Table) -> Iterator[Write]:
+        """Rows, in whatever order, as writes in checkpoint order: the last one for an entry is its state.
+
+        An entry with several rows (a history) is complete only if all rows of its key are there.
+        """
+        ordered = rows.take(pc.sort_indices(rows, [("checkpoint_id", "ascending")]))
+        return self.writes(_times_as_integers(ordered))
 
 
 def _times_as_integers(table: pa.Table) -> pa.Table:
@@ -134,56 +152,43 @@ def _times_as_integers(table: pa.Table) -> pa.Table:
     return table
 
 
-def _load_values(backend: StateBackend, table: pa.Table) -> None:
+def _value_writes(table: pa.Table) -> Iterator[Write]:
     for batch in table.to_batches(_CHUNK):
-        states, keys, values, stamps, deleted = (batch[name].to_pylist() for name in _VALUE_COLUMNS[1:])
-        backend.write_batch(_value_writes(states, keys, values, stamps, deleted))
+        columns = [batch[name].to_pylist() for name in _VALUE_COLUMNS[1:]]
+        prefixes = {state: value_entry(state, b"") for state in set(columns[0])}
+        for state, key, value, stamp, gone in zip(*columns, strict=True):
+            entry = prefixes[state] + key.encode()
+            yield entry, None if gone else stored_value(stamp or 0, value.encode())
 
 
-def _value_writes(
-    states: list[str], keys: list[str], values: list[str], stamps: list[int | None], deleted: list[bool]
-) -> Iterator[Write]:
-    prefixes = {state: value_entry(state, b"") for state in set(states)}
-    for state, key, value, stamp, gone in zip(states, keys, values, stamps, deleted, strict=True):
-        entry = prefixes[state] + key.encode()
-        yield entry, None if gone else stored_value(stamp or 0, value.encode())
-
-
-def _load_timers(backend: StateBackend, table: pa.Table) -> None:
+def _timer_writes(table: pa.Table) -> Iterator[Write]:
     for batch in table.to_batches(_CHUNK):
-        keys, times, deleted = (batch[name].to_pylist() for name in _TIMER_COLUMNS[1:])
-        backend.write_batch(
-            (timer_entry(Timer(time, key.encode())), None if gone else b"")
-            for key, time, gone in zip(keys, times, deleted, strict=True)
-        )
+        columns = [batch[name].to_pylist() for name in _TIMER_COLUMNS[1:]]
+        for key, time, gone in zip(*columns, strict=True):
+            yield timer_entry(Timer(time, key.encode())), None if gone else b""
 
 
-def _load_histories(backend: StateBackend, table: pa.Table) -> None:
+def _history_writes(table: pa.Table) -> Iterator[Write]:
     histories: dict[str, dict[int, HistoryRow]] = {}
-    names = ("key", "sequence_number", "row", "row_kind", "inserted_at", "deleted")
-    columns = (table[name].to_pylist() for name in names)
+    columns = [table[name].to_pylist() for name in _HISTORY_COLUMNS[1:]]
     for key, number, row, kind, inserted_at, gone in zip(*columns, strict=True):
         history = histories.setdefault(key, {})
         if gone:
             history.pop(number, None)
         else:
             history[number] = HistoryRow(number, msgspec.Raw(row.encode()), RowKind.parse(kind), inserted_at)
-    backend.write_batch(_history_writes(histories.items()))
-
-
-def _history_writes(histories: Iterable[tuple[str, dict[int, HistoryRow]]]) -> Iterator[Write]:
-    for key, rows in histories:
+    for key, rows in histories.items():
         if rows:
-            ordered = [rows[number] for number in sorted(rows)]
-            yield history_entry(key.encode()), stored_history(ordered)
+            yield history_entry(key.encode()), stored_history([rows[number] for number in sorted(rows)])
 
 
 _VALUE_COLUMNS = ("checkpoint_id", "state", "key", "value", "last_access", "deleted")
 _TIMER_COLUMNS = ("checkpoint_id", "key", "timestamp", "deleted")
 _HISTORY_COLUMNS = ("checkpoint_id", "key", "sequence_number", "row", "row_kind", "inserted_at", "deleted")
 
-_LOADERS: dict[str, tuple[tuple[str, ...], Callable[[StateBackend, pa.Table], None]]] = {
-    KEYED_STATE: (_VALUE_COLUMNS, _load_values),
-    TIMERS: (_TIMER_COLUMNS, _load_timers),
-    MATERIALIZER_HISTORY: (_HISTORY_COLUMNS, _load_histories),
+STORED: dict[str, StoredEntries] = {
+    KEYED_STATE: StoredEntries(_VALUE_COLUMNS, _value_writes),
+    TIMERS: StoredEntries(_TIMER_COLUMNS, _timer_writes),
+    MATERIALIZER_HISTORY: StoredEntries(_HISTORY_COLUMNS, _history_writes),
 }
+"""The tables whose rows are a backend's entries."""

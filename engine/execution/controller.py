@@ -78,6 +78,9 @@ class AsyncExecutionController:
         self._strict = options.event_order_watermark is EventOrder.STRICTLY_ORDERED
         self._mails: deque[tuple[Callable[..., None], Any, Any]] = deque()
         self._oldest_request = 0.0
+        self.fires_by_itself = True
+        """Whether a batch that is full, or has waited long enough, starts by itself. If not, only `fire` starts it, and
+        whoever has to wait for room or for the end."""
         self._nothing = RecordContext(self, b"", None)
         self.context: Any = self._nothing
 
@@ -132,7 +135,7 @@ class AsyncExecutionController:
         self.run_mails()
         if self.epochs.can_advance:
             self.epochs.advance()
-        if self.buffer.active and clock.monotonic() - self._oldest_request >= self._timeout:
+        if self.buffer.active and self.fires_by_itself and self._batch_is_due():
             self.fire()
 
     def yield_(self) -> None:
@@ -156,6 +159,15 @@ class AsyncExecutionController:
         while mails:
             function, context, argument = mails.popleft()
             function(context, argument)
+
+    def _batch_is_due(self) -> bool:
+        is_full = len(self.buffer.active) >= self._batch_size
+        return self._executor.has_room and (is_full or clock.monotonic() - self._oldest_request >= self._timeout)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a callback is ready, or an epoch."""
+        return bool(self._mails) or self.epochs.can_advance
 
     def fire(self) -> bool:
         """Start executing the active requests; whether there were any."""
@@ -200,7 +212,7 @@ class AsyncExecutionController:
         if not active:
             self._oldest_request = clock.monotonic()
         active.append(request)
-        if len(active) >= self._batch_size and self._executor.has_room:
+        if len(active) >= self._batch_size and self.fires_by_itself and self._executor.has_room:
             self.fire()
 
     def _answer(self, request: AsyncRequest) -> None:

@@ -160,6 +160,11 @@ class ValueStore(ValueState[V], Generic[V]):
             if key not in cells:
                 cells[key] = self._decode(value)
 
+    def peek(self, key_json: bytes) -> V | None:
+        """A key's value as it stands, TTL apart; None if there is none. For tests and tools."""
+        value: Any = self._cell(key_json).value
+        return None if value is _MISSING else value
+
     def trim(self, limit: int) -> None:
         """Forget values that the backend has as well, if there are more than `limit`."""
         if len(self._cells) > limit:

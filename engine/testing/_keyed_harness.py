@@ -1,0 +1,280 @@
+"""Drives one keyed process function."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+
+from engine import clock
+from engine.api import KeyedProcessFunction, Process, RowKind
+from engine.api import SideOutput as DeclaredSideOutput
+from engine.api._pipeline import input_type
+from engine.execution.element import Element, Emitted, record_order
+from engine.execution.element import Watermark as ElementWatermark
+from engine.execution.keyed_process import KeyedProcess
+from engine.execution.options import AsyncStateOptions
+from engine.execution.state_executor import InlineStateExecutor
+from engine.state.backend import HashMapBackend, StateBackend
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class Watermark(msgspec.Struct, frozen=True):
+    """A watermark that went out: all records before it are done, and the timers that it fired."""
+
+    timestamp: int
+
+
+class LateRecord(msgspec.Struct, frozen=True):
+    """A record that came at or behind the watermark; it was processed like any other."""
+
+    record: Any
+
+
+class SideOutput(msgspec.Struct, frozen=True):
+    """A record that went to a side output."""
+
+    name: str
+    record: Any
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All that the function has left behind: what a checkpoint holds."""
+
+    entries: tuple[tuple[bytes, bytes], ...]
+    watermark: int | None
+    ordinal: int
+    max_parallelism: int
+
+
+@dataclass(frozen=True, slots=True)
+class HarnessStatistics:
+    """What is going on, as numbers; see `ControllerStatistics`."""
+
+    in_flight: int
+    active: int
+    blocking: int
+    occupied_keys: int
+    epochs: int
+    batches: int
+    batches_in_flight: int
+    requests: int
+    cache_hits: int
+    cache_misses: int
+    expired: int
+    late: int
+    timers_fired: int
+
+
+Backend = Literal["hashmap", "rocksdb"]
+
+
+@dataclass
+class KeyedHarness(Generic[R]):
+    """One `KeyedProcessFunction` over one backend.
+
+        h = KeyedHarness(CountWords(), key=lambda word: word.text)
+        h.process(Word("a"), timestamp=1)
+        h.watermark(10)
+        assert h.output() == [Count("a", 1), Watermark(10)]
+
+    By itself every call runs to quiescence. With `automatic=False` it does not: records run until they wait for state, and
+    `step()` answers one batch of requests. State is then never answered at once, whatever the backend, unless it is in the
+    cache: so the same function shows the same counters on every backend.
+    """
+
+    function: KeyedProcessFunction[R, Any]
+    key: Callable[[R], Any]
+    backend: Backend | StateBackend = "hashmap"
+    options: AsyncStateOptions = field(default_factory=AsyncStateOptions)
+    max_parallelism: int = 128
+    automatic: bool = True
+    side_outputs: dict[str, type[msgspec.Struct]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Put the virtual clock in place; `close`, or leaving a `with` block, takes it away."""
+        self.clock = clock.VirtualClock()
+        self._previous_clock = clock.use(self.clock)
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._store = self._open()
+        self._ordinal = 1
+        self._watermark: int | None = None
+        self._late = 0
+        self._told: list[Any] = []
+        self._taken = dict.fromkeys(("", *self.side_outputs), 0)
+        self._start()
+
+    @classmethod
+    def restore(cls, snapshot: Snapshot, function: KeyedProcessFunction[R, Any], **arguments: Any) -> KeyedHarness[R]:
+        """A harness that goes on from `snapshot`, with any other backend, options or code."""
+        harness = cls(function, **arguments)
+        if harness.max_parallelism != snapshot.max_parallelism:
+            msg = f"the snapshot has {snapshot.max_parallelism} key groups, not {harness.max_parallelism}"
+            raise ValueError(msg)
+        harness._store.write_batch(snapshot.entries)
+        harness._ordinal, harness._watermark = snapshot.ordinal, snapshot.watermark
+        harness._start()
+        return harness
+
+    def process(self, record: R, timestamp: int | None = None, *, kind: RowKind = RowKind.INSERT) -> None:
+        """Give the function a record. Without `timestamp` it has the clock's time."""
+        time = self.clock.now() if timestamp is None else timestamp
+        if self._watermark is not None and time <= self._watermark:
+            self._told.append(LateRecord(record))
+            self._late += 1
+        order = record_order(self._ordinal)
+        self._ordinal += 1
+        self._process.process(
+            Element(order, time, kind, msgspec.json.encode(self.key(record)), msgspec.json.encode(record))
+        )
+        self._settle()
+
+    def watermark(self, timestamp: int) -> None:
+        """Move event time on."""
+        self._watermark = timestamp
+        at = ElementWatermark(record_order(self._ordinal), timestamp)
+        self._process.advance(at, lambda: self._passed(timestamp))
+        self._settle()
+
+    def step(self) -> bool:
+        """Answer one batch of state requests and run the callbacks that it made ready; False when nothing was left."""
+        controller = self._process.controller
+        busy = controller.fire() or controller.has_work
+        controller.poll()
+        return busy
+
+    def drain(self) -> None:
+        """Run to quiescence."""
+        self._process.controller.drain()
+
+    def output(self) -> list[Any]:
+        """What was emitted since the last call: records, `Watermark`, `LateRecord` and `SideOutput`, in order."""
+        self._collect()
+        told, self._told = self._told, []
+        return told
+
+    def kinds(self) -> list[tuple[RowKind, Any]]:
+        """All records emitted to the main output so far, each with its row kind."""
+        return [(RowKind(emitted.kind), emitted.record) for emitted in self._process.emitted]
+
+    def state(self, name: str, key: Any) -> Any:
+        """The value of a state for a key as it stands, TTL apart; None if there is none."""
+        store = next(store for store in self._process.stores if store.name == name)
+        return store.peek(msgspec.json.encode(key))
+
+    def statistics(self) -> HarnessStatistics:
+        """The counters of the controller, and of the state's cache."""
+        made = self._process.controller.statistics()
+        stores = self._process.stores
+        return HarnessStatistics(
+            in_flight=made.in_flight,
+            active=made.active,
+            blocking=made.blocking,
+            occupied_keys=made.occupied_keys,
+            epochs=made.epochs,
+            batches=made.batches,
+            batches_in_flight=made.batches_in_flight,
+            requests=made.requests,
+            cache_hits=sum(store.hits for store in stores),
+            cache_misses=sum(store.misses for store in stores),
+            expired=sum(store.expired for store in stores),
+            late=self._late,
+            timers_fired=self._process.timers.fired,
+        )
+
+    def snapshot(self) -> Snapshot:
+        """Drain, and take what a checkpoint would hold. The harness goes on."""
+        self.drain()
+        self._collect()
+        writes = [write for store in self._process.stores for write in store.writes(list(store.changes()))]
+        writes += self._process.timers.writes(self._process.timers.changes())
+        self._store.write_batch(writes)
+        self._start()
+        entries = tuple(sorted(self._store.items()))
+        return Snapshot(entries, self._watermark, self._ordinal, self.max_parallelism)
+
+    def close(self) -> None:
+        """Close the backend and put the real clock back."""
+        self._process.controller.close()
+        self._store.close()
+        clock.use(self._previous_clock)
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def __enter__(self) -> KeyedHarness[R]:
+        """The harness itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """See `close`."""
+        self.close()
+
+    # ------------------------------------------------------------------------------------------------- private
+
+    def _open(self) -> StateBackend:
+        if self.backend == "hashmap":
+            return HashMapBackend()
+        if self.backend == "rocksdb":
+            from engine.state.rocksdb import RocksDbBackend
+
+            self._folder = tempfile.TemporaryDirectory()
+            return RocksDbBackend(Path(self._folder.name) / "state")
+        return self.backend
+
+    def _start(self) -> None:
+        """A new task over what the backend holds, as a micro-batch starts one."""
+        sides = tuple(DeclaredSideOutput(name, record, name) for name, record in self.side_outputs.items())
+        backend = self._store if self.automatic else _Deferred(self._store)
+        self._process = KeyedProcess(
+            Process("function", "key", self.function, sides),
+            backend,
+            record=input_type(self.function),
+            watermark=self._watermark,
+            last_watermark=None,
+            options=self.options,
+            executor=InlineStateExecutor(self._store),
+        )
+        self._process.controller.fires_by_itself = self.automatic
+        self._taken = dict.fromkeys(self._taken, 0)
+
+    def _settle(self) -> None:
+        if self.automatic:
+            self.drain()
+            self._collect()
+
+    def _passed(self, timestamp: int) -> None:
+        self._collect()
+        self._told.append(Watermark(timestamp))
+
+    def _collect(self) -> None:
+        new = [(one.order, one.record) for one in self._new("", self._process.emitted)]
+        for name in self.side_outputs:
+            emitted = self._new(name, self._process.side_outputs[name])
+            new += [(one.order, SideOutput(name, one.record)) for one in emitted]
+        if self.automatic:
+            new.sort(key=itemgetter(0))
+        self._told += [record for _, record in new]
+
+    def _new(self, name: str, emitted: Sequence[Emitted]) -> Sequence[Emitted]:
+        fresh = emitted[self._taken[name] :]
+        self._taken[name] = len(emitted)
+        return fresh
+
+
+class _Deferred:
+    """A backend that never answers at once, so that single steps can be seen."""
+
+    answers_at_once = False
+
+    def __init__(self, backend: StateBackend) -> None:
+        self.get_many = backend.get_many
+        self.write_batch = backend.write_batch
+        self.scan = backend.scan
+        self.items = backend.items
+        self.close = backend.close

@@ -62,6 +62,14 @@ class RocksDbBackend:
         # In raw mode keys and values are bytes; the stub has the union of all modes.
         return cast("Iterator[tuple[bytes, bytes]]", iter(self._db.items(from_key=start)))
 
+    def remove_range(self, start: bytes, end: bytes) -> None:
+        """Remove all entries with `start <= key < end`, and give their space back."""
+        batch = WriteBatch(raw_mode=True)
+        batch.delete_range(start, end)
+        self._db.write(batch, self._write_options)
+        self._db.flush()
+        self._db.compact_range(start, end)
+
     def close(self) -> None:
         """Flush and close, so that the folder can be hard-linked."""
         try:

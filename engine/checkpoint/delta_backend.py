@@ -1,0 +1,199 @@
+"""The disaggregated backend (FLIP-423, FLIP-425): state stays in the Delta tables, and nothing is loaded at the start.
+
+What the local cache doesn't know is looked up in the tables as of the parent checkpoint, all entries of a
+request in one read per table. What the task writes is held beside that until the task ends, since the tables
+don't have it before the commit.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from threading import Lock
+
+from engine.checkpoint.changelog import STORED, rebuild
+from engine.checkpoint.files import Storage
+from engine.checkpoint.pruned_rows import Between, OfKeys, PrunedRows, Selection
+from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
+from engine.state.backend import HISTORY, VALUES, HashMapBackend, Write
+from engine.state.key_groups import KeyGroupRange, key_group
+from engine.state.state_cache import StateCache
+from engine.state.timer_service import Timer, timer_entry
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaStatistics:
+    """What a backend was asked, and what it read."""
+
+    entries_asked: int = 0
+    cache_hits: int = 0
+    """Entries answered without a look-up: found in the cache, known to be absent, or written by the task."""
+
+    look_ups: int = 0
+    """Reads of a table for entries or timers, each of many entries."""
+
+    files_read: int = 0
+    rows_read: int = 0
+    """Rows unpacked to find those that were asked for."""
+
+    bytes_read: int = 0
+    """Their size in the files."""
+
+
+class DeltaBackend:
+    """The state of one operator and key-group range as of a checkpoint, plus what this task has written.
+
+    `get_many` may be called by several threads at once; their look-ups overlap.
+    """
+
+    answers_at_once = False
+
+    def __init__(
+        self,
+        job_folder: str,
+        versions: Mapping[str, int],
+        operator: str,
+        key_groups: KeyGroupRange,
+        cache: StateCache,
+        *,
+        max_parallelism: int,
+        storage: Storage = None,
+    ) -> None:
+        """`versions` are those of the parent checkpoint's tables; `cache` holds what is known of that checkpoint."""
+        self._job_folder = job_folder
+        self._versions = dict(versions)
+        self._operator = operator
+        self._key_groups = key_groups
+        self._cache = cache
+        self._max_parallelism = max_parallelism
+        self._storage = storage
+        self._tables: dict[str, PrunedRows] = {}
+        self._opening = Lock()
+        self._written: dict[bytes, bytes | None] = {}
+        self._statistics = DeltaStatistics()
+        self._lock = Lock()  # guards the cache, what was written, and the statistics
+
+    def get_many(self, keys: Sequence[bytes], /) -> list[bytes | None]:
+        """See `StateBackend.get_many`. Raises `StorageError` when a look-up fails."""
+        known = self._known(keys)
+        missing = [key for key in keys if key not in known]
+        if missing:
+            known |= self._learned(missing)
+        return [known[key] for key in keys]
+
+    def write_batch(self, writes: Iterable[Write], /) -> None:
+        """See `StateBackend.write_batch`."""
+        with self._lock:
+            self._written.update(writes)
+
+    def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
+        """See `StateBackend.scan`. `start` and `end` are entries of timers, or their beginnings."""
+        times = Between(TIMERS, _earliest(start), _latest(end))
+        found = self._look_up(TIMERS, times)
+        with self._lock:
+            found |= self._written
+        due = ((entry, value) for entry, value in found.items() if value is not None and start <= entry < end)
+        return iter(sorted(due))
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """See `StateBackend.items`. Loads all state into memory."""
+        everything = HashMapBackend()
+        rebuild(everything, self._job_folder, self._versions, self._operator, self._key_groups, storage=self._storage)
+        with self._lock:
+            everything.write_batch(self._written.items())
+        return everything.items()
+
+    def statistics(self) -> DeltaStatistics:
+        """What was asked and read so far."""
+        with self._lock:
+            return self._statistics
+
+    def close(self) -> None:
+        """Give what was written to the cache, which is now one of the checkpoint that commits it, and close that."""
+        self._cache.put(self._written.items())
+        self._cache.close()
+
+    def _known(self, keys: Sequence[bytes]) -> dict[bytes, bytes | None]:
+        with self._lock:
+            written = self._written
+            unwritten = [key for key in keys if key not in written]
+            known = self._cache.get(unwritten) if unwritten else {}
+            known |= {key: written[key] for key in keys if key in written}
+            hits = len(keys) - sum(key not in known for key in unwritten)
+            self._count(entries_asked=len(keys), cache_hits=hits)
+        return known
+
+    def _learned(self, missing: Sequence[bytes]) -> dict[bytes, bytes | None]:
+        found: dict[bytes, bytes | None] = dict.fromkeys(missing)
+        for table, wanted in self._by_table(missing).items():
+            found |= self._look_up(table, OfKeys(table, wanted))
+        with self._lock:
+            # Another thread may have written meanwhile, and knows better than the table.
+            self._cache.put((entry, value) for entry, value in found.items() if entry not in self._written)
+            return {entry: self._written.get(entry, value) for entry, value in found.items()}
+
+    def _by_table(self, entries: Iterable[bytes]) -> dict[str, set[tuple[int, bytes]]]:
+        """The keys to look for, each behind its value in the table's sort column."""
+        wanted: defaultdict[str, set[tuple[int, bytes]]] = defaultdict(set)
+        for entry in entries:
+            kind = entry[:1]
+            if kind == VALUES:
+                _, _, key = entry.partition(_END_OF_STATE)
+                wanted[KEYED_STATE].add((key_group(key, self._max_parallelism), key))
+            elif kind == HISTORY:
+                key = entry[len(HISTORY) :]
+                wanted[MATERIALIZER_HISTORY].add((key_group(key, self._max_parallelism), key))
+            else:
+                wanted[TIMERS].add((_earliest(entry), entry[_TIMER_KEY:]))
+        return wanted
+
+    def _look_up(self, table: str, selection: Selection) -> dict[bytes, bytes | None]:
+        found = self._table(table).read(selection)
+        with self._lock:
+            self._count(look_ups=1, files_read=found.files_read, rows_read=found.rows_read, bytes_read=found.bytes_read)
+        return dict(STORED[table].entries(found.rows))
+
+    def _table(self, name: str) -> PrunedRows:
+        with self._opening:
+            if name not in self._tables:
+                self._tables[name] = PrunedRows(
+                    self._job_folder,
+                    name,
+                    self._versions[name],
+                    operator=self._operator,
+                    key_groups=self._key_groups,
+                    columns=STORED[name].columns,
+                    storage=self._storage,
+                )
+            return self._tables[name]
+
+    def _count(self, **more: int) -> None:
+        counted = {name: getattr(self._statistics, name) + count for name, count in more.items()}
+        self._statistics = replace(self._statistics, **counted)
+
+
+_END_OF_STATE = b"\x00"  # see `value_entry`
+_TIMER_KEY = len(timer_entry(Timer(0, b"")))
+_TIME = struct.Struct(">Q")
+_TIME_BEGINS = _TIMER_KEY - _TIME.size
+(_ZERO,) = _TIME.unpack_from(timer_entry(Timer(0, b"")), _TIME_BEGINS)
+_MICROSECONDS = 1000
+_FAR = (1 << 63) - 1
+
+
+def _earliest(entry: bytes) -> int:
+    """The time (in microseconds) of a timer's entry, or the first one of entries that begin like this."""
+    return _time(entry[_TIME_BEGINS:_TIMER_KEY].ljust(_TIME.size, b"\x00"))
+
+
+def _latest(entry: bytes) -> int:
+    """The last time (in microseconds) of entries that begin like this."""
+    return _time(entry[_TIME_BEGINS:_TIMER_KEY].ljust(_TIME.size, b"\xff"))
+
+
+def _time(packed: bytes) -> int:
+    (biased,) = _TIME.unpack(packed)
+    microseconds: int = (biased - _ZERO) * _MICROSECONDS
+    return max(-_FAR, min(microseconds, _FAR))  # Parquet has no times beyond

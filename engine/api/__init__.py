@@ -1,5 +1,6 @@
 """What user code imports. Nothing here knows Spark, Airflow or Delta."""
 
+from engine.api._blocks import declare
 from engine.api._functions import AsyncFunction, Context, KeyedProcessFunction, Timers
 from engine.api._future import StateFuture
 from engine.api._pipeline import (
@@ -47,4 +48,5 @@ __all__ = [
     "UpsertMaterialize",
     "ValueState",
     "Visibility",
+    "declare",
 ]

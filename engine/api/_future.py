@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from engine.api._blocks import BoundBlock
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -28,6 +30,14 @@ class FutureOwner(Protocol):
         ...
 
 
+class Continuation(NamedTuple):
+    """A callback that waits, what the user gave for it, and the future that it completes."""
+
+    callback: Callback
+    function: object
+    result: StateFuture[Any] | None
+
+
 class StateFuture(Generic[T]):
     """What a state call returns: `await` it, or chain a callback with one of the `then` methods.
 
@@ -37,8 +47,8 @@ class StateFuture(Generic[T]):
     access that fails, and a callback that raises, fail the task.
     """
 
-    __slots__ = ("_callbacks", "_owner", "_value", "_waiting", "done")
-    _callbacks: list[Callback]
+    __slots__ = ("_continuations", "_owner", "_value", "_waiting", "done")
+    _continuations: list[Continuation]
     _owner: FutureOwner
     _waiting: object
 
@@ -53,7 +63,7 @@ class StateFuture(Generic[T]):
         future: StateFuture[Any] = cls.__new__(cls)
         future.done = False
         future._owner = owner
-        future._callbacks = []
+        future._continuations = []
         future._waiting = None
         return future
 
@@ -82,7 +92,7 @@ class StateFuture(Generic[T]):
             function(value)
             result.complete(None)
 
-        self._then(accept)
+        self._then(accept, function, result)
         return result
 
     def then_compose(self, function: Callable[[T], StateFuture[U]], /) -> StateFuture[U]:
@@ -145,7 +155,7 @@ class StateFuture(Generic[T]):
         """Give the answer, once. For the engine."""
         self.done = True
         self._value = value
-        for callback in self._callbacks:
+        for callback, _, _ in self._continuations:
             self._owner.post(callback, value)
         if self._waiting is not None:
             self._owner.wake(self._waiting)
@@ -157,9 +167,21 @@ class StateFuture(Generic[T]):
             raise RuntimeError(msg)
         self._waiting = waiting
 
-    def _then(self, callback: Callback) -> None:
+    def declared_block(self) -> str | None:
+        """The id of the declared block that waits for the answer, if nothing else does. For the engine."""
+        if len(self._continuations) != 1 or self._waiting is not None:
+            return None
+        _, function, result = self._continuations[0]
+        if not isinstance(function, BoundBlock) or result is None or result._is_waited_for():  # noqa: SLF001 - its own kind
+            return None
+        return function.block_id
+
+    def _is_waited_for(self) -> bool:
+        return bool(self._continuations) or self._waiting is not None
+
+    def _then(self, callback: Callback, function: object = None, result: StateFuture[Any] | None = None) -> None:
         self._owner.retain()
-        self._callbacks.append(callback)
+        self._continuations.append(Continuation(callback, function, result))
 
     def _derived(self) -> StateFuture[Any]:
         return StateFuture.pending(self._owner)

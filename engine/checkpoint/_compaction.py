@@ -16,7 +16,7 @@ from engine.checkpoint.open_job import OpenJob, open_job
 from engine.checkpoint.state_files import stage_state
 from engine.checkpoint.tables import KEYED_STATE, QUARANTINE, STATE_TABLES
 from engine.config import JobConfig
-from engine.execution.keyed_process import declared_states
+from engine.execution.declarations import declared_states
 from engine.plan import plan_of
 
 _CHUNKS = 8

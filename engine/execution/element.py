@@ -69,3 +69,9 @@ def timer_order(watermark: bytes, timestamp: int, key_json: bytes, stage: int = 
     """
     (ordinal,) = _ORDINAL.unpack_from(watermark)
     return b"%b\xff%b%b\x00" % (_ORDINAL.pack(ordinal - 1), _TIMER.pack(stage, timestamp + _BIAS), key_json)
+
+
+def before_watermark(watermark: Watermark) -> bytes:
+    """The place right before all timers that a watermark fires, and after all that precedes it."""
+    (ordinal,) = _ORDINAL.unpack_from(watermark.order)
+    return _ORDINAL.pack(ordinal - 1) + b"\xfe"

@@ -69,6 +69,12 @@ class EpochManager:
         epoch.trigger, epoch.final = trigger, final
         self._queue.append(epoch)
 
+    def abandon(self) -> int:
+        """Forget all closed epochs that have not had their turn: what ends them will be taken in again; return how many."""
+        count = sum(epoch.status is EpochStatus.CLOSED for epoch in self._queue)
+        self._queue = deque(epoch for epoch in self._queue if epoch.status is not EpochStatus.CLOSED)
+        return count
+
     @property
     def can_advance(self) -> bool:
         """Whether `advance` would do something."""

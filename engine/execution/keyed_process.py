@@ -9,19 +9,25 @@ no key can tell.
 from __future__ import annotations
 
 import bisect
+import heapq
 import traceback
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from operator import attrgetter
 from typing import Any, cast
 
 import msgspec
 
-from engine.api import KeyedProcessFunction, Process, RowKind, ValueState
+from engine.api import KeyedProcessFunction, Process, RowKind
+from engine.api._blocks import BoundBlock
 from engine.api._functions import is_blocking
-from engine.errors import HeadraceError, UserFunctionError
+from engine.errors import HeadraceError, StateSchemaError, UserFunctionError
 from engine.execution.controller import AsyncExecutionController, Call
+from engine.execution.declarations import declared_blocks, declared_states
 from engine.execution.element import Element, Emitted, Watermark, timer_order
-from engine.execution.epoch import Epoch
+from engine.execution.epoch import Epoch, EpochStatus
+from engine.execution.fast_drain import PROCESS, BufferedRequest, Held, as_it_came, at_block, element_of, split
 from engine.execution.options import AsyncStateOptions
 from engine.execution.process_context import LATEST_TIMER, Outputs, ProcessContext
 from engine.execution.record_context import RecordContext
@@ -31,7 +37,7 @@ from engine.state.backend import StateBackend
 from engine.state.timer_service import Timer, TimerService
 from engine.state.value_store import BlockingValueStore, ValueStore
 
-__all__ = ["LATEST_TIMER", "NO_WATERMARK", "KeyedProcess", "declared_states"]
+__all__ = ["LATEST_TIMER", "NO_WATERMARK", "KeyedProcess"]
 
 NO_WATERMARK = -(1 << 62)
 """The watermark before the first one: earlier than any time."""
@@ -67,6 +73,7 @@ class KeyedProcess:
         self._options = options
         self._outputs = Outputs(operator)
         self._backend = backend
+        self._blocks: dict[str, BoundBlock] = {}
         self._function, self._is_plain = self._bind(operator)
         self._decode = msgspec.json.Decoder(record).decode
         self._stage = stage
@@ -83,28 +90,106 @@ class KeyedProcess:
         """What went to each declared side output so far."""
         return self._outputs.sides
 
-    def run(self, batches: Iterable[Sequence[Element]], watermarks: Sequence[Watermark]) -> None:
-        """Process elements in arrival order, and `watermarks` (in order) between them, to the end.
+    def run(
+        self,
+        batches: Iterable[Sequence[Element]],
+        watermarks: Sequence[Watermark],
+        *,
+        resumed: Sequence[BufferedRequest] = (),
+        cut: bytes | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> Held:
+        """Process elements in arrival order, and `watermarks` (in order) between them; return what is held.
 
-        What was emitted is in arrival order then. Raises `UserFunctionError` with operator, key, record and traceback when
-        the function fails.
+        That is everything at or after `cut`. When `stop`, asked every now and then, says so, it is also what has not
+        begun by then, and what waits at a declared block. `resumed` is what an earlier run held. What was emitted is in arrival
+        order afterwards.
+
+        Raises `UserFunctionError` with operator, key, record and traceback when the function fails, and `StateSchemaError` when a
+        held record waits for a block or a state that the function doesn't declare.
         """
-        pending = iter(watermarks)
-        upcoming = next(pending, None)
+        pending = deque(watermarks)
+        arriving = self._prefetched(_merged(batches, resumed) if resumed else batches)
         try:
-            for batch in self._prefetched(batches):
-                for element in batch:
-                    while upcoming is not None and upcoming.order <= element.order:
-                        self.advance(upcoming)
-                        upcoming = next(pending, None)
-                    self.process(element)
-            while upcoming is not None:
-                self.advance(upcoming)
-                upcoming = next(pending, None)
-            self.controller.drain()
+            for chunk in arriving:
+                here, rest = split(chunk, cut)
+                for element in here:
+                    while pending and pending[0].order <= element.order:
+                        self.advance(pending.popleft())
+                    self._take(element)
+                if rest:
+                    return self._reach(cut, pending, [*rest, *chain.from_iterable(arriving)])
+                if stop is not None and stop():
+                    return self._stop(cut, pending, list(chain.from_iterable(arriving)))
+            return self._reach(cut, pending, [])
         finally:
             self.controller.close()
-        self._outputs.sort()
+            self._outputs.sort()
+
+    def _reach(self, cut: bytes | None, pending: deque[Watermark], rest: Sequence[Element | BufferedRequest]) -> Held:
+        """Finish all that comes before the cut."""
+        while pending and (cut is None or pending[0].order <= cut):
+            self.advance(pending.popleft())
+        self.controller.drain()
+        return Held.of(map(_buffered, rest), (), cut)
+
+    def _stop(self, cut: bytes | None, pending: deque[Watermark], rest: Sequence[Element | BufferedRequest]) -> Held:
+        """Finish only what has begun."""
+        unseen = [Watermark(order, time) for time, order, epoch in self._passed if epoch.status is EpochStatus.CLOSED]
+        held: list[BufferedRequest] = []
+        for context in self.controller.drain_fast(self._may_wait):
+            if context.function is None:
+                unseen.append(Watermark(context.order, context.timestamp))
+            else:
+                held.append(self._hold(context))
+        return Held.of([*held, *map(_buffered, rest)], [*unseen, *pending], cut)
+
+    def _take(self, element: Element | BufferedRequest) -> None:
+        if isinstance(element, Element):
+            self.process(element)
+        elif element.block_id == PROCESS:
+            self.process(element_of(element))
+        else:
+            self._resume(element)
+
+    def _resume(self, request: BufferedRequest) -> None:
+        """Take in a record that waits at a block: read the state again, and go on there."""
+        store = next((store for store in self.stores if store.name == request.state), None)
+        block = self._blocks.get(request.block_id)
+        if store is None or block is None:
+            raise self._undeclared(request)
+
+        def go_on(_: Any, __: Any) -> None:
+            _ = store.value().then_accept(block)
+
+        context = self._context(request.key_json, go_on, self._decoded(element_of(request)), request.raw)
+        context.enter(request.order, request.timestamp, self._watermark, self._watermark)
+        context.row_kind, context.index = _ROW_KINDS[request.kind], request.index
+        self.controller.process(context)
+
+    def _may_wait(self, context: ProcessContext) -> bool:
+        """Whether all that goes on for a record is one request, whose answer a declared block waits for."""
+        return (
+            context.references == _REQUEST_AND_CALLBACK and not context.overdue and self._waiting(context) is not None
+        )
+
+    def _waiting(self, context: ProcessContext) -> tuple[ValueStore[Any], str] | None:
+        for store in self.stores:
+            block_id = store.waiting_block(context)
+            if block_id is not None:
+                return store, block_id
+        return None
+
+    def _hold(self, context: ProcessContext) -> BufferedRequest:
+        raw = cast("bytes", context.subject)
+        element = Element(context.order, context.timestamp, context.row_kind, context.key_json, raw)
+        waiting = self._waiting(context)
+        if waiting is None:
+            self.metrics["records"] -= 1
+            return as_it_came(element)
+        store, block_id = waiting
+        store.forget_request(context)
+        return at_block(element, block_id, store.name, context.index)
 
     def process(self, element: Element) -> None:
         """Take in one element, which comes after all that were taken in before."""
@@ -112,15 +197,17 @@ class KeyedProcess:
         watermark = self._watermark
         if element.timestamp <= watermark:
             self.metrics["late"] += 1
-        try:
-            record = self._decode(element.raw)
-        except msgspec.ValidationError as error:
-            why = f"the operator before it sent a record that does not fit: {error}"
-            raise self._error(element.key_json, element.raw, why) from error
-        context = self._context(element.key_json, self._function.process, record, element.raw)
+        context = self._context(element.key_json, self._function.process, self._decoded(element), element.raw)
         context.enter(element.order, element.timestamp, watermark, watermark)
         context.row_kind = _ROW_KINDS[element.kind]
         self.controller.process(context)
+
+    def _decoded(self, element: Element) -> Any:
+        try:
+            return self._decode(element.raw)
+        except msgspec.ValidationError as error:
+            why = f"the operator before it sent a record that does not fit: {error}"
+            raise self._error(element.key_json, element.raw, why) from error
 
     def advance(self, watermark: Watermark, passed: Callable[[], None] | None = None) -> None:
         """Take in a watermark. `passed` is called when all before it is done, the timers that it fires included."""
@@ -143,7 +230,7 @@ class KeyedProcess:
         if function is None:
             return None
         call = function(context.record, context)
-        return None if self._is_plain else cast("Call", call)
+        return None if self._is_plain else cast("Call | None", call)
 
     def before(self, context: ProcessContext) -> RecordContext | None:
         """See `KeyedWork.before`: the key's timers that are due."""
@@ -192,6 +279,10 @@ class KeyedProcess:
             store.waits = self._options.enabled
             self.stores.append(store)
             setattr(function, name, store)
+        for name, block in declared_blocks(function).items():
+            bound = BoundBlock(block, function, self.controller)
+            self._blocks[block.block_id] = bound
+            setattr(function, name, bound)
         return function, is_plain
 
     def _context(
@@ -202,7 +293,9 @@ class KeyedProcess:
     def _timer_context(self, timer: Timer) -> ProcessContext:
         return self._context(timer.key_json, self._function.on_timer, timer.timestamp, timer)
 
-    def _prefetched(self, batches: Iterable[Sequence[Element]]) -> Iterator[Sequence[Element]]:
+    def _prefetched(
+        self, batches: Iterable[Sequence[Element | BufferedRequest]]
+    ) -> Iterator[Sequence[Element | BufferedRequest]]:
         """The elements in chunks; before each one, its keys' values are read with one call for each state."""
         size = self._options.in_flight_records_limit
         for batch in batches:
@@ -215,28 +308,40 @@ class KeyedProcess:
                         store.prefetch(keys)
                 yield chunk
 
+    def _undeclared(self, request: BufferedRequest) -> StateSchemaError:
+        declared = ", ".join(sorted(self._blocks)) or "none"
+        return StateSchemaError(
+            f"a record of key {request.key_json.decode()} waits at block '{request.block_id}' for state '{request.state}' of "
+            f"operator '{self.operator.name}', and one of them is not declared any more (blocks declared: {declared}). "
+            "Bring it back until a run has gone through, or restore to a checkpoint before the run that stopped."
+        )
+
     def _error(self, key_json: bytes, subject: bytes | Timer | None, why: str) -> UserFunctionError:
         what = f"timer at {subject.timestamp} ms" if isinstance(subject, Timer) else _shown(subject)
         return UserFunctionError(self.operator.name, key_json.decode(), what, why)
 
 
-def declared_states(function: KeyedProcessFunction[Any, Any]) -> dict[str, ValueState[Any]]:
-    """The states that a function declares, by attribute, base classes first.
-
-    Raises `TypeError` when two of them share a stored name.
-    """
-    found: dict[str, ValueState[Any]] = {}
-    for cls in reversed(type(function).__mro__):
-        found |= {name: value for name, value in vars(cls).items() if isinstance(value, ValueState)}
-    names = Counter(state.name for state in found.values())
-    for name, count in names.items():
-        if count > 1:
-            msg = f"{type(function).__name__} declares two states named '{name}'"
-            raise TypeError(msg)
-    return found
-
-
 _ROW_KINDS = tuple(RowKind)
+_REQUEST_AND_CALLBACK = 2
+
+
+def _buffered(element: Element | BufferedRequest) -> BufferedRequest:
+    return as_it_came(element) if isinstance(element, Element) else element
+
+
+def _merged(
+    batches: Iterable[Sequence[Element]], resumed: Sequence[BufferedRequest]
+) -> Iterator[list[Element | BufferedRequest]]:
+    """What arrives and what was held, in order."""
+    arriving: Iterator[Element | BufferedRequest] = chain.from_iterable(batches)
+    merged = heapq.merge(sorted(resumed, key=_order_of), arriving, key=_order_of)
+    while chunk := list(islice(merged, _MERGED)):
+        yield chunk
+
+
+_order_of = attrgetter("order")
+_MERGED = 10_000
+"""Elements that are merged at once, before they are processed."""
 
 
 def _nothing() -> None:

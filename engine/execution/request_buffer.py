@@ -52,5 +52,11 @@ class RequestBuffer:
             del self._blocking[key]
         return waiter
 
+    def take_blocked(self) -> list[Waiter]:
+        """Take out all that wait for a key, key by key."""
+        waiters = [waiter for queue in self._blocking.values() for waiter in queue]
+        self._blocking, self.blocked = {}, 0
+        return waiters
+
     def _of(self, key: bytes) -> deque[Waiter]:
         return self._blocking.setdefault(key, deque())

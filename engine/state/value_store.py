@@ -170,6 +170,18 @@ class ValueStore(ValueState[V], Generic[V]):
         if len(self._cells) > limit:
             self._cells = {key: cell for key, cell in self._cells.items() if cell.dirty}
 
+    def waiting_block(self, moment: Moment) -> str | None:
+        """The id of the declared block that waits for this state's value, if nothing else of the code at `moment` does."""
+        queue = self._loading.get(id(moment), ())
+        if len(queue) != 1:
+            return None
+        operation, future = queue[0]
+        return future.declared_block() if operation == self._read else None
+
+    def forget_request(self, moment: Moment) -> None:
+        """Take the code's requests back: it will make them again in another task."""
+        del self._loading[id(moment)]
+
     def _later(self, moment: Moment, operation: Callable[[Moment, _Cell], Any]) -> StateFuture[Any]:
         """Answer with `operation(moment, cell)` once the key's value is loaded, and those before it are answered."""
         queue = self._loading.get(id(moment))

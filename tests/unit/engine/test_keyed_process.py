@@ -11,8 +11,9 @@ import pytest
 
 from engine.api import KeyedProcessFunction, Process, RowKind, SideOutput, StateTtl, Struct, TtlTime, ValueState
 from engine.errors import StateSchemaError, UserFunctionError
+from engine.execution.declarations import declared_states
 from engine.execution.element import Element, Watermark, record_order
-from engine.execution.keyed_process import LATEST_TIMER, NO_WATERMARK, KeyedProcess, declared_states
+from engine.execution.keyed_process import LATEST_TIMER, NO_WATERMARK, KeyedProcess
 from engine.state.codec import encode
 
 

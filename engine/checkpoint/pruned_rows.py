@@ -146,6 +146,8 @@ class PrunedRows:
         schema = STATE_TABLES[table].schema
         self._schema = pa.schema([schema.field(name) for name in columns])
         self._needed = list(dict.fromkeys([*columns, "operator", "key_group", "key"]))
+        # As dictionaries: unpacking an operator's name a million times costs more than comparing it.
+        self._repeated = [name for name in ("operator", "state") if name in self._needed]
         self._pruning = {name: schema.field(name).type for name in ("operator", "key_group", sort_column(table), "key")}
         self._store, self._folder = file_system(self._uri, storage)
         with storage_errors(f"to read {self._uri}"):
@@ -174,8 +176,7 @@ class PrunedRows:
             ]
             if not chosen:
                 return Found(self._schema.empty_table(), 0, 0, 0)
-            # Dictionaries as they are: unpacking the operator's name a million times costs more than its comparison.
-            parquet = pq.ParquetFile(source, metadata=footer.metadata, read_dictionary=["operator", "state"])
+            parquet = pq.ParquetFile(source, metadata=footer.metadata, read_dictionary=self._repeated)
             numbers = [group.number for group in chosen]
             rows = parquet.read_row_groups(numbers, columns=self._needed, use_threads=False)
         found = rows.filter(pc.and_(selection.among(rows), self._ours(rows)))

@@ -36,7 +36,7 @@ def run(
     budget: Annotated[Optional[str], typer.Option(metavar="30m", help="No new micro-batch after this time.")] = None,  # noqa: UP045
     max_batches: Annotated[Optional[int], typer.Option(min=1, help="End after so many micro-batches.")] = None,  # noqa: UP045
     parallelism: Annotated[Optional[int], typer.Option(min=1, help="Tasks per operator.")] = None,  # noqa: UP045
-    backend: Annotated[Optional[str], typer.Option(metavar="rocksdb|hashmap", help="State backend.")] = None,  # noqa: UP045
+    backend: Annotated[Optional[str], typer.Option(metavar="rocksdb|hashmap|delta", help="State backend.")] = None,  # noqa: UP045
     async_state: Annotated[
         Optional[bool],  # noqa: UP045
         typer.Option("--async/--sync", help="Whether state accesses may overlap. Results are the same."),
@@ -91,13 +91,13 @@ def _mode(text: str) -> Literal["auto", "caught_up", "interval"]:
     return cast("Literal['auto', 'caught_up', 'interval']", text.replace("-", "_"))
 
 
-def _backend(text: str | None) -> Literal["rocksdb", "hashmap"] | None:
+def _backend(text: str | None) -> Literal["rocksdb", "hashmap", "delta"] | None:
     from engine.errors import ConfigError
 
-    if text not in {None, "rocksdb", "hashmap"}:
-        msg = f"--backend '{text}' is not allowed (allowed: rocksdb, hashmap)"
+    if text not in {None, "rocksdb", "hashmap", "delta"}:
+        msg = f"--backend '{text}' is not allowed (allowed: rocksdb, hashmap, delta)"
         raise ConfigError(msg)
-    return cast("Literal['rocksdb', 'hashmap'] | None", text)
+    return cast("Literal['rocksdb', 'hashmap', 'delta'] | None", text)
 
 
 def _seconds(text: str | None) -> float | None:

@@ -41,11 +41,14 @@ class StateConfig(Section, frozen=True, kw_only=True):
     root: Location = "var/state"
     """Folder or URI of the Delta tables; the job's are in `<root>/<job>/`."""
 
-    backend: Literal["rocksdb", "hashmap"] = "rocksdb"
-    """How tasks hold state while they run. Results do not depend on it."""
+    backend: Literal["rocksdb", "hashmap", "delta"] = "rocksdb"
+    """How tasks hold state while they run: on local disk, in memory, or looked up in the tables. Results do not depend on it."""
 
     local: Location = "var/local"
     """Folder on each worker for local copies of state. Losing it costs a reload, nothing else."""
+
+    cache_bytes: Count = 268_435_456
+    """Backend delta: bytes of state that a task keeps on local disk, so as not to look them up again (256 MiB)."""
 
 
 class WatermarkConfig(Section, frozen=True, kw_only=True):

@@ -41,10 +41,7 @@ def run_keyed(task: KeyedTask, index: int, batches: Iterable[pa.RecordBatch]) ->
             work.materialize(stage.operator, elements)
         faults.reached("task.half")
     output.report.local_copy = {str(groups): opened.copy}
-    if opened.rebuilt_rows is None:
-        output.count(local_copies_reused=1)
-    else:
-        output.count(local_copies_rebuilt=1, rebuilt_rows=opened.rebuilt_rows)
+    output.count(**opened.metrics)
     return output.report
 
 

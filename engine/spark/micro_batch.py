@@ -88,6 +88,7 @@ class MicroBatch:
             parallelism=parallelism,
             local_folder=str(config.local_folder),
             backend=backend,
+            cache_bytes=config.state.cache_bytes,
             versions=job.versions,
             sinks={name: sink.path for name, sink in config.sinks.items()},
             storage=config.storage_options,

@@ -34,7 +34,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     parallelism: int | None = None
     """Tasks per operator."""
 
-    backend: Literal["rocksdb", "hashmap"] | None = None
+    backend: Literal["rocksdb", "hashmap", "delta"] | None = None
     """State backend."""
 
     async_state: bool | None = None

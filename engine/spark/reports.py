@@ -31,6 +31,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     parallelism: int
     local_folder: str
     backend: str
+    cache_bytes: int
     versions: dict[str, int]
     sinks: dict[str, str]
     storage: dict[str, str] | None = None

@@ -1,4 +1,4 @@
-"""The state backend of one task: a local copy where there is one, else rebuilt from Delta."""
+"""The state backend of one task: a local copy where there is one, else rebuilt from Delta, or looked up there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine import clock
 from engine.checkpoint.changelog import rebuild
@@ -17,16 +17,17 @@ from engine.state.key_groups import KeyGroupRange
 from engine.state.local_copy import LocalCopies, copy_name
 
 if TYPE_CHECKING:
+    from engine.checkpoint.delta_backend import DeltaStatistics
     from engine.state.rocksdb import RocksDbBackend
 
 
 @dataclass(slots=True)
 class TaskBackend:
-    """An open backend; `copy` names what it leaves behind for the next micro-batch."""
+    """An open backend; `copy` names what it leaves behind for the next micro-batch, `metrics` is for the report."""
 
     backend: StateBackend
     copy: str
-    rebuilt_rows: int | None
+    metrics: dict[str, int] = field(default_factory=dict)
     writes: list[Write] = field(default_factory=list)
 
     def write(self, writes: Iterable[Write]) -> None:
@@ -41,7 +42,7 @@ def open_backend(task: KeyedTask, operator: str, key_groups: KeyGroupRange) -> I
     What was given to `write` is applied when the block ends without an error; otherwise the attempt
     leaves nothing. Raises `StorageError` when the local disk refuses.
     """
-    opener = _open_hashmap if task.place.backend == "hashmap" else _open_rocksdb
+    opener = {"hashmap": _open_hashmap, "rocksdb": _open_rocksdb, "delta": _open_delta}[task.place.backend]
     base = task.local_copies.get(str(key_groups))
     with opener(task, operator, key_groups, base) as backend:
         yield backend
@@ -55,22 +56,79 @@ def _rebuild(backend: StateBackend, task: KeyedTask, operator: str, key_groups: 
 @contextmanager
 def _open_rocksdb(task: KeyedTask, operator: str, key_groups: KeyGroupRange, base: str | None) -> Iterator[TaskBackend]:
     copies = LocalCopies.of(Path(task.place.local_folder), operator, key_groups)
+    with _attempt(copies, task, base) as attempt:
+        opened = TaskBackend(attempt.database, attempt.copy)
+        opened.metrics = _REUSED if attempt.known else _rebuilt(_rebuild(attempt.database, task, operator, key_groups))
+        yield opened
+        attempt.database.write_batch(opened.writes)
+        attempt.database.close()
+
+
+@contextmanager
+def _open_delta(task: KeyedTask, operator: str, key_groups: KeyGroupRange, base: str | None) -> Iterator[TaskBackend]:
+    from engine.checkpoint.delta_backend import DeltaBackend
+    from engine.state.state_cache import StateCache
+
+    place = task.place
+    # A cache is not a whole copy: rocksdb must never take it for one.
+    copies = LocalCopies.of(Path(place.local_folder), operator, key_groups, "-cache")
+    with _attempt(copies, task, base) as attempt:
+        backend = DeltaBackend(
+            place.job_folder,
+            place.versions,
+            operator,
+            key_groups,
+            StateCache(attempt.database, place.cache_bytes),
+            max_parallelism=place.max_parallelism,
+            storage=place.storage,
+        )
+        opened = TaskBackend(backend, attempt.copy)
+        yield opened
+        opened.metrics = _looked_up(backend.statistics()) | (_REUSED if attempt.known else {})
+        backend.write_batch(opened.writes)
+        backend.close()
+
+
+class _Attempt(NamedTuple):
+    """A task's own copy: its database, and whether that holds what the base held."""
+
+    copy: str
+    database: RocksDbBackend
+    known: bool
+
+
+@contextmanager
+def _attempt(copies: LocalCopies, task: KeyedTask, base: str | None) -> Iterator[_Attempt]:
+    """A copy of `base`, or an empty one; the block has to close its database. It leaves nothing when it fails."""
     copy = copy_name(task.place.checkpoint_id, clock.unique_id()[:12])
     with _discarded_on_error(copies, base, copy):
-        backend, known = _open_copy(copies, base, copy)
+        database, known = _open_copy(copies, base, copy)
         try:
-            rows = None if known else _rebuild(backend, task, operator, key_groups)
-            opened = TaskBackend(backend, copy, rows)
-            yield opened
-            backend.write_batch(opened.writes)
+            yield _Attempt(copy, database, known)
         except BaseException:
             with suppress(Exception):  # the first error is the one to report
-                backend.close()
+                database.close()
             raise
-        backend.close()
         copies.complete(copy)
     if base is not None:
         copies.discard_before(int(base.partition("-")[0]))
+
+
+_REUSED = {"local_copies_reused": 1}
+
+
+def _rebuilt(rows: int) -> dict[str, int]:
+    return {"local_copies_rebuilt": 1, "rebuilt_rows": rows}
+
+
+def _looked_up(found: DeltaStatistics) -> dict[str, int]:
+    return {
+        "state_entries_asked": found.entries_asked,
+        "state_cache_hits": found.cache_hits,
+        "state_look_ups": found.look_ups,
+        "state_rows_read": found.rows_read,
+        "state_bytes_read": found.bytes_read,
+    }
 
 
 def _open_copy(copies: LocalCopies, base: str | None, copy: str) -> tuple[RocksDbBackend, bool]:
@@ -146,12 +204,12 @@ def _open_hashmap(task: KeyedTask, operator: str, key_groups: KeyGroupRange, bas
     place = task.place
     name = (place.job_folder, operator, str(key_groups))
     kept = _kept.get(name)
-    rows = None
+    metrics = _REUSED
     if kept is None or not kept.advance(base):
         kept = _Kept(HashMapBackend(), base or "")
-        rows = _rebuild(kept.backend, task, operator, key_groups)
+        metrics = _rebuilt(_rebuild(kept.backend, task, operator, key_groups))
         _kept[name] = kept
     copy = copy_name(place.checkpoint_id, clock.unique_id()[:12])
-    opened = TaskBackend(kept.backend, copy, rows)
+    opened = TaskBackend(kept.backend, copy, metrics)
     yield opened
     kept.pending[copy] = opened.writes

@@ -1,4 +1,4 @@
-"""Local copies of rocksdb state: folders on a worker's disk that belong to one checkpoint each.
+"""Local copies of state (of rocksdb) or of what is known of it (of delta): folders on a worker's disk that belong to one checkpoint each.
 
     <local>/<operator>/<first>-<last>/<checkpoint>-<copy id>/
 
@@ -33,9 +33,9 @@ class LocalCopies:
     folder: Path
 
     @classmethod
-    def of(cls, local: Path, operator: str, key_groups: KeyGroupRange) -> LocalCopies:
-        """The copies below the job's local folder."""
-        return cls(local / operator / str(key_groups))
+    def of(cls, local: Path, operator: str, key_groups: KeyGroupRange, suffix: str = "") -> LocalCopies:
+        """The copies below the job's local folder; `suffix` keeps copies apart that mean different things."""
+        return cls(local / operator / f"{key_groups}{suffix}")
 
     def path(self, copy: str) -> Path:
         """Where a copy is, or would be."""

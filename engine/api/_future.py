@@ -160,6 +160,10 @@ class StateFuture(Generic[T]):
         if self._waiting is not None:
             self._owner.wake(self._waiting)
 
+    def belongs_to(self, owner: object, /) -> bool:
+        """Whether `owner` made the call, of a future that is not done. For the engine."""
+        return self._owner is owner
+
     def wake_up(self, waiting: object, /) -> None:
         """Resume `waiting`, a suspended coroutine, on completion. For the engine."""
         if self._waiting is not None:

@@ -90,14 +90,14 @@ class AsyncExecutionController:
         """Take a record in: run it, or let it wait for its key.
 
         Blocks, running callbacks, while the limit of records in flight is reached. `epoch` is the open one, unless the
-        context is derived from an earlier one.
+        context is derived from an earlier one, such as a timer: then it waits for its key in any mode.
         """
         if self._mails or self.buffer.active or self._executor.in_flight:
             self.poll()
         while self.in_flight >= self._limit:
             self.yield_()
         self._count_in(context, epoch or self.epochs.open)
-        if self._state_ordered:
+        if self._state_ordered and epoch is None:
             self._run(context, None)
         elif self.keys.occupy(context):
             self._start(context, None)
@@ -227,6 +227,8 @@ class AsyncExecutionController:
         self.requests += 1
         if context.owns_key:
             self._activate(request)
+        elif self.buffer.join(request):
+            return
         elif self.keys.occupy(context):
             self._start(context, request)
         else:
@@ -268,11 +270,15 @@ class AsyncExecutionController:
             self.buffer.block_first(context, request)
             self._count_in(earlier, earlier.epoch or self._epoch_of(context))
             self.keys.pass_on(context, earlier)
-            self._run(earlier, None)
+            if request is None:
+                self._run(earlier, None)
+            else:
+                self._mails.append((self._run, earlier, None))  # the code that made the request is running
         elif request is None:
             self._run(context, None)
         else:
-            self._activate(request)
+            for each in (request, *self.buffer.take_joined(context)):
+                self._activate(each)
 
     def _run(self, context: RecordContext, _: None) -> None:
         context.references = 1
@@ -295,7 +301,7 @@ class AsyncExecutionController:
         except Exception as error:
             raise self._work.failed(context, error) from error
         else:
-            if isinstance(awaited, StateFuture):
+            if isinstance(awaited, StateFuture) and awaited.belongs_to(context):
                 awaited.wake_up(call)
             else:
                 raise self._foreign(context, call)

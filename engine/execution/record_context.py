@@ -41,6 +41,9 @@ class RecordContext:
 
     def retain(self) -> None:
         """See `FutureOwner.retain`."""
+        if self.controller.context is not self:
+            msg = "it chained a callback to what another record has asked for: state belongs to the key that runs"
+            raise RuntimeError(msg)
         self.references += 1
 
     def post(self, callback: Callback, value: Any, /) -> None:

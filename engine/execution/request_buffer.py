@@ -24,6 +24,7 @@ class RequestBuffer:
         """Start empty."""
         self.active: list[AsyncRequest] = []
         self._blocking: dict[bytes, deque[Waiter]] = {}
+        self._joined: dict[RecordContext, list[AsyncRequest]] = {}
         self.blocked = 0
 
     def take_active(self) -> list[AsyncRequest]:
@@ -33,13 +34,25 @@ class RequestBuffer:
 
     def block(self, context: RecordContext, request: AsyncRequest | None = None) -> None:
         """Let it wait behind all others of its key."""
-        self._of(context.key_json).append(Waiter(context, request))
+        self._of(context.key_json).append(self._waiter(context, request))
         self.blocked += 1
 
     def block_first(self, context: RecordContext, request: AsyncRequest | None = None) -> None:
         """Let it wait before all others of its key."""
-        self._of(context.key_json).appendleft(Waiter(context, request))
+        self._of(context.key_json).appendleft(self._waiter(context, request))
         self.blocked += 1
+
+    def join(self, request: AsyncRequest) -> bool:
+        """Let a request wait with the first one of its record; False if that does not wait for its key."""
+        joined = self._joined.get(request.context)
+        if joined is None:
+            return False
+        joined.append(request)
+        return True
+
+    def take_joined(self, context: RecordContext) -> list[AsyncRequest]:
+        """Take out the requests that wait with the first one of `context`, in order."""
+        return self._joined.pop(context, [])
 
     def unblock(self, key: bytes) -> Waiter | None:
         """Take out the first one that waits for the key."""
@@ -57,6 +70,11 @@ class RequestBuffer:
         waiters = [waiter for queue in self._blocking.values() for waiter in queue]
         self._blocking, self.blocked = {}, 0
         return waiters
+
+    def _waiter(self, context: RecordContext, request: AsyncRequest | None) -> Waiter:
+        if request is not None:
+            self._joined.setdefault(context, [])
+        return Waiter(context, request)
 
     def _of(self, key: bytes) -> deque[Waiter]:
         return self._blocking.setdefault(key, deque())

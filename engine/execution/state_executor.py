@@ -78,15 +78,15 @@ class ThreadedStateExecutor:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _execute(self, batch: Sequence[AsyncRequest]) -> None:
-        try:
-            answer(self._backend, batch)
-        except BaseException as error:  # noqa: BLE001 - raised again in the task's thread
-            for request in batch:
-                request.error = error
+        answer(self._backend, batch)
         self._done.put(batch)
 
 
 def answer(backend: StateBackend, batch: Sequence[AsyncRequest]) -> None:
-    """Answer each request with the stored value of the entry that is its action."""
-    for request, stored in zip(batch, backend.get_many([request.action for request in batch]), strict=True):
-        request.answer = stored
+    """Answer each request with the stored value of the entry that is its action, or all of them with the error."""
+    try:
+        for request, stored in zip(batch, backend.get_many([request.action for request in batch]), strict=True):
+            request.answer = stored
+    except BaseException as error:  # noqa: BLE001 - raised again by the task's loop
+        for request in batch:
+            request.error = error

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeVar
 
 from engine.api import KeyedProcessFunction, ValueState
 from engine.api._blocks import Block
+
+D = TypeVar("D")
 
 
 def declared_states(function: KeyedProcessFunction[Any, Any]) -> dict[str, ValueState[Any]]:
@@ -14,14 +17,8 @@ def declared_states(function: KeyedProcessFunction[Any, Any]) -> dict[str, Value
 
     Raises `TypeError` when two of them share a stored name.
     """
-    found: dict[str, ValueState[Any]] = {}
-    for cls in reversed(type(function).__mro__):
-        found |= {name: value for name, value in vars(cls).items() if isinstance(value, ValueState)}
-    names = Counter(state.name for state in found.values())
-    for name, count in names.items():
-        if count > 1:
-            msg = f"{type(function).__name__} declares two states named '{name}'"
-            raise TypeError(msg)
+    found: dict[str, ValueState[Any]] = _declared(function, ValueState)
+    _check_unique(function, "states named", (state.name for state in found.values()))
     return found
 
 
@@ -30,11 +27,20 @@ def declared_blocks(function: KeyedProcessFunction[Any, Any]) -> dict[str, Block
 
     Raises `TypeError` when two of them share an id.
     """
-    found: dict[str, Block[Any]] = {}
-    for cls in reversed(type(function).__mro__):
-        found |= {name: value for name, value in vars(cls).items() if isinstance(value, Block)}
-    for block_id, count in Counter(block.block_id for block in found.values()).items():
-        if count > 1:
-            msg = f"{type(function).__name__} declares two blocks '{block_id}'"
-            raise TypeError(msg)
+    found: dict[str, Block[Any]] = _declared(function, Block)
+    _check_unique(function, "blocks with the id", (block.block_id for block in found.values()))
     return found
+
+
+def _declared(function: object, kind: type[D]) -> dict[str, D]:
+    attributes: dict[str, Any] = {}
+    for cls in reversed(type(function).__mro__):
+        attributes |= vars(cls)
+    return {name: value for name, value in attributes.items() if isinstance(value, kind)}
+
+
+def _check_unique(function: object, what: str, names: Iterable[str]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            msg = f"{type(function).__name__} declares two {what} '{name}'"
+            raise TypeError(msg)

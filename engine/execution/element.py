@@ -6,11 +6,16 @@ The place of an element in arrival order is a string of bytes that compares as t
     third output of that record                 00..07 00000002
     first output of *that* one downstream       00..07 00000002 00000000
     timer fired by the watermark after it       00..07 ff <stage> <time> <key> 00
+    timer fired by the processing time of a     00..07 ff ff <micro-batch> <stage, from ff down> <time> <key> 00
+      micro-batch whose first record is 8
     a watermark between ordinals 7 and 8        compares as ordinal 8, before any record of it
 
 So an output sorts with what caused it, whatever task made it, and the order downstream is as
 deterministic as at the source, under any parallelism and any split into micro-batches. A watermark
 reaches an operator after all that its timers upstream caused: hence timers sort by stage first.
+Processing time is read before a micro-batch begins, so an operator fires its own timers before it takes in
+what those upstream caused: later stages come first. Micro-batches without records have only their
+numbers to be told apart by.
 """
 
 from __future__ import annotations
@@ -24,6 +29,8 @@ _ORDINAL = struct.Struct(">Q")
 _INDEX = struct.Struct(">I")
 _TIMER = struct.Struct(">BQ")
 _BIAS = 1 << 63
+_LAST_STAGE = 0xFF
+_AFTER_ALL_STAGES = b"\xff\xff"
 
 
 class Element(NamedTuple):
@@ -52,6 +59,13 @@ class Watermark(NamedTuple):
     timestamp: int
 
 
+class ProcessingTime(NamedTuple):
+    """Processing time has reached `timestamp` (ms) before a micro-batch begins; `order` is that place."""
+
+    order: bytes
+    timestamp: int
+
+
 def record_order(ordinal: int) -> bytes:
     """The place of the record with this arrival ordinal, and of a watermark right before it."""
     return _ORDINAL.pack(ordinal)
@@ -75,3 +89,16 @@ def before_watermark(watermark: Watermark) -> bytes:
     """The place right before all timers that a watermark fires, and after all that precedes it."""
     (ordinal,) = _ORDINAL.unpack_from(watermark.order)
     return _ORDINAL.pack(ordinal - 1) + b"\xfe"
+
+
+def processing_time_order(ordinal: int, micro_batch: int) -> bytes:
+    """The place before a micro-batch whose first record has, or would have, this ordinal.
+
+    That is after all that earlier micro-batches caused, the timers of their last watermark included.
+    """
+    return _ORDINAL.pack(max(ordinal, 1) - 1) + _AFTER_ALL_STAGES + _ORDINAL.pack(micro_batch)
+
+
+def processing_timer_order(processing_time: bytes, timestamp: int, key_json: bytes, stage: int = 0) -> bytes:
+    """The place of a timer that fires at the processing time of this place in the `stage`-th keyed operator."""
+    return b"%b%b%b\x00" % (processing_time, _TIMER.pack(_LAST_STAGE - stage, timestamp + _BIAS), key_json)

@@ -82,3 +82,10 @@ def split(elements: Sequence[E], cut: bytes | None) -> tuple[Sequence[E], Sequen
         return elements, ()
     place = next(index for index, element in enumerate(elements) if element.order >= cut)
     return elements[:place], elements[place:]
+
+
+def seen_and_held(watermarks: Sequence[Watermark], cut: bytes | None) -> tuple[Sequence[Watermark], Sequence[Watermark]]:
+    """Watermarks that all tasks have taken in when everything up to `cut` is done, and those that the next run repeats."""
+    if cut is None:
+        return watermarks, ()
+    return tuple(w for w in watermarks if w.order <= cut), tuple(w for w in watermarks if w.order > cut)

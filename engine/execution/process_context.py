@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.api import Process, RowKind
+from engine.api import Process, RowKind, TimeDomain
 from engine.api._pipeline import output_type
 from engine.execution.element import Emitted, output_order
 from engine.execution.record_context import RecordContext
@@ -108,7 +108,7 @@ class ProcessContext(RecordContext):
     def enter(self, order: bytes, timestamp: int, watermark: int, overdue_until: int) -> None:
         """Say where it stands: place in arrival order, event time, the watermark before it.
 
-        A timer registered for a time up to `overdue_until` is overdue, and fires right after this context.
+        An event-time timer registered for a time up to `overdue_until` is overdue, and fires right after this context.
         """
         self.order, self.timestamp, self.watermark, self.overdue_until = order, timestamp, watermark, overdue_until
 
@@ -116,6 +116,21 @@ class ProcessContext(RecordContext):
     def key(self) -> Any:
         """See `Context.key`."""
         return decode_key(self.key_json)
+
+    @property
+    def processing_time(self) -> int:
+        """See `Context.processing_time`."""
+        return self._timers.processing_time
+
+    @property
+    def time_domain(self) -> TimeDomain | None:
+        """See `Context.time_domain`."""
+        return self.subject.domain if isinstance(self.subject, Timer) else None
+
+    @property
+    def processing_overdue_until(self) -> int:
+        """As `overdue_until`, for processing-time timers."""
+        return self._timers.processing_time
 
     @property
     def timers(self) -> ProcessContext:
@@ -134,25 +149,43 @@ class ProcessContext(RecordContext):
 
     def register_event_time(self, timestamp: int, /) -> None:
         """See `Timers.register_event_time`."""
-        timer = self._timer(timestamp)
-        self._timers.register(timer)
-        if timestamp <= self.overdue_until:
-            if self.overdue is None:
-                self.overdue = []
-            self.overdue.append(timer)
+        self._register(self._timer(timestamp, TimeDomain.EVENT_TIME), self.overdue_until)
 
     def delete_event_time(self, timestamp: int, /) -> None:
         """See `Timers.delete_event_time`."""
-        self._timers.delete(self._timer(timestamp))
+        self._timers.delete(self._timer(timestamp, TimeDomain.EVENT_TIME))
+
+    def register_processing_time(self, timestamp: int, /) -> None:
+        """See `Timers.register_processing_time`."""
+        self._register(self._timer(timestamp, TimeDomain.PROCESSING_TIME), self.processing_overdue_until)
+
+    def delete_processing_time(self, timestamp: int, /) -> None:
+        """See `Timers.delete_processing_time`."""
+        self._timers.delete(self._timer(timestamp, TimeDomain.PROCESSING_TIME))
+
+    def _register(self, timer: Timer, overdue_until: int) -> None:
+        self._timers.register(timer)
+        if timer.timestamp <= overdue_until:
+            if self.overdue is None:
+                self.overdue = []
+            self.overdue.append(timer)
 
     def _next_order(self) -> bytes:
         order = output_order(self.order, self.index)
         self.index += 1
         return order
 
-    def _timer(self, timestamp: int) -> Timer:
+    def _timer(self, timestamp: int, domain: TimeDomain) -> Timer:
         moment = operators.index(timestamp)  # refuses a float, which would compare but not be stored
         if not -LATEST_TIMER <= moment <= LATEST_TIMER:
             msg = f"a timer's time must lie within {LATEST_TIMER} ms of 1970, not at {moment}"
             raise ValueError(msg)
-        return Timer(moment, self.key_json)
+        return Timer(moment, self.key_json, domain)
+
+
+class TimerContext(ProcessContext):
+    """A timer of a keyed process. `processing_overdue_until` is the time of the processing-time timer that fires."""
+
+    __slots__ = ("processing_overdue_until",)
+
+    processing_overdue_until: int

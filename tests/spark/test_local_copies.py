@@ -84,3 +84,42 @@ def test_old_ones_do_not_pile_up(half_way, run):
     run(home, **QUICK)
     folders = {path.parent for path in copies(home)}
     assert all(len(list(folder.iterdir())) <= 2 for folder in folders)
+
+
+@pytest.fixture
+def looked_up(half_way, run) -> Home:
+    """The same job, whose last micro-batch left caches of backend delta."""
+    home = half_way
+    run(home, parallelism=2, backend="delta", max_batches=1)
+    write_days(home.input, [2])
+    return home
+
+
+def finish_with_look_ups(home: Home, run) -> dict[str, Any]:
+    run(home, parallelism=2, backend="delta")
+    assert_as_by_hand(home.config(), by_hand(map(purchases_of, range(3))))
+    return checkpoints(home.config())[-1].metrics
+
+
+def caches(home: Home) -> list[Path]:
+    return [path.parent.with_name(f"{path.parent.name}-cache") / path.name for path in copies(home)]
+
+
+def test_what_one_micro_batch_looked_up_or_wrote_the_next_one_knows(looked_up, run):
+    assert all(path.is_dir() for path in caches(looked_up))
+    metrics = finish_with_look_ups(looked_up, run)
+    assert metrics["local_copies_reused"] == 4
+    assert metrics["state_cache_hits"] > 0
+
+
+@pytest.mark.parametrize("victim", ["", "COMPLETE", "CURRENT", "*.sst"])
+def test_a_lost_or_damaged_cache_means_an_empty_one(looked_up, run, victim):
+    for path in caches(looked_up):
+        if not victim:
+            shutil.rmtree(path)
+        for file in path.glob(victim) if victim else ():
+            file.unlink()
+            file.write_bytes(b"damaged")
+    metrics = finish_with_look_ups(looked_up, run)
+    assert "local_copies_reused" not in metrics
+    assert "rebuilt_rows" not in metrics

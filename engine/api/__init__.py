@@ -1,7 +1,7 @@
 """What user code imports. Nothing here knows Spark, Airflow or Delta."""
 
 from engine.api._blocks import declare
-from engine.api._functions import AsyncFunction, Context, KeyedProcessFunction, Timers
+from engine.api._functions import AsyncFunction, Context, KeyedProcessFunction, TimeDomain, Timers
 from engine.api._future import StateFuture
 from engine.api._pipeline import (
     AsyncWait,
@@ -41,6 +41,7 @@ __all__ = [
     "StateTtl",
     "Strategy",
     "Struct",
+    "TimeDomain",
     "Timers",
     "Timestamp",
     "TtlTime",

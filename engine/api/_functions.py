@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import enum
 import inspect
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -14,8 +15,22 @@ In = TypeVar("In", bound=msgspec.Struct)
 Out = TypeVar("Out", bound=msgspec.Struct)
 
 
+class TimeDomain(enum.StrEnum):
+    """Which clock makes a timer fire."""
+
+    EVENT_TIME = "event_time"
+    """The watermark."""
+
+    PROCESSING_TIME = "processing_time"
+    """The wall clock, as the driver has read it for the micro-batch."""
+
+
 class Timers(Protocol):
-    """Timers of the current key (FLIP-425, "Timers"). Registering one twice is registering it once."""
+    """Timers of the current key (FLIP-425, "Timers"). Registering one twice is registering it once.
+
+    Times are milliseconds since the epoch. A key's timers of one domain fire in order of time; an event-time and a
+    processing-time timer for the same moment are two timers.
+    """
 
     def register_event_time(self, timestamp: int, /) -> None:
         """Call `on_timer(timestamp)` for this key once the watermark reaches `timestamp` (ms)."""
@@ -23,6 +38,19 @@ class Timers(Protocol):
 
     def delete_event_time(self, timestamp: int, /) -> None:
         """Take a timer of this key back; nothing happens if there is none."""
+        ...
+
+    def register_processing_time(self, timestamp: int, /) -> None:
+        """Call `on_timer(timestamp)` for this key once processing time reaches `timestamp` (ms).
+
+        That is at the start of the first later micro-batch whose processing time has reached it, before its records; or
+        right after the current record or timer, if it has reached it already. When that is depends on when runs
+        happen, and so do results that depend on it.
+        """
+        ...
+
+    def delete_processing_time(self, timestamp: int, /) -> None:
+        """Take a processing-time timer of this key back; nothing happens if there is none."""
         ...
 
 
@@ -36,12 +64,25 @@ class Context(Protocol):
 
     @property
     def timestamp(self) -> int:
-        """The record's event time, or the timer's timestamp (ms)."""
+        """The event time of the record or timer (ms): it renews state, and what is emitted carries it.
+
+        In a processing-time timer that is the moment right after the watermark, or 0 before the first watermark.
+        """
         ...
 
     @property
     def watermark(self) -> int:
         """The last watermark before this record in arrival order (ms)."""
+        ...
+
+    @property
+    def processing_time(self) -> int:
+        """The wall clock as the driver has read it for this micro-batch (ms): the same in all tasks, retries included."""
+        ...
+
+    @property
+    def time_domain(self) -> TimeDomain | None:
+        """Which clock made the timer fire; None while a record is processed."""
         ...
 
     @property
@@ -79,7 +120,10 @@ class KeyedProcessFunction(abc.ABC, Generic[In, Out]):
         """Handle one record. Records of a key arrive one after the other, in arrival order."""
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
-        """Handle a timer of the current key that the watermark has reached."""
+        """Handle a timer of the current key whose time the watermark, or processing time, has reached.
+
+        `ctx.time_domain` says which of the two.
+        """
 
 
 def is_blocking(function: KeyedProcessFunction[Any, Any]) -> bool:

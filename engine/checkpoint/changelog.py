@@ -11,14 +11,22 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engine.api import RowKind
+from engine.api import RowKind, TimeDomain
 from engine.checkpoint._delta import Options, open_table, read
-from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, QUARANTINE, STATE_TABLES, TIMERS
+from engine.checkpoint.buffered_requests import StoredRequest, columns_of
+from engine.checkpoint.tables import (
+    BUFFERED_REQUESTS,
+    KEYED_STATE,
+    MATERIALIZER_HISTORY,
+    QUARANTINE,
+    STATE_TABLES,
+    TIMERS,
+)
 from engine.materializer import HistoryChange
 from engine.materializer.upsert_materializer import HistoryRow, history_entry, stored_history
 from engine.state.backend import StateBackend, Write
 from engine.state.key_groups import KeyGroupRange, key_group
-from engine.state.timer_service import EVENT_TIME, Timer, TimerChange, timer_entry
+from engine.state.timer_service import Timer, TimerChange, timer_entry
 from engine.state.value_store import ValueChange, ValueStore, stored_value, value_entry
 
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
@@ -52,7 +60,7 @@ class Changelog:
             TIMERS,
             [change.timer.key_json for change in changes],
             [not change.registered for change in changes],
-            domain=[EVENT_TIME] * len(changes),
+            domain=[change.timer.domain.value for change in changes],
             timestamp=[change.timer.timestamp for change in changes],
         )
 
@@ -67,6 +75,16 @@ class Changelog:
             row=[None if change.row is None else change.row.decode() for change in changes],
             row_kind=[None if change.row is None else RowKind(change.row_kind).symbol for change in changes],
             inserted_at=[None if change.row is None else change.inserted_at for change in changes],
+        )
+
+    def buffered(self, resumed: Sequence[StoredRequest], held: Sequence[StoredRequest]) -> pa.Table:
+        """Rows of `buffered_requests`: what was resumed is removed, what is held now is added."""
+        changes = [*resumed, *held]
+        return self._table(
+            BUFFERED_REQUESTS,
+            [request.key_json for _, request in changes],
+            [number < len(resumed) for number in range(len(changes))],
+            **columns_of(changes),
         )
 
     def quarantine(self, rows: Sequence[tuple[str, str, str, str | None, str]]) -> pa.Table:
@@ -164,8 +182,8 @@ def _value_writes(table: pa.Table) -> Iterator[Write]:
 def _timer_writes(table: pa.Table) -> Iterator[Write]:
     for batch in table.to_batches(_CHUNK):
         columns = [batch[name].to_pylist() for name in _TIMER_COLUMNS[1:]]
-        for key, time, gone in zip(*columns, strict=True):
-            yield timer_entry(Timer(time, key.encode())), None if gone else b""
+        for key, domain, time, gone in zip(*columns, strict=True):
+            yield timer_entry(Timer(time, key.encode(), TimeDomain(domain))), None if gone else b""
 
 
 def _history_writes(table: pa.Table) -> Iterator[Write]:
@@ -183,7 +201,7 @@ def _history_writes(table: pa.Table) -> Iterator[Write]:
 
 
 _VALUE_COLUMNS = ("checkpoint_id", "state", "key", "value", "last_access", "deleted")
-_TIMER_COLUMNS = ("checkpoint_id", "key", "timestamp", "deleted")
+_TIMER_COLUMNS = ("checkpoint_id", "key", "domain", "timestamp", "deleted")
 _HISTORY_COLUMNS = ("checkpoint_id", "key", "sequence_number", "row", "row_kind", "inserted_at", "deleted")
 
 STORED: dict[str, StoredEntries] = {

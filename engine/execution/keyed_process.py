@@ -3,33 +3,50 @@
 Keys are worked on out of order, each key in order. What one key sees is what a loop over the records would show it:
 before a record starts, the key's timers that are due at the last watermark before it fire, in time order; timers of
 keys without later records fire when all records before their watermark are done. So a watermark holds nobody up, and
-no key can tell.
+no key can tell. Processing time moves on before the first record of a micro-batch, and a key's timers that are due then
+fire before its records.
 """
 
 from __future__ import annotations
 
 import bisect
-import heapq
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
-from operator import attrgetter
+from itertools import chain
 from typing import Any, cast
 
 import msgspec
 
-from engine.api import KeyedProcessFunction, Process, RowKind
+from engine.api import KeyedProcessFunction, Process, RowKind, TimeDomain
 from engine.api._blocks import BoundBlock
 from engine.api._functions import is_blocking
 from engine.errors import HeadraceError, StateSchemaError, UserFunctionError
 from engine.execution.controller import AsyncExecutionController, Call
 from engine.execution.declarations import declared_blocks, declared_states
-from engine.execution.element import Element, Emitted, Watermark, timer_order
+from engine.execution.element import (
+    Element,
+    Emitted,
+    ProcessingTime,
+    Watermark,
+    before_watermark,
+    processing_timer_order,
+    timer_order,
+)
 from engine.execution.epoch import Epoch, EpochStatus
-from engine.execution.fast_drain import PROCESS, BufferedRequest, Held, as_it_came, at_block, element_of, split
+from engine.execution.fast_drain import (
+    PROCESS,
+    BufferedRequest,
+    Held,
+    as_it_came,
+    at_block,
+    element_of,
+    held_as,
+    merged,
+    split,
+)
 from engine.execution.options import AsyncStateOptions
-from engine.execution.process_context import LATEST_TIMER, Outputs, ProcessContext
+from engine.execution.process_context import LATEST_TIMER, Outputs, ProcessContext, TimerContext
 from engine.execution.record_context import RecordContext
 from engine.execution.request import AsyncExecutor
 from engine.execution.state_executor import InlineStateExecutor, ThreadedStateExecutor
@@ -47,8 +64,9 @@ class KeyedProcess:
     """One `Process` operator in one task.
 
     `watermark` is the last one before the slice and `last_watermark` the last one that `run` will be given (ms), None
-    without any. `stage` is the operator's place among the pipeline's keyed ones. `executor` answers state requests; unless
-    given, it is one that fits the backend and `options`.
+    without any. `processing_time` is that of the micro-batch; without one, it is what the clock says, and no timer of it
+    fires by itself. `stage` is the operator's place among the pipeline's keyed ones. `executor` answers state requests;
+    unless given, it is one that fits the backend and `options`.
     """
 
     def __init__(
@@ -59,6 +77,7 @@ class KeyedProcess:
         record: type[msgspec.Struct],
         watermark: int | None,
         last_watermark: int | None,
+        processing_time: ProcessingTime | None = None,
         stage: int = 0,
         options: AsyncStateOptions | None = None,
         executor: AsyncExecutor | None = None,
@@ -66,7 +85,11 @@ class KeyedProcess:
         """Bind the function's states and timers to `backend`."""
         options = options or AsyncStateOptions()
         self.operator = operator
-        self.timers = TimerService(backend, watermark if last_watermark is None else last_watermark)
+        self.timers = TimerService(
+            backend,
+            watermark if last_watermark is None else last_watermark,
+            None if processing_time is None else processing_time.timestamp,
+        )
         self.metrics: Counter[str] = Counter()
         self.controller = AsyncExecutionController(self, executor or _executor_for(backend, options), options)
         self.stores: list[ValueStore[Any]] = []
@@ -79,6 +102,8 @@ class KeyedProcess:
         self._stage = stage
         self._watermark = NO_WATERMARK if watermark is None else watermark
         self._passed: list[tuple[int, bytes, Epoch]] = []
+        self._processing_time = () if processing_time is None else (processing_time,)
+        self._processing_times: list[tuple[int, bytes, Epoch]] = []
 
     @property
     def emitted(self) -> list[Emitted]:
@@ -99,7 +124,7 @@ class KeyedProcess:
         cut: bytes | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> Held:
-        """Process elements in arrival order, and `watermarks` (in order) between them; return what is held.
+        """Process elements in arrival order, and processing time and `watermarks` between them; return what is held.
 
         That is everything at or after `cut`. When `stop`, asked every now and then, says so, it is also what has not
         begun by then, and what waits at a declared block. `resumed` is what an earlier run held. What was emitted is in arrival
@@ -108,14 +133,14 @@ class KeyedProcess:
         Raises `UserFunctionError` with operator, key, record and traceback when the function fails, and `StateSchemaError` when a
         held record waits for a block or a state that the function doesn't declare.
         """
-        pending = deque(watermarks)
-        arriving = self._prefetched(_merged(batches, resumed) if resumed else batches)
+        pending: _Pending = deque(sorted([*self._processing_time, *watermarks], key=_order_of))
+        arriving = self._prefetched(merged(batches, resumed) if resumed else batches)
         try:
             for chunk in arriving:
                 here, rest = split(chunk, cut)
                 for element in here:
                     while pending and pending[0].order <= element.order:
-                        self.advance(pending.popleft())
+                        self._advance_to_next(pending)
                     self._take(element)
                 if rest:
                     return self._reach(cut, pending, [*rest, *chain.from_iterable(arriving)])
@@ -126,23 +151,35 @@ class KeyedProcess:
             self.controller.close()
             self._outputs.sort()
 
-    def _reach(self, cut: bytes | None, pending: deque[Watermark], rest: Sequence[Element | BufferedRequest]) -> Held:
+    def _reach(self, cut: bytes | None, pending: _Pending, rest: Sequence[Element | BufferedRequest]) -> Held:
         """Finish all that comes before the cut."""
         while pending and (cut is None or pending[0].order <= cut):
-            self.advance(pending.popleft())
+            self._advance_to_next(pending)
         self.controller.drain()
-        return Held.of(map(_buffered, rest), (), cut)
+        return Held.of(map(held_as, rest), (), cut)
 
-    def _stop(self, cut: bytes | None, pending: deque[Watermark], rest: Sequence[Element | BufferedRequest]) -> Held:
-        """Finish only what has begun."""
+    def _advance_to_next(self, pending: _Pending) -> None:
+        event = pending.popleft()
+        if isinstance(event, Watermark):
+            self.advance(event)
+            return
+        # A watermark that an earlier micro-batch has held compares as the first record of this one.
+        while pending and before_watermark(cast("Watermark", pending[0])) < event.order:
+            self.advance(cast("Watermark", pending.popleft()))
+        self.advance_processing_time(event)
+
+    def _stop(self, cut: bytes | None, pending: _Pending, rest: Sequence[Element | BufferedRequest]) -> Held:
+        """Finish only what has begun. Timers of processing time that did not fire are due in the next run, too."""
         unseen = [Watermark(order, time) for time, order, epoch in self._passed if epoch.status is EpochStatus.CLOSED]
         held: list[BufferedRequest] = []
         for context in self.controller.drain_fast(self._may_wait):
             if context.function is None:
-                unseen.append(Watermark(context.order, context.timestamp))
+                if context.record is TimeDomain.EVENT_TIME:
+                    unseen.append(Watermark(context.order, context.timestamp))
             else:
                 held.append(self._hold(context))
-        return Held.of([*held, *map(_buffered, rest)], [*unseen, *pending], cut)
+        unseen += [event for event in pending if isinstance(event, Watermark)]
+        return Held.of([*held, *map(held_as, rest)], unseen, cut)
 
     def _take(self, element: Element | BufferedRequest) -> None:
         if isinstance(element, Element):
@@ -216,9 +253,23 @@ class KeyedProcess:
         self._passed.append((watermark.timestamp, watermark.order, self.controller.epochs.open))
         self.controller.on_non_record(lambda epoch: self._fire_due(watermark, epoch), passed or _nothing)
 
+    def advance_processing_time(self, time: ProcessingTime) -> None:
+        """Move processing time on, and fire the timers that are due then. Event time stays where it is."""
+        self.timers.extend(time.timestamp, TimeDomain.PROCESSING_TIME)
+        if self.timers.any_due:
+            self._processing_times.append((time.timestamp, time.order, self.controller.epochs.open))
+            watermark = self._watermark
+            self.controller.on_non_record(lambda epoch: self._fire_processing_time(time, watermark, epoch), _nothing)
+
+    def _fire_processing_time(self, time: ProcessingTime, watermark: int, epoch: Epoch) -> None:
+        for key_json in self.timers.keys_due(time.timestamp, TimeDomain.PROCESSING_TIME):
+            context = self._context(key_json, None, TimeDomain.PROCESSING_TIME, None)
+            context.enter(time.order, _right_after(watermark), watermark, watermark)
+            self.controller.process(context, epoch)
+
     def _fire_due(self, watermark: Watermark, epoch: Epoch) -> None:
         for key_json in self.timers.keys_due(watermark.timestamp):
-            context = self._context(key_json, None, None, None)
+            context = self._context(key_json, None, TimeDomain.EVENT_TIME, None)
             context.enter(watermark.order, watermark.timestamp, watermark.timestamp, NO_WATERMARK)
             self.controller.process(context, epoch)
 
@@ -234,9 +285,12 @@ class KeyedProcess:
 
     def before(self, context: ProcessContext) -> RecordContext | None:
         """See `KeyedWork.before`: the key's timers that are due."""
-        if not self.timers.any_due or not self._passed:
+        if not self.timers.any_due:
             return None
-        timer = self.timers.first_due(context.key_json, context.watermark)
+        return self._event_timer_due(context) or self._processing_timer_due(context)
+
+    def _event_timer_due(self, context: ProcessContext) -> TimerContext | None:
+        timer = self.timers.first_due(context.key_json, context.watermark) if self._passed else None
         if timer is None:
             return None
         self.timers.take(timer)
@@ -244,6 +298,21 @@ class KeyedProcess:
         earlier = self._timer_context(timer)
         place = timer_order(order, timer.timestamp, timer.key_json, self._stage)
         earlier.enter(place, timer.timestamp, watermark, timer.timestamp)
+        earlier.processing_overdue_until = self.timers.processing_time
+        earlier.epoch = epoch
+        return earlier
+
+    def _processing_timer_due(self, context: ProcessContext) -> TimerContext | None:
+        times = self._processing_times
+        timer = self.timers.first_due(context.key_json, times[-1][0], TimeDomain.PROCESSING_TIME) if times else None
+        if timer is None:
+            return None
+        self.timers.take(timer)
+        _, order, epoch = times[bisect.bisect_left(times, timer.timestamp, key=_time_of)]
+        earlier = self._timer_context(timer)
+        place = processing_timer_order(order, timer.timestamp, timer.key_json, self._stage)
+        earlier.enter(place, _right_after(context.watermark), context.watermark, context.watermark)
+        earlier.processing_overdue_until = timer.timestamp
         earlier.epoch = epoch
         return earlier
 
@@ -254,7 +323,10 @@ class KeyedProcess:
             context.overdue.remove(timer)
             if self.timers.take(timer):
                 follower = self._timer_context(timer)
-                follower.enter(context.order, timer.timestamp, context.watermark, context.overdue_until)
+                is_event = timer.domain is TimeDomain.EVENT_TIME
+                timestamp = timer.timestamp if is_event else _right_after(context.watermark)
+                follower.enter(context.order, timestamp, context.watermark, context.overdue_until)
+                follower.processing_overdue_until = context.processing_overdue_until
                 follower.index, follower.overdue = context.index, context.overdue
                 return follower
         return None
@@ -290,8 +362,9 @@ class KeyedProcess:
     ) -> ProcessContext:
         return ProcessContext(self.controller, self._outputs, self.timers, key_json, function, record, subject)
 
-    def _timer_context(self, timer: Timer) -> ProcessContext:
-        return self._context(timer.key_json, self._function.on_timer, timer.timestamp, timer)
+    def _timer_context(self, timer: Timer) -> TimerContext:
+        key_json, time = timer.key_json, timer.timestamp
+        return TimerContext(self.controller, self._outputs, self.timers, key_json, self._function.on_timer, time, timer)
 
     def _prefetched(
         self, batches: Iterable[Sequence[Element | BufferedRequest]]
@@ -317,31 +390,13 @@ class KeyedProcess:
         )
 
     def _error(self, key_json: bytes, subject: bytes | Timer | None, why: str) -> UserFunctionError:
-        what = f"timer at {subject.timestamp} ms" if isinstance(subject, Timer) else _shown(subject)
+        what = _shown_timer(subject) if isinstance(subject, Timer) else _shown(subject)
         return UserFunctionError(self.operator.name, key_json.decode(), what, why)
 
 
+_Pending = deque[Watermark | ProcessingTime]
 _ROW_KINDS = tuple(RowKind)
 _REQUEST_AND_CALLBACK = 2
-
-
-def _buffered(element: Element | BufferedRequest) -> BufferedRequest:
-    return as_it_came(element) if isinstance(element, Element) else element
-
-
-def _merged(
-    batches: Iterable[Sequence[Element]], resumed: Sequence[BufferedRequest]
-) -> Iterator[list[Element | BufferedRequest]]:
-    """What arrives and what was held, in order."""
-    arriving: Iterator[Element | BufferedRequest] = chain.from_iterable(batches)
-    merged = heapq.merge(sorted(resumed, key=_order_of), arriving, key=_order_of)
-    while chunk := list(islice(merged, _MERGED)):
-        yield chunk
-
-
-_order_of = attrgetter("order")
-_MERGED = 10_000
-"""Elements that are merged at once, before they are processed."""
 
 
 def _nothing() -> None:
@@ -350,6 +405,16 @@ def _nothing() -> None:
 
 def _time_of(passed: tuple[int, bytes, Epoch]) -> int:
     return passed[0]
+
+
+def _right_after(watermark: int) -> int:
+    """The event time at which processing-time timers fire: it is not late downstream, and renews no state beyond it."""
+    return 0 if watermark == NO_WATERMARK else watermark + 1
+
+
+def _shown_timer(timer: Timer) -> str:
+    clock = "processing-time " if timer.domain is TimeDomain.PROCESSING_TIME else ""
+    return f"{clock}timer at {timer.timestamp} ms"
 
 
 def _shown(raw: bytes | None) -> str:

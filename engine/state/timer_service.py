@@ -1,4 +1,4 @@
-"""Event-time timers of one operator and task (FLIP-425, "Timers").
+"""Timers of one operator and task, in both time domains (FLIP-425, "Timers").
 
 Stored in time order, so finding those that are due costs as many steps as are due, never a scan of
 all. Timers that fall due within the slice are taken into a heap once; the rest stay in the backend.
@@ -11,14 +11,17 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from engine import clock
+from engine.api import TimeDomain
 from engine.state.backend import TIMERS, StateBackend, Write
 
-EVENT_TIME = "event_time"
+EVENT_TIME, PROCESSING_TIME = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
 
-_EVENT = TIMERS + b"e"
+_DOMAINS = {EVENT_TIME: TIMERS + b"e", PROCESSING_TIME: TIMERS + b"p"}
 _TIME = struct.Struct(">Q")
 _BIAS = 1 << 63  # makes byte order the order of signed numbers
-_PREFIX = len(_EVENT) + _TIME.size
+_TIME_BEGINS = len(TIMERS) + 1
+_KEY_BEGINS = _TIME_BEGINS + _TIME.size
 
 
 class Timer(NamedTuple):
@@ -26,6 +29,7 @@ class Timer(NamedTuple):
 
     timestamp: int
     key_json: bytes
+    domain: TimeDomain = EVENT_TIME
 
 
 class TimerChange(NamedTuple):
@@ -37,36 +41,63 @@ class TimerChange(NamedTuple):
 
 def timer_entry(timer: Timer) -> bytes:
     """The backend's entry for a timer."""
-    return _EVENT + _TIME.pack(timer.timestamp + _BIAS) + timer.key_json
+    return _DOMAINS[timer.domain] + _TIME.pack(timer.timestamp + _BIAS) + timer.key_json
+
+
+class _Due:
+    """The timers of a domain that are due by `horizon`, the furthest that its clock is known to get (ms)."""
+
+    __slots__ = ("horizon", "in_order", "times")
+
+    def __init__(self) -> None:
+        self.horizon: int | None = None
+        self.in_order: list[Timer] = []
+        self.times: dict[bytes, list[int]] = {}
+
+    def add(self, timer: Timer) -> None:
+        heapq.heappush(self.in_order, timer)
+        heapq.heappush(self.times.setdefault(timer.key_json, []), timer.timestamp)
 
 
 class TimerService:
     """The timers of all keys of a task. Registering and looking are synchronous, as the FLIP has it."""
 
-    def __init__(self, backend: StateBackend, last_watermark: int | None) -> None:
-        """Load the timers due by `last_watermark`, the last one of the slice or before it (ms)."""
+    def __init__(self, backend: StateBackend, last_watermark: int | None, processing_time: int | None = None) -> None:
+        """Load the timers that are due.
+
+        `last_watermark` is the last one of the slice or before it, `processing_time` that of the micro-batch (ms); unless
+        given, it is what the clock says.
+        """
         self._backend = backend
-        self._horizon = last_watermark
         self._changed: dict[Timer, bool] = {}
-        self._due: list[Timer] = []
-        self._times: dict[bytes, list[int]] = {}
+        self._event, self._processing = _Due(), _Due()
+        self._due = {EVENT_TIME: self._event, PROCESSING_TIME: self._processing}
         self._live: set[Timer] = set()
         self.fired = 0
+        self.processing_time = clock.now() if processing_time is None else processing_time
         if last_watermark is not None:
-            self._make_due(self._stored(None, last_watermark))
+            self.extend(last_watermark)
+        self.extend(self.processing_time, PROCESSING_TIME)
 
-    def extend(self, last_watermark: int) -> None:
-        """Move the last watermark on, where it wasn't known at the start."""
-        if self._horizon is not None and last_watermark <= self._horizon:
+    def extend(self, horizon: int, domain: TimeDomain = EVENT_TIME) -> None:
+        """Move the last watermark, or processing time, on, where it wasn't known at the start."""
+        due = self._due[domain]
+        if due.horizon is not None and horizon <= due.horizon:
             return
-        passed, self._horizon = self._horizon, last_watermark
-        self._make_due(timer for timer in self._stored(passed, last_watermark) if timer not in self._changed)
-        self._make_due(timer for timer, live in self._changed.items() if live and timer.timestamp <= last_watermark)
+        passed, due.horizon = due.horizon, horizon
+        if domain is PROCESSING_TIME:
+            self.processing_time = horizon
+        changed = self._changed
+        self._make_due(timer for timer in self._stored(domain, passed, horizon) if timer not in changed)
+        self._make_due(
+            timer for timer, live in changed.items() if live and timer.domain is domain and timer.timestamp <= horizon
+        )
 
     def register(self, timer: Timer) -> None:
         """Register a timer; again is the same as once."""
         self._changed[timer] = True
-        if self._horizon is not None and timer.timestamp <= self._horizon:
+        horizon = self._due[timer.domain].horizon
+        if horizon is not None and timer.timestamp <= horizon:
             self._make_due((timer,))
 
     def delete(self, timer: Timer) -> None:
@@ -76,28 +107,30 @@ class TimerService:
 
     @property
     def any_due(self) -> bool:
-        """Whether a timer may be due within the slice."""
-        return bool(self._times)
+        """Whether a timer, of either domain, may be due within the slice."""
+        return bool(self._event.times or self._processing.times)
 
-    def first_due(self, key_json: bytes, watermark: int) -> Timer | None:
-        """The key's earliest timer, if it is due at `watermark`."""
-        times = self._times.get(key_json)
+    def first_due(self, key_json: bytes, now: int, domain: TimeDomain = EVENT_TIME) -> Timer | None:
+        """The key's earliest timer of the domain, if it is due at `now`, a watermark or processing time."""
+        due = self._due[domain]
+        times = due.times.get(key_json)
         while times:
-            timer = Timer(times[0], key_json)
+            timer = Timer(times[0], key_json, domain)
             if timer in self._live:
-                return timer if timer.timestamp <= watermark else None
+                return timer if timer.timestamp <= now else None
             heapq.heappop(times)
-        self._times.pop(key_json, None)
+        due.times.pop(key_json, None)
         return None
 
-    def keys_due(self, watermark: int) -> Iterator[bytes]:
-        """The keys with a timer that is due at `watermark`, by the time of their first one.
+    def keys_due(self, now: int, domain: TimeDomain = EVENT_TIME) -> Iterator[bytes]:
+        """The keys with a timer of the domain that is due at `now`, by the time of their first one.
 
-        To be asked once per watermark. Timers may be taken and registered meanwhile, but once a key was given, its timers
-        have to be taken by whoever asked.
+        To be asked once per watermark or processing time. Timers may be taken and registered meanwhile, but once a key was
+        given, its timers have to be taken by whoever asked.
         """
-        while self._due and self._due[0].timestamp <= watermark:
-            timer = heapq.heappop(self._due)
+        timers = self._due[domain].in_order
+        while timers and timers[0].timestamp <= now:
+            timer = heapq.heappop(timers)
             if timer in self._live:
                 yield timer.key_json
 
@@ -129,11 +162,11 @@ class TimerService:
         for timer in timers:
             if timer not in self._live:
                 self._live.add(timer)
-                heapq.heappush(self._due, timer)
-                heapq.heappush(self._times.setdefault(timer.key_json, []), timer.timestamp)
+                self._due[timer.domain].add(timer)
 
-    def _stored(self, after: int | None, until: int) -> Iterator[Timer]:
-        start = _EVENT if after is None else _EVENT + _TIME.pack(after + 1 + _BIAS)
-        for entry, _ in self._backend.scan(start, _EVENT + _TIME.pack(until + 1 + _BIAS)):
-            (biased,) = _TIME.unpack_from(entry, len(_EVENT))
-            yield Timer(biased - _BIAS, entry[_PREFIX:])
+    def _stored(self, domain: TimeDomain, after: int | None, until: int) -> Iterator[Timer]:
+        beginning = _DOMAINS[domain]
+        start = beginning if after is None else beginning + _TIME.pack(after + 1 + _BIAS)
+        for entry, _ in self._backend.scan(start, beginning + _TIME.pack(until + 1 + _BIAS)):
+            (biased,) = _TIME.unpack_from(entry, _TIME_BEGINS)
+            yield Timer(biased - _BIAS, entry[_KEY_BEGINS:], domain)

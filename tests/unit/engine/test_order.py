@@ -5,7 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.execution.element import output_order, record_order, timer_order
+from engine.execution.element import (
+    output_order,
+    processing_time_order,
+    processing_timer_order,
+    record_order,
+    timer_order,
+)
 
 ordinals = st.integers(1, 2**40)
 times = st.integers(-(2**62), 2**62)
@@ -50,6 +56,33 @@ def test_timers_of_a_watermark_sort_by_stage_then_time_then_key_whatever_they_ca
     assert (place(one, path) < place(other, other_path)) is ((*one, path) < (*other, other_path))
 
 
+def tick(ordinal, micro_batch, stage, time, key):
+    return processing_timer_order(processing_time_order(ordinal, micro_batch), time, key, stage)
+
+
+@given(ordinal=ordinals, micro_batch=ordinals, one=fired, other=fired, path=paths, other_path=paths)
+def test_timers_of_a_processing_time_stand_between_micro_batches(ordinal, micro_batch, one, other, path, other_path):
+    timer = tick(ordinal, micro_batch, *one)
+    assert nested(record_order(ordinal - 1), path) < timer
+    event_stage, event_time, event_key = other
+    assert nested(timer_order(record_order(ordinal), event_time, event_key, event_stage), path) < timer
+    assert nested(timer, path) < nested(tick(ordinal, micro_batch + 1, *other), other_path) < record_order(ordinal)
+
+
+@given(ordinal=ordinals, one=fired, other=fired, path=paths, other_path=paths)
+def test_timers_of_a_processing_time_sort_by_stage_from_the_last_then_time_then_key(
+    ordinal, one, other, path, other_path
+):
+    places = [nested(tick(ordinal, 1, *timer), path) for timer, path in ((one, path), (other, other_path))]
+    wanted = [(-timer[0], *timer[1:], path) for timer, path in ((one, path), (other, other_path))]
+    assert (places[0] < places[1]) is (wanted[0] < wanted[1])
+
+
+@given(ordinal=ordinals, stage=st.integers(0, 5), time=times, key=keys)
+def test_an_operators_own_timers_of_processing_time_come_before_what_those_upstream_caused(ordinal, stage, time, key):
+    assert processing_time_order(ordinal, 1) < tick(ordinal, 1, stage + 1, time, key) < tick(ordinal, 1, stage, 0, b"")
+
+
 def test_the_table_in_the_documentation_is_in_order():
     third = output_order(record_order(7), 2)
     table = [
@@ -59,6 +92,9 @@ def test_the_table_in_the_documentation_is_in_order():
         timer_order(record_order(8), 5_000, b'"k"'),
         output_order(timer_order(record_order(8), 5_000, b'"k"'), 0),
         timer_order(record_order(8), 100, b'"k"', stage=1),
+        tick(8, 3, 1, 100, b'"k"'),
+        tick(8, 3, 0, 5, b'"k"'),
+        output_order(tick(8, 3, 0, 5, b'"k"'), 0),
         record_order(8),
     ]
     assert table == sorted(table)

@@ -4,15 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.api import TimeDomain
 from engine.state.timer_service import Timer, TimerChange, TimerService, timer_entry
 
 A, B = b'"a"', b'"b"'
+EVENT, PROCESSING = TimeDomain
 
 
-def fire(service, watermark):
+def fire(service, now, domain=EVENT):
     """Take out the timers that are due, key by key."""
-    for key in service.keys_due(watermark):
-        while timer := service.first_due(key, watermark):
+    for key in service.keys_due(now, domain):
+        while timer := service.first_due(key, now, domain):
             assert service.take(timer)
             yield timer
 
@@ -127,17 +129,74 @@ def test_only_timers_due_within_the_slice_are_loaded(service_of, commit):
 
 
 times = st.integers(-(2**62), 2**62) | st.integers(-3, 3)
-timers = st.builds(Timer, times, st.sampled_from([A, B, b"1", b"12"]))
+timers = st.builds(Timer, times, st.sampled_from([A, B, b"1", b"12"]), st.sampled_from(TimeDomain))
 
 
 @given(one=timers, other=timers)
-def test_entries_sort_as_their_timers_do(one, other):
-    assert (timer_entry(one) < timer_entry(other)) is (one < other)
+def test_entries_sort_as_their_timers_do_domain_by_domain(one, other):
+    sorts_before = (one.domain, *one) < (other.domain, *other)
+    assert (timer_entry(one) < timer_entry(other)) is sorts_before
+
+
+def test_the_domains_are_apart(backend, commit):
+    service = TimerService(backend, 100, 0)
+    for timer in (Timer(10, A), Timer(10, A, PROCESSING), Timer(20, A, PROCESSING)):
+        service.register(timer)
+    assert list(fire(service, 100)) == [Timer(10, A)]
+    commit(service)
+    later = TimerService(backend, 100, 15)
+    later.delete(Timer(20, A))
+    assert list(fire(later, 100)) == []
+    assert list(fire(later, 15, PROCESSING)) == [Timer(10, A, PROCESSING)]
+    commit(later)
+    assert dict(backend.items()).keys() == {timer_entry(Timer(20, A, PROCESSING))}
+
+
+def test_processing_time_may_move_on_within_a_task(backend, commit):
+    service = TimerService(backend, None, 10)
+    for time in (5, 15, 25):
+        service.register(Timer(time, A, PROCESSING))
+    commit(service)
+    later = TimerService(backend, None, 10)
+    later.register(Timer(12, B, PROCESSING))
+    assert [timer.timestamp for timer in fire(later, 10, PROCESSING)] == [5]
+    later.extend(20, PROCESSING)
+    assert [timer.timestamp for timer in fire(later, 20, PROCESSING)] == [12, 15]
+    assert later.processing_time == 20
+
+
+def test_without_a_processing_time_it_is_what_the_clock_says(backend, clock):
+    assert TimerService(backend, None).processing_time == clock.now()
+
+
+class Counting:
+    """A backend that counts the entries that a scan gives out."""
+
+    def __init__(self, backend):
+        self.backend, self.given = backend, 0
+
+    def scan(self, start, end):
+        for item in self.backend.scan(start, end):
+            self.given += 1
+            yield item
+
+
+def test_looking_for_due_timers_costs_as_many_steps_as_are_due(backend):
+    domains = TimeDomain
+    backend.write_batch((timer_entry(Timer(time, A, domain)), b"") for time in range(1000) for domain in domains)
+    counting = Counting(backend)
+    service = TimerService(counting, 1, 2)
+    assert len([*fire(service, 1), *fire(service, 2, PROCESSING)]) == counting.given == 5
 
 
 @given(
     slices=st.lists(
-        st.tuples(st.lists(st.tuples(st.booleans(), st.integers(0, 20), st.sampled_from([A, B]))), st.integers(0, 20))
+        st.tuples(
+            st.lists(
+                st.tuples(st.booleans(), st.integers(0, 20), st.sampled_from([A, B]), st.sampled_from(TimeDomain))
+            ),
+            st.integers(0, 20),
+        )
     )
 )
 def test_any_history_of_slices_leaves_just_the_timers_that_are_live(backends, slices):
@@ -146,12 +205,14 @@ def test_any_history_of_slices_leaves_just_the_timers_that_are_live(backends, sl
         backend = new()
         for changes, step in slices:
             watermark += step
-            service = TimerService(backend, watermark)
-            for registers, time, key in changes:
-                (service.register if registers else service.delete)(Timer(watermark - 5 + time, key))
-                (expected.add if registers else expected.discard)(Timer(watermark - 5 + time, key))
-            due = sorted(timer for timer in expected if timer.timestamp <= watermark)
-            assert sorted(fire(service, watermark)) == due
-            expected -= {*due}
+            service = TimerService(backend, watermark, processing_time=watermark + 7)
+            for registers, time, key, domain in changes:
+                timer = Timer(watermark - 5 + time, key, domain)
+                (service.register if registers else service.delete)(timer)
+                (expected.add if registers else expected.discard)(timer)
+            for domain, now in zip(TimeDomain, (watermark, watermark + 7), strict=True):
+                due = sorted(timer for timer in expected if timer.domain is domain and timer.timestamp <= now)
+                assert sorted(fire(service, now, domain)) == due
+                expected -= {*due}
             backend.write_batch(service.writes(service.changes()))
         assert set(dict(backend.items())) == {timer_entry(timer) for timer in expected}

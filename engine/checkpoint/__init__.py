@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from engine.checkpoint._compaction import compact
+    from engine.checkpoint._due_timers import any_timer_due
     from engine.checkpoint._restore import restore, restore_in, savepoint
     from engine.checkpoint._vacuum import vacuum
     from engine.checkpoint._verify import Finding, verify
 
 _HOMES = {
     "Finding": "_verify",
+    "any_timer_due": "_due_timers",
     "compact": "_compaction",
     "restore": "_restore",
     "restore_in": "_restore",
@@ -20,7 +22,7 @@ _HOMES = {
     "verify": "_verify",
 }
 
-__all__ = ["Finding", "compact", "restore", "restore_in", "savepoint", "vacuum", "verify"]
+__all__ = ["Finding", "any_timer_due", "compact", "restore", "restore_in", "savepoint", "vacuum", "verify"]
 
 
 def __getattr__(name: str) -> Any:

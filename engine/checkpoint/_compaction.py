@@ -13,7 +13,7 @@ from engine.checkpoint._delta import open_table, read
 from engine.checkpoint.checkpoint import Checkpoint, Kind
 from engine.checkpoint.files import StagedFile
 from engine.checkpoint.open_job import OpenJob, open_job
-from engine.checkpoint.state_files import stage_state
+from engine.checkpoint.state_files import parts, stage_state
 from engine.checkpoint.tables import KEYED_STATE, QUARANTINE, STATE_TABLES
 from engine.config import JobConfig
 from engine.execution.declarations import declared_states
@@ -70,9 +70,9 @@ def _rewrite(job: OpenJob, name: str) -> tuple[list[StagedFile], int]:
     for number, changes in enumerate(_chunks(job, name)):
         rows += changes.num_rows
         live = live_entries(changes, name, _expired(job) if name == KEYED_STATE else {})
-        if live.num_rows:
+        for part in parts(name, live):
             file = f"{job.next_id:010d}-compaction-{number}-{clock.unique_id()[:12]}.parquet"
-            staged.append(stage_state(job.config.job_folder, name, file, live, job.config.storage_options))
+            staged.append(stage_state(job.config.job_folder, name, file, part, job.config.storage_options))
     return staged, rows
 
 

@@ -15,7 +15,7 @@ from pyarrow import fs
 
 from engine.errors import StorageError
 
-_STATISTICS = ("operator", "key_group", "key", "checkpoint_id", "state")
+_STATISTICS = ("operator", "key_group", "key", "checkpoint_id", "state", "domain")
 
 
 class StagedFile(msgspec.Struct, frozen=True):
@@ -111,6 +111,15 @@ def read_parquet(uri: str, storage: Storage = None) -> pa.Table:
     """Read a Parquet file whole."""
     store, path = file_system(uri, storage)
     return pq.ParquetFile(store.open_input_file(path)).read()
+
+
+def touch(uri: str, storage: Storage = None) -> None:
+    """Make an empty file, and its folder."""
+    store, path = file_system(uri, storage)
+    if isinstance(store, fs.LocalFileSystem):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with store.open_output_stream(path):
+        pass
 
 
 def remove_folder(uri: str, storage: Storage = None) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from engine.checkpoint.files import ParquetLayout, StagedFile, Storage, stage
 from engine.checkpoint.tables import STATE_TABLES, TIMERS
@@ -21,6 +24,18 @@ def sort_column(table: str) -> str:
     Timers are asked for by time, everything else by key.
     """
     return "timestamp" if table == TIMERS else "key_group"
+
+
+def parts(table: str, rows: pa.Table) -> Iterator[pa.Table]:
+    """Rows of a state table, a part for each file; nothing for none.
+
+    Timers of different domains lie in different files: who looks for one kind then reads nothing of the other.
+    """
+    if table != TIMERS:
+        found = [rows]
+    else:
+        found = [rows.filter(pc.equal(rows["domain"], domain)) for domain in pc.unique(rows["domain"])]
+    yield from (part for part in found if part.num_rows)
 
 
 def stage_state(job_folder: str, table: str, name: str, rows: pa.Table, storage: Storage = None) -> StagedFile:

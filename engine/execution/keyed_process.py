@@ -14,6 +14,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any, cast
 
 import msgspec
@@ -395,7 +396,9 @@ class KeyedProcess:
 
 
 _Pending = deque[Watermark | ProcessingTime]
+_order_of = attrgetter("order")
 _ROW_KINDS = tuple(RowKind)
+_order_of = attrgetter("order")
 _REQUEST_AND_CALLBACK = 2
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
@@ -9,18 +10,18 @@ from typing import cast
 from pyspark.sql import SparkSession
 
 from engine import clock, faults
-from engine.checkpoint import restore_in
+from engine.checkpoint import any_timer_due, restore_in
 from engine.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
-from engine.checkpoint.files import remove_file, remove_folder
+from engine.checkpoint.files import remove_file, remove_folder, touch
 from engine.checkpoint.open_job import OpenJob, metrics_of, open_job
 from engine.config import JobConfig, SourceConfig
 from engine.plan import Plan, plan_of
 from engine.spark.interval import Interval, place_of, why_restored
-from engine.spark.micro_batch import MicroBatch
+from engine.spark.micro_batch import MicroBatch, stop_file
 from engine.spark.options import Event, RunOptions, RunReport, StoppedBecause
 from engine.spark.session import session
 from engine.spark.sinks import merge_through
-from engine.spark.source import ParquetFolder, Slice
+from engine.spark.source import NO_INPUT, ParquetFolder, Slice
 from engine.spark.task_output import OUTPUTS, TRANSIT
 
 OnEvent = Callable[[Event], None]
@@ -58,7 +59,8 @@ def run_in(
     ) as job:
         on_event(Event("opened", f"continuing from checkpoint {job.last.checkpoint_id}"))
         this_run = _Run(spark, job, plan, config, options, on_event, begun)
-        reason = this_run.interval() if _mode(config, options) == "interval" else this_run.caught_up()
+        with ended_by_sigterm(this_run.stop):
+            reason = this_run.interval() if _mode(config, options) == "interval" else this_run.caught_up()
     return RunReport(
         job=config.job,
         run_id=options.run_id,
@@ -84,24 +86,50 @@ class _Run:
     options: RunOptions
     on_event: OnEvent
     begun: float
+    stopping: threading.Event = field(default_factory=threading.Event)
     committed: list[Checkpoint] = field(default_factory=list)
+    has_fired_timers: bool = False
 
     def total(self, metric: str) -> int:
         return sum(cast("int", checkpoint.metrics.get(metric, 0)) for checkpoint in self.committed)
+
+    def stop(self) -> None:
+        """End the run soon: tasks hold what has not begun, and the micro-batch is committed."""
+        self.stopping.set()
+        touch(stop_file(self.config.job_folder, self.job.lease.attempt_id), self.config.storage_options)
 
     def caught_up(self) -> StoppedBecause:
         """Micro-batches until the source is drained or a limit is reached."""
         while True:
             if reason := self._limit():
                 return reason
+            if self._offset().held:
+                self._resume()
+                continue
             taken = self._source().plan(self._offset())
-            if taken is None:
+            if taken is not None:
+                self._batch(taken, taken.interval)
+            elif not self._fire_timers():
                 return "drained"
-            self._batch(taken, taken.interval)
+
+    def _fire_timers(self) -> bool:
+        """Make a micro-batch without input if timers of processing time are due; whether there was one.
+
+        One in a run: timers that set themselves again would keep it from ever ending.
+        """
+        if self.has_fired_timers or not any_timer_due(self.job, clock.now()):
+            return False
+        self.has_fired_timers = True
+        self.on_event(Event("timers", "timers of processing time are due"))
+        start, end = self.job.last.interval_start, self.job.last.interval_end
+        self._batch(NO_INPUT, None if start is None or end is None else (start, end))
+        return True
 
     def interval(self) -> StoppedBecause:
         """Just one interval; one that was run before is restored and replayed."""
         wanted = Interval.of(self.options.interval_start, self.options.interval_end)
+        if self._offset().held:
+            self._resume()
         place = place_of(wanted, self.job.log.checkpoints)
         if place.restore_to is not None:
             self.on_event(Event("restoring", f"replaying {wanted}: going back to checkpoint {place.restore_to}"))
@@ -109,6 +137,7 @@ class _Run:
         if place.replay is not None:
             self._interval(place.replay)
         self._interval(wanted)
+        self._fire_timers()
         return "interval"
 
     def _interval(self, interval: Interval) -> None:
@@ -116,13 +145,31 @@ class _Run:
         assert taken is not None  # noqa: S101 - an interval always gives a slice, if an empty one
         self._batch(taken, (interval.start, interval.end))
 
+    def _resume(self) -> None:
+        """A micro-batch without input, for what an earlier run has held."""
+        last = self.job.last
+        covered = (
+            None
+            if last.interval_start is None or last.interval_end is None
+            else (last.interval_start, last.interval_end)
+        )
+        self._batch(Slice((), 0, None, 0, None), covered)
+
     def _limit(self) -> StoppedBecause | None:
+        if self.stopping.is_set():
+            return "terminated"
         batches = self.options.max_batches
         if batches is not None and len(self.committed) >= batches:
             return "max_batches"
+        return "budget" if self._seconds_left() <= 0 else None
+
+    def _seconds_left(self) -> float:
         configured = self.config.run.budget.total_seconds()
         budget = configured if self.options.budget is None else self.options.budget
-        return "budget" if clock.monotonic() - self.begun >= budget else None
+        return budget - (clock.monotonic() - self.begun)
+
+    def _stop_at(self) -> int:
+        return clock.now() + round(self._seconds_left() * 1000)
 
     def _source(self) -> ParquetFolder:
         name = self.plan.ingest.source.name
@@ -141,6 +188,7 @@ class _Run:
             parallelism=self._parallelism(),
             backend=self.options.backend or self.config.state.backend,
             async_state=self.options.async_state,
+            stop_at=self._stop_at(),
         )
         last = f" up to {taken.last_file}" if taken.last_file else ""
         self.on_event(
@@ -153,6 +201,8 @@ class _Run:
             taken.last_file or before.last_file,
             result.bucket,
             taken.files_behind if taken.last_file else before.files_behind,
+            result.held > 0 or bool(result.repeated),
+            result.repeated,
         )
         result.seconds["run"] = clock.monotonic() - started
         checkpoint = self.job.commit(

@@ -35,6 +35,9 @@ class Slice:
     interval: tuple[int, int] | None
 
 
+NO_INPUT = Slice((), 0, None, 0, None)
+
+
 class _File(NamedTuple):
     """A file of the folder; ordered by name."""
 

@@ -11,7 +11,7 @@ from engine.api import RowKind
 from engine.checkpoint.changelog import Changelog
 from engine.checkpoint.checkpoint import OutputFile
 from engine.checkpoint.files import stage
-from engine.checkpoint.state_files import stage_state
+from engine.checkpoint.state_files import parts, stage_state
 from engine.checkpoint.tables import QUARANTINE
 from engine.execution.element import Element, Emitted
 from engine.plan.columns import sink_schema, to_columns
@@ -58,8 +58,8 @@ class TaskOutput:
 
     def state(self, table: str, rows: pa.Table) -> None:
         """Stage rows of a state table; nothing is written for none."""
-        if rows.num_rows:
-            staged = stage_state(self._place.job_folder, table, self._file_name(), rows, self._place.storage)
+        for part in parts(table, rows):
+            staged = stage_state(self._place.job_folder, table, self._file_name(), part, self._place.storage)
             self.report.state_files.setdefault(table, []).append(staged)
 
     def quarantine(self, rows: Sequence[QuarantineRow]) -> None:

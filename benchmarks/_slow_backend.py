@@ -1,0 +1,19 @@
+"""A backend in another place: every read waits for the network."""
+
+from engine import clock
+from engine.state.backend import HashMapBackend
+
+
+class SlowBackend(HashMapBackend):
+    """Each call of `get_many` takes `latency` seconds more, whatever it asks for."""
+
+    answers_at_once = False
+
+    def __init__(self, latency):
+        super().__init__()
+        self._latency = latency
+
+    def get_many(self, keys, /):
+        if keys:
+            clock.sleep(self._latency)
+        return super().get_many(keys)

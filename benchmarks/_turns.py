@@ -1,0 +1,78 @@
+"""Variants of one workload, each in a process of its own, that take turns."""
+
+import gc
+import multiprocessing
+import time
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+class Turn(NamedTuple):
+    """What the steps of a turn took, in microseconds a record."""
+
+    wall: list[float]
+    cpu: list[float]
+
+    @property
+    def rate(self):
+        """Records a second, all steps together."""
+        return 1e6 / sum(self.wall)
+
+
+def turns(count, variants):
+    """`count` turns of each of `variants`, one at a time: a list of them by name.
+
+    A variant is anything that can be pickled and called. Called, in its process, it prepares itself and returns a function
+    that prepares one turn. That one returns the number of records, the steps to be timed (functions), and a function that
+    checks what they have done.
+    """
+    with ExitStack() as stack:
+        processes = {name: stack.enter_context(_process(variant)) for name, variant in variants.items()}
+        for connection in processes.values():
+            connection.recv()  # prepared
+        told = {name: [] for name in processes}
+        for _ in range(count):
+            for name, connection in processes.items():
+                connection.send("turn")
+                told[name].append(connection.recv())
+        return told
+
+
+@contextmanager
+def _process(variant):
+    mine, theirs = _SPAWN.Pipe()
+    process = _SPAWN.Process(target=_serve, args=(variant, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        with mine:
+            yield mine
+    finally:
+        process.join()
+
+
+def _serve(variant, connection):
+    prepare = variant()
+    gc.disable()  # as tasks do: engine.spark.tasks
+    connection.send("prepared")
+    while True:
+        try:
+            connection.recv()
+        except EOFError:
+            return
+        connection.send(_timed(prepare))
+
+
+def _timed(prepare):
+    records, steps, check = prepare()
+    gc.collect()
+    walls, cpus = [], []
+    for step in steps:
+        wall, cpu = time.perf_counter(), time.process_time()
+        step()
+        walls.append((time.perf_counter() - wall) / records * 1e6)
+        cpus.append((time.process_time() - cpu) / records * 1e6)
+    check()
+    return Turn(walls, cpus)

@@ -1,0 +1,222 @@
+"""Asynchronous execution (FLIP-425) against synchronous: state at hand, on disk, and in another place.
+
+The work is counting words: the same coroutine function everywhere, the same as `def` beside it. Every variant is in a
+process of its own; they take turns, micro-batch by micro-batch, each over the state that it left before. Output and
+state are checked after each.
+
+What the FLIP, and Flink, have reached is printed beside it. Those figures are quoted, not measured here: other machines
+(the FLIP's), other programs.
+"""  # noqa: N999 - called as it is in `make bench-async`; nobody imports it
+
+import argparse
+from dataclasses import dataclass
+
+from benchmarks._plot import log_log_chart
+from benchmarks._report import OUT, figure, report
+from benchmarks._turns import turns
+from benchmarks._word_count import Bare, Framework, Words
+from engine.execution.options import EventOrder
+
+TURNS = 5
+SYNCHRONOUS = {"enabled": False}
+STRICT, RELAXED = "strictly-ordered", "out-of-order"
+QUOTED = "quoted"
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much work there is: records of a turn, by how long a record takes; keys that have state."""
+
+    fast: int
+    slow: int
+    one_by_one: int
+    keys: int
+    keys_of_curve: int
+
+
+FULL = Size(fast=200_000, slow=50_000, one_by_one=1000, keys=1_000_000, keys_of_curve=100_000)
+QUICK = Size(fast=10_000, slow=5_000, one_by_one=100, keys=50_000, keys_of_curve=20_000)
+
+
+def cpu(told, step=0):
+    return [turn.cpu[step] for turn in told]
+
+
+def processing(told):
+    """Records a second, without writing back."""
+    return [1e6 / turn.wall[0] for turn in told]
+
+
+def whole(told):
+    return [turn.rate for turn in told]
+
+
+def over(ours, theirs):
+    """Ratios of turns that were next to each other."""
+    return [a / b for a, b in zip(ours, theirs, strict=True)]
+
+
+def at_least(goal):
+    return {"goal": f">= {goal:g}", "met": lambda v: v >= goal}
+
+
+def at_most(goal):
+    return {"goal": f"<= {goal:g}", "met": lambda v: v <= goal}
+
+
+def quoted(name, value, source):
+    return figure(f"{QUOTED}: {name} ({source})", [value], "records/s")
+
+
+def local_state(size):
+    """State in memory and on local disk: what asynchronous execution costs, and what batches gain."""
+    uniform, zipf = (Words(size.fast, size.keys, zipf=skewed) for skewed in (False, True))
+    even = turns(
+        TURNS,
+        {
+            "no framework": Bare(uniform),
+            "hashmap, in the task's cache": Framework(uniform, "hashmap", cached=True),
+            "hashmap, sync": Framework(uniform, "hashmap", SYNCHRONOUS),
+            "hashmap, def": Framework(uniform, "hashmap", plain=True),
+            "hashmap, async": Framework(uniform, "hashmap"),
+            "rocksdb, sync": Framework(uniform, "rocksdb", SYNCHRONOUS),
+            "rocksdb, async": Framework(uniform, "rocksdb"),
+            "rocksdb, async without prefetch": Framework(uniform, "rocksdb", prefetch=False),
+        },
+    )
+    skewed = turns(
+        TURNS,
+        {
+            "hashmap, async": Framework(zipf, "hashmap"),
+            "rocksdb, sync": Framework(zipf, "rocksdb", SYNCHRONOUS),
+            "rocksdb, async": Framework(zipf, "rocksdb"),
+            "rocksdb, async without prefetch": Framework(zipf, "rocksdb", prefetch=False),
+        },
+    )
+    asynchronous = cpu(even["hashmap, async"])
+    above = [a - b for a, b in zip(cpu(even["hashmap, in the task's cache"]), cpu(even["no framework"]), strict=True)]
+    yield figure("hashmap: async / sync, CPU", over(asynchronous, cpu(even["hashmap, sync"])), "ratio", **at_most(1.15))
+    yield figure("hashmap: async / def, CPU", over(asynchronous, cpu(even["hashmap, def"])), "ratio", **at_most(1.15))
+    for name, told in {"uniform": even, "zipf": skewed}.items():
+        gain = over(cpu(told["rocksdb, sync"]), cpu(told["rocksdb, async"]))
+        yield figure(f"rocksdb, {name}: sync / async, CPU", gain, "ratio", goal="> 1", met=lambda v: v > 1)
+    for name, told in skewed.items():
+        if "async" in name:
+            yield figure(f"{name}: zipf / uniform, rate", over(whole(told), whole(even[name])), "ratio", **at_least(1))
+    yield figure("framework above the bare coroutine, CPU", above, "us a record", **at_most(1.5))
+    for words, told in {"uniform": even, "zipf": skewed}.items():
+        for name, of in told.items():
+            yield figure(f"{words}, {name}", whole(of), "records/s")
+    for words, told in {"uniform": even, "zipf": skewed}.items():
+        for name, of in told.items():
+            yield figure(f"{words}, {name}: processing, CPU", cpu(of), "us a record")
+    yield quoted("hashmap, async API, uniform", 0.92e6, "Flink 2.3, peers/flink")
+    yield quoted("ForSt on local disk, async, uniform", 0.21e6, "Flink 2.3, peers/flink")
+    yield quoted("ForSt on local disk, async, zipf", 0.083e6, "Flink 2.3, peers/flink")
+    yield quoted("RocksDB, async API", 0.256e6, "FLIP-425")
+
+
+def remote_state(size):
+    """State in another place: what it costs to wait for it one access at a time, and what the rest gains."""
+    few, many = Words(size.one_by_one, size.keys), Words(size.slow, size.keys)
+    seldom = Words(size.one_by_one // 5, size.keys)
+    told = turns(
+        TURNS,
+        {
+            "rocksdb, sync": Framework(many, "rocksdb", SYNCHRONOUS),
+            "1 ms, sync": Framework(few, 0.001, SYNCHRONOUS),
+            "1 ms, async": Framework(many, 0.001, prefetch=False),
+            "1 ms, async with prefetch": Framework(many, 0.001),
+            "1 ms, async, cached": Framework(many, 0.001, cached=True),
+            "5 ms, sync": Framework(seldom, 0.005, SYNCHRONOUS),
+            "5 ms, async": Framework(many, 0.005, prefetch=False),
+            "5 ms, async with prefetch": Framework(many, 0.005),
+            "5 ms, async, cached": Framework(many, 0.005, cached=True),
+            "delta, sync": Framework(seldom, "delta", SYNCHRONOUS),
+            "delta, async": Framework(many, "delta", prefetch=False),
+            "delta, async with prefetch": Framework(many, "delta"),
+            "delta, async, cached on disk": Framework(many, "delta, cached"),
+        },
+    )
+    rates = {name: processing(of) for name, of in told.items()}
+    for place in ("1 ms", "5 ms", "delta"):
+        goal = {} if place == "delta" else at_least(50)
+        yield figure(f"{place}: async / sync", over(rates[f"{place}, async"], rates[f"{place}, sync"]), "ratio", **goal)
+        cached = next(name for name in rates if name.startswith(f"{place}, async, cached"))
+        yield figure(f"{cached} / rocksdb, sync", over(rates[cached], rates["rocksdb, sync"]), "ratio", **at_least(1))
+        part = over(rates[f"{place}, async"], rates["rocksdb, sync"])
+        yield figure(f"{place}, async / rocksdb, sync (FLIP-425 has 0.4)", part, "ratio")
+    for name, rate in rates.items():
+        yield figure(f"state behind {name}" if "ms" in name else name, rate, "records/s")
+    yield quoted("sync on local disk", 17.1e3, "FLIP-425")
+    yield quoted("sync on HDFS", 0.85e3, "FLIP-425")
+    yield quoted("async on HDFS", 7e3, "FLIP-425")
+    yield quoted("async on HDFS, all cached on disk", 42.7e3, "FLIP-425")
+
+
+def watermarks(size):
+    """What a watermark holds up when records after it must wait for it."""
+    variants = {}
+    for every in (100, 1000):
+        for place, backend, records in (("1 ms", 0.001, size.slow), ("at hand", "hashmap", size.slow)):
+            words = Words(records, size.keys if place == "1 ms" else size.keys // 10, watermark_every=every)
+            for order in (STRICT, RELAXED):
+                options = {"event_order_watermark": EventOrder(order)}
+                variants[every, place, order] = Framework(words, backend, options, prefetch=place != "1 ms")
+    told = turns(TURNS, variants)
+    rates = {name: processing(of) for name, of in told.items()}
+    for every, place, order in rates:
+        if order is RELAXED:
+            gain = over(rates[every, place, RELAXED], rates[every, place, STRICT])
+            goal = at_least(1.16 if place == "1 ms" else 1.7)
+            yield figure(f"state {place}, watermark every {every}: {RELAXED} / {STRICT}", gain, "ratio", **goal)
+    for (every, place, order), rate in rates.items():
+        yield figure(f"state {place}, watermark every {every}, {order}", rate, "records/s")
+
+
+def limits(size):
+    """Records a second by the limit of records in flight and the size of a batch; drawn as well."""
+    in_flight = (10, 30, 100, 300, 1000, 3000, 6000, 20_000)
+    lines = {}
+    for batch in (10, 100, 1000):
+        told = turns(
+            TURNS,
+            {
+                limit: Framework(
+                    Words(min(size.slow // 2, 100 * min(limit, 4 * batch)), size.keys_of_curve),
+                    0.001,
+                    {"in_flight_records_limit": limit, "buffer_size": batch},
+                    prefetch=False,
+                )
+                for limit in in_flight
+            },
+        )
+        for limit, of in told.items():
+            one = figure(f"state 1 ms, {limit:,} in flight, batches of {batch:,}", processing(of), "records/s")
+            lines.setdefault(f"batches of {batch:,}", []).append((limit, one["value"]))
+            yield one
+    log_log_chart(
+        OUT / "async.svg",
+        title="State behind 1 ms: what limits the rate",
+        x="records in flight, at most",
+        y="records/s",
+        lines=lines,
+    )
+
+
+PARTS = {"local": local_state, "remote": remote_state, "watermarks": watermarks, "limits": limits}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="little data: for trying it, not for figures")
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=list(PARTS))
+    options = parser.parse_args()
+    OUT.mkdir(parents=True, exist_ok=True)
+    figures = [one for part in options.parts for one in PARTS[part](QUICK if options.quick else FULL)]
+    figures.sort(key=lambda one: one["unit"] != "ratio")
+    report("async", figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -36,11 +36,17 @@ class Bucket(msgspec.Struct, frozen=True):
 
 
 class SourceOffset(msgspec.Struct, frozen=True):
-    """How far a source was read: the last file taken in, in the source's order, and the bucket."""
+    """How far a source was read: the last file taken in, in the source's order, and the bucket.
+
+    `held` says that records which were taken in are still in `buffered_requests`; `repeated` are the watermarks (ordinal, ms)
+    that not every operator has seen for that reason.
+    """
 
     last_file: str | None = None
     bucket: Bucket = Bucket()
     files_behind: int = 0
+    held: bool = False
+    repeated: tuple[tuple[int, int], ...] = ()
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,8 +14,11 @@ seen by all in the next run: a key that has passed it already finds no timer due
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, islice
+from operator import attrgetter
 from typing import TypeVar
 
 import msgspec
@@ -76,6 +79,34 @@ def element_of(request: BufferedRequest) -> Element:
     return Element(request.order, request.timestamp, request.kind, request.key_json, request.raw)
 
 
+def held_as(one: Element | BufferedRequest) -> BufferedRequest:
+    """Hold what was about to be taken in."""
+    return as_it_came(one) if isinstance(one, Element) else one
+
+
+def merged(
+    batches: Iterable[Sequence[Element]], resumed: Sequence[BufferedRequest]
+) -> Iterator[list[Element | BufferedRequest]]:
+    """What arrives and what was held, in order."""
+    arriving: Iterator[Element | BufferedRequest] = chain.from_iterable(batches)
+    in_order = heapq.merge(sorted(resumed, key=_order_of), arriving, key=_order_of)
+    while chunk := list(islice(in_order, _MERGED_AT_ONCE)):
+        yield chunk
+
+
+def divided(
+    batches: Iterable[Sequence[Element | BufferedRequest]], cut: bytes | None
+) -> tuple[list[list[Element]], Held]:
+    """For an operator that knows no blocks and no watermarks: the batches before the cut, and what is held."""
+    taken: list[list[Element]] = []
+    rest: list[BufferedRequest] = []
+    for batch in batches:
+        here, beyond = split(batch, cut)
+        taken.append([one if isinstance(one, Element) else element_of(one) for one in here])
+        rest += map(held_as, beyond)
+    return taken, Held.of(rest, (), cut)
+
+
 def split(elements: Sequence[E], cut: bytes | None) -> tuple[Sequence[E], Sequence[E]]:
     """Elements before the cut, and the others."""
     if cut is None or not elements or elements[-1].order < cut:
@@ -84,8 +115,14 @@ def split(elements: Sequence[E], cut: bytes | None) -> tuple[Sequence[E], Sequen
     return elements[:place], elements[place:]
 
 
-def seen_and_held(watermarks: Sequence[Watermark], cut: bytes | None) -> tuple[Sequence[Watermark], Sequence[Watermark]]:
+def seen_and_held(
+    watermarks: Sequence[Watermark], cut: bytes | None
+) -> tuple[Sequence[Watermark], Sequence[Watermark]]:
     """Watermarks that all tasks have taken in when everything up to `cut` is done, and those that the next run repeats."""
     if cut is None:
         return watermarks, ()
     return tuple(w for w in watermarks if w.order <= cut), tuple(w for w in watermarks if w.order > cut)
+
+
+_order_of = attrgetter("order")
+_MERGED_AT_ONCE = 10_000

@@ -104,7 +104,7 @@ class KeyedProcess:
         self._watermark = NO_WATERMARK if watermark is None else watermark
         self._passed: list[tuple[int, bytes, Epoch]] = []
         self._processing_time = () if processing_time is None else (processing_time,)
-        self._processing_times: list[tuple[int, bytes, Epoch]] = []
+        self._processing_times: list[ProcessingTime] = []
 
     @property
     def emitted(self) -> list[Emitted]:
@@ -255,18 +255,17 @@ class KeyedProcess:
         self.controller.on_non_record(lambda epoch: self._fire_due(watermark, epoch), passed or _nothing)
 
     def advance_processing_time(self, time: ProcessingTime) -> None:
-        """Move processing time on, and fire the timers that are due then. Event time stays where it is."""
-        self.timers.extend(time.timestamp, TimeDomain.PROCESSING_TIME)
-        if self.timers.any_due:
-            self._processing_times.append((time.timestamp, time.order, self.controller.epochs.open))
-            watermark = self._watermark
-            self.controller.on_non_record(lambda epoch: self._fire_processing_time(time, watermark, epoch), _nothing)
+        """Move processing time on, and fire the timers that are due then. Event time stays where it is.
 
-    def _fire_processing_time(self, time: ProcessingTime, watermark: int, epoch: Epoch) -> None:
+        A timer waits for the running record of its key, for nothing else, and is counted to the open epoch.
+        """
+        self.timers.extend(time.timestamp, TimeDomain.PROCESSING_TIME)
+        self._processing_times.append(time)
+        watermark = self._watermark
         for key_json in self.timers.keys_due(time.timestamp, TimeDomain.PROCESSING_TIME):
             context = self._context(key_json, None, TimeDomain.PROCESSING_TIME, None)
             context.enter(time.order, _right_after(watermark), watermark, watermark)
-            self.controller.process(context, epoch)
+            self.controller.process(context, self.controller.epochs.open)
 
     def _fire_due(self, watermark: Watermark, epoch: Epoch) -> None:
         for key_json in self.timers.keys_due(watermark.timestamp):
@@ -305,16 +304,16 @@ class KeyedProcess:
 
     def _processing_timer_due(self, context: ProcessContext) -> TimerContext | None:
         times = self._processing_times
-        timer = self.timers.first_due(context.key_json, times[-1][0], TimeDomain.PROCESSING_TIME) if times else None
+        latest = times[-1].timestamp if times else NO_WATERMARK
+        timer = self.timers.first_due(context.key_json, latest, TimeDomain.PROCESSING_TIME)
         if timer is None:
             return None
         self.timers.take(timer)
-        _, order, epoch = times[bisect.bisect_left(times, timer.timestamp, key=_time_of)]
+        time = times[bisect.bisect_left(times, timer.timestamp, key=attrgetter("timestamp"))]
         earlier = self._timer_context(timer)
-        place = processing_timer_order(order, timer.timestamp, timer.key_json, self._stage)
+        place = processing_timer_order(time.order, timer.timestamp, timer.key_json, self._stage)
         earlier.enter(place, _right_after(context.watermark), context.watermark, context.watermark)
         earlier.processing_overdue_until = timer.timestamp
-        earlier.epoch = epoch
         return earlier
 
     def after(self, context: ProcessContext) -> RecordContext | None:

@@ -12,14 +12,17 @@ import pyarrow.compute as pc
 
 from engine import faults
 from engine.api import Process, UpsertMaterialize
-from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
+from engine.checkpoint.buffered_requests import StoredRequest, load, numbered
+from engine.checkpoint.tables import BUFFERED_REQUESTS, KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
 from engine.errors import EngineBug
-from engine.execution.element import Element, Emitted, Watermark, record_order
+from engine.execution.element import Element, Emitted, ProcessingTime, Watermark, processing_time_order, record_order
+from engine.execution.fast_drain import Held, divided, merged
 from engine.execution.keyed_process import KeyedProcess
 from engine.materializer import UpsertMaterializer
 from engine.plan.pipelines import plan_of
 from engine.plan.stages import KeyedStage, Plan
 from engine.spark.reports import KeyedTask, TaskReport
+from engine.spark.stop_sign import StopSign
 from engine.spark.task_backend import TaskBackend, open_backend
 from engine.spark.task_output import QuarantineRow, TaskOutput, elements_of
 from engine.state.key_groups import KeyGroupRange, key_group_range
@@ -33,7 +36,7 @@ def run_keyed(task: KeyedTask, index: int, batches: Iterable[pa.RecordBatch]) ->
     groups = key_group_range(index, task.place.max_parallelism, task.place.parallelism)
     output = TaskOutput(task.place, name, str(groups))
     with open_backend(task, name, groups) as opened:
-        work = _Work(task, plan, stage, opened, output)
+        work = _Work(task, plan, stage, opened, groups, output)
         elements = _elements(batches, groups)
         if isinstance(stage.operator, Process):
             work.process(stage.operator, elements)
@@ -64,21 +67,32 @@ class _Work:
     plan: Plan
     stage: KeyedStage
     opened: TaskBackend
+    key_groups: KeyGroupRange
     output: TaskOutput
 
     def process(self, operator: Process, elements: Iterable[Sequence[Element]]) -> None:
         watermarks = [Watermark(record_order(ordinal), time) for ordinal, time in self.task.watermarks]
+        began = processing_time_order(self.task.first_ordinal, self.task.place.checkpoint_id)
         process = KeyedProcess(
             operator,
             self.opened.backend,
             record=self.stage.takes,
             watermark=self.task.watermark,
             last_watermark=watermarks[-1].timestamp if watermarks else None,
+            processing_time=ProcessingTime(began, self.task.processing_time),
             stage=self.task.stage,
             options=self.task.async_state,
         )
-        process.run(elements, watermarks)
+        resumed = self._resumed()
+        held = process.run(
+            elements,
+            watermarks,
+            resumed=[request for _, request in resumed],
+            cut=self.task.cut,
+            stop=StopSign(self.task),
+        )
         self._keep_state(process)
+        self._hold(resumed, held)
         made = process.controller.statistics()
         self.output.count(
             **_counted(process.metrics),
@@ -92,6 +106,10 @@ class _Work:
 
     def materialize(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> None:
         materializer = UpsertMaterializer(operator, self.opened.backend)
+        resumed = self._resumed()
+        if resumed or self.task.cut is not None:
+            elements, held = divided(merged(elements, [request for _, request in resumed]), self.task.cut)
+            self._hold(resumed, held)
         materializer.run(elements)
         changes = materializer.changes()
         self.opened.write(materializer.writes())
@@ -113,6 +131,21 @@ class _Work:
         timers = process.timers.changes()
         opened.write(process.timers.writes(timers))
         output.state(TIMERS, output.changelog.timers(timers))
+
+    def _resumed(self) -> list[StoredRequest]:
+        place = self.task.place
+        if not self.task.resumes:
+            return []
+        version = place.versions[BUFFERED_REQUESTS]
+        return load(place.job_folder, version, self.stage.operator.name, self.key_groups, storage=place.storage)
+
+    def _hold(self, resumed: Sequence[StoredRequest], held: Held) -> None:
+        """Store what is held, in place of what was held before."""
+        output = self.output
+        stored = numbered(held.requests, self.task.place.checkpoint_id)
+        output.state(BUFFERED_REQUESTS, output.changelog.buffered(resumed, stored))
+        output.report.cut, output.report.held = held.cut, len(stored)
+        output.count(resumed=len(resumed), held=len(stored))
 
     def _send_on(self, emitted: Sequence[Emitted]) -> None:
         if self.stage.key:

@@ -12,15 +12,17 @@ from typing import Any
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from engine import clock
+from engine import clock, faults
 from engine.checkpoint.checkpoint import Bucket, Checkpoint, OutputFile, SourceOffset
 from engine.checkpoint.files import StagedFile
 from engine.checkpoint.open_job import OpenJob
 from engine.errors import EngineBug, HeadraceError
+from engine.execution.element import Watermark, record_order
+from engine.execution.fast_drain import seen_and_held
 from engine.plan import Plan
 from engine.spark.reports import IngestTask, InputFile, KeyedTask, Place, TaskReport, decode_report, encode
 from engine.spark.source import Slice
-from engine.spark.task_output import TRANSIT_DDL
+from engine.spark.task_output import TRANSIT, TRANSIT_DDL
 from engine.spark.tasks import REPORT_DDL, ingest_partition, keyed_partition, transit_partition
 
 Watermarks = list[tuple[int, int]]
@@ -37,6 +39,9 @@ class BatchResult:
     seconds: dict[str, float] = field(default_factory=dict)
     bucket: Bucket = field(default_factory=Bucket)
     watermark: int | None = None
+    cut: bytes | None = None
+    held: int = 0
+    repeated: tuple[tuple[int, int], ...] = ()
 
     def add(self, operator: str, reports: Iterable[TaskReport]) -> None:
         """Take in the reports of a stage."""
@@ -47,6 +52,8 @@ class BatchResult:
             for sink, outputs in report.outputs.items():
                 self.outputs.setdefault(sink, []).extend(outputs)
             copies |= report.local_copy
+            self.held += report.held
+            self.cut = min((cut for cut in (self.cut, report.cut) if cut is not None), default=None)
             self.metrics.update(report.metrics)
         if copies:
             self.local_copies[operator] = copies
@@ -71,13 +78,19 @@ class MicroBatch:
         parallelism: int,
         backend: str,
         async_state: bool | None = None,
+        stop_at: int | None = None,
     ) -> None:
-        """Every operator gets `parallelism` tasks; `async_state`, unless None, overrules what the job enables."""
+        """Every operator gets `parallelism` tasks; `async_state`, unless None, overrules what the job enables.
+
+        At `stop_at` (ms) keyed tasks stop and hold what has not begun.
+        """
         self._spark = spark
         self._job = job
         self._plan = plan
         self._parallelism = parallelism
+        self._processing_time = clock.now()
         self._async_state = async_state
+        self._stop_at = stop_at
         config = job.config
         self._place = Place(
             pipeline=config.pipeline,
@@ -106,15 +119,25 @@ class MicroBatch:
             reports = self._ingest(taken.files)
         result.add(source.name, reports)
         parent = self._job.last
-        watermarks = self._watermarks(result, reports, parent, taken)
+        repeated = parent.offsets.get(source.name, SourceOffset()).repeated
+        watermarks = [*repeated, *self._watermarks(result, reports, parent, taken)]
+        faults.reached("ingest.after")
         transit = [path for report in reports for path in report.transit]
         for number, stage in enumerate(self._plan.keyed):
             name = stage.operator.name
             with result.timed(name):
-                reports = self._keyed(number, transit, watermarks, parent)
+                reports = self._keyed(number, transit, watermarks, parent, result.cut)
             result.add(name, reports)
             transit = [path for report in reports for path in report.transit]
+        self._settle_watermarks(result, watermarks, parent)
         return result
+
+    def _settle_watermarks(self, result: BatchResult, watermarks: Watermarks, parent: Checkpoint) -> None:
+        """The job's watermark is the last one that all operators have seen; the others are repeated."""
+        places = [Watermark(record_order(ordinal), time) for ordinal, time in watermarks]
+        seen, _ = seen_and_held(places, result.cut)
+        result.watermark = seen[-1].timestamp if seen else parent.watermark
+        result.repeated = tuple(watermarks[len(seen) :])
 
     def _ingest(self, files: Sequence[InputFile]) -> list[TaskReport]:
         config = self._job.config
@@ -141,19 +164,19 @@ class MicroBatch:
         self, result: BatchResult, reports: Sequence[TaskReport], parent: Checkpoint, taken: Slice
     ) -> Watermarks:
         source = self._plan.ingest.source
-        before = parent.offsets.get(source.name, SourceOffset()).bucket
+        offset = parent.offsets.get(source.name, SourceOffset())
+        before, watermark = offset.bucket, offset.repeated[-1][1] if offset.repeated else parent.watermark
         seen: dict[int, int] = {}
         for report in reports:
             for number, latest in report.buckets.items():
                 seen[number] = max(latest, seen.get(number, latest))
         lag = source.out_of_orderness // _MILLISECOND + 1
         size = self._job.config.watermark.bucket
-        result.bucket, watermarks = advance(before, seen, taken.rows, size=size, lag=lag, watermark=parent.watermark)
-        result.watermark = watermarks[-1][1] if watermarks else parent.watermark
+        result.bucket, watermarks = advance(before, seen, taken.rows, size=size, lag=lag, watermark=watermark)
         return watermarks
 
     def _keyed(
-        self, number: int, transit: Sequence[str], watermarks: Watermarks, parent: Checkpoint
+        self, number: int, transit: Sequence[str], watermarks: Watermarks, parent: Checkpoint, cut: bytes | None
     ) -> list[TaskReport]:
         operator = self._plan.keyed[number].operator.name
         task = KeyedTask(
@@ -161,9 +184,15 @@ class MicroBatch:
             stage=number,
             watermark=parent.watermark,
             watermarks=watermarks,
+            processing_time=self._processing_time,
+            first_ordinal=parent.offsets.get(self._plan.ingest.source.name, SourceOffset()).bucket.next_ordinal,
             async_state=self._job.config.async_state(operator, enabled=self._async_state),
             local_copies=parent.local_copies.get(operator, {}),
             parent_id=parent.checkpoint_id,
+            resumes=any(offset.held for offset in parent.offsets.values()),
+            cut=cut,
+            stop_at=self._stop_at,
+            stop_file=stop_file(self._place.job_folder, self._place.attempt_id),
         )
         if not transit:
             # Over an empty relation Spark runs no task at all, but timers may be due.
@@ -182,6 +211,11 @@ class MicroBatch:
         paths = self._spark.createDataFrame([(path,) for path in transit], "path string")
         spread = paths.repartition(min(len(transit), self._parallelism))
         return spread.mapInArrow(transit_partition(self._place.storage), TRANSIT_DDL)
+
+
+def stop_file(job_folder: str, attempt_id: str) -> str:
+    """The file that tells the tasks of an attempt to stop; it goes with the attempt's transit files."""
+    return f"{job_folder}/{TRANSIT}/{attempt_id}/stop"
 
 
 def spark_uri(uri: str) -> str:

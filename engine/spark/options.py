@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 Mode = Literal["auto", "caught_up", "interval"]
-StoppedBecause = Literal["drained", "budget", "max_batches", "interval"]
+StoppedBecause = Literal["drained", "budget", "max_batches", "interval", "terminated"]
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +26,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """End of the interval (ms, exclusive)."""
 
     budget: float | None = None
-    """Seconds after which no new micro-batch starts."""
+    """Seconds after which no new micro-batch starts, and the present one holds what has not begun."""
 
     max_batches: int | None = None
     """Micro-batches after which the run ends."""

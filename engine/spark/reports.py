@@ -56,9 +56,21 @@ class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):
     stage: int
     watermark: int | None
     watermarks: list[tuple[int, int]]
+    processing_time: int
+    """What the driver's clock said when the micro-batch began (ms): the same in every task and attempt."""
+    first_ordinal: int
+    """The arrival ordinal that the micro-batch's first record has, or would have."""
     async_state: AsyncStateOptions = AsyncStateOptions()
     local_copies: dict[str, str] = {}
     parent_id: int = 0
+    resumes: bool = False
+    """Whether an earlier run held records."""
+    cut: bytes | None = None
+    """Records at or after this place are held: the operator before it came no further."""
+    stop_at: int | None = None
+    """When to stop, and hold what has not begun (ms)."""
+    stop_file: str | None = None
+    """A file that, once it is there, says to stop."""
 
 
 class TaskReport(msgspec.Struct, kw_only=True):
@@ -71,6 +83,8 @@ class TaskReport(msgspec.Struct, kw_only=True):
     buckets: dict[int, int] = {}
     metrics: dict[str, int] = {}
     local_copy: dict[str, str] = {}
+    cut: bytes | None = None
+    held: int = 0
     error: str | None = None
     error_class: str | None = None
     exit_code: int = 0

@@ -20,6 +20,7 @@ from engine.spark.interval import Interval, place_of, why_restored
 from engine.spark.micro_batch import MicroBatch, stop_file
 from engine.spark.options import Event, RunOptions, RunReport, StoppedBecause
 from engine.spark.session import session
+from engine.spark.sigterm import ended_by_sigterm
 from engine.spark.sinks import merge_through
 from engine.spark.source import NO_INPUT, ParquetFolder, Slice
 from engine.spark.task_output import OUTPUTS, TRANSIT

@@ -88,3 +88,15 @@ def test_a_compaction_that_was_killed_changes_nothing_live(tmp_path, undisturbed
     expected = outcome(undisturbed.config(), with_expired=False)
     assert outcome(home.config(), with_expired=False) == expected
     assert_well_formed(home.config())
+
+
+def test_a_driver_that_is_told_to_end_commits_what_is_done_and_holds_the_rest(tmp_path, undisturbed, run, drivers):
+    home = ready(tmp_path)
+    home.configure({"execution": {"async-state": {"in-flight-records-limit": 5}}})
+    assert drivers.run(home, {"HEADRACE_KILL_AT": "ingest.after", "HEADRACE_KILL_WITH": "SIGTERM"}) == (0, "")
+    (_, last) = checkpoints(home.config())
+    assert last.offsets["purchases"].held
+    assert last.metrics["held"] > 0
+    run(home)
+    assert outcome(home.config()) == outcome(undisturbed.config())
+    assert_well_formed(home.config())

@@ -1,0 +1,52 @@
+"""A run whose time is up holds what has not begun; the next one goes on with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.spark import runner
+from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, outcome
+from tests.jobs.purchase_files import purchases_of, write_days
+from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
+
+FEW = {"execution": {"async-state": {"in-flight-records-limit": 20}}}
+
+
+def held(home):
+    return live_rows(home.config(), checkpoints(home.config())[-1], "buffered_requests")
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    """The time of every micro-batch is up when its first records are done."""
+    monkeypatch.setattr(runner._Run, "_stop_at", lambda _: 0)
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_stopping_after_every_few_records_changes_nothing(home, run, hurried, tasks):
+    write_days(home.input, range(2), rows=60)
+    home.configure(FEW)
+    report = run(home, parallelism=tasks)
+    assert report.stopped_because == "drained"
+    assert len(report.checkpoints) > 2
+    assert held(home) == []
+    assert_as_by_hand(home.config(), by_hand(purchases_of(day, rows=60) for day in range(2)))
+    assert_well_formed(home.config())
+
+
+def test_what_one_run_holds_the_next_one_takes_up_at_another_parallelism(home, new_home, run, monkeypatch):
+    write_days(home.input, range(2), rows=60)
+    home.configure(FEW)
+    with monkeypatch.context() as patched:
+        patched.setattr(runner._Run, "_stop_at", lambda _: 0)
+        run(home, parallelism=2, max_batches=1)
+    assert len(held(home)) > 20
+    offset = checkpoints(home.config())[-1].offsets["purchases"]
+    assert offset.held
+    assert offset.repeated
+    run(home, parallelism=3, backend="hashmap")
+    assert held(home) == []
+    straight = new_home("straight")
+    write_days(straight.input, range(2), rows=60)
+    run(straight)
+    assert outcome(home.config()) == outcome(straight.config())

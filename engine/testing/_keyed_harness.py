@@ -15,7 +15,7 @@ from engine import clock
 from engine.api import KeyedProcessFunction, Process, RowKind
 from engine.api import SideOutput as DeclaredSideOutput
 from engine.api._pipeline import input_type
-from engine.execution.element import Element, Emitted, record_order
+from engine.execution.element import Element, Emitted, ProcessingTime, processing_time_order, record_order
 from engine.execution.element import Watermark as ElementWatermark
 from engine.execution.keyed_process import KeyedProcess
 from engine.execution.options import AsyncStateOptions
@@ -51,6 +51,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     watermark: int | None
     ordinal: int
     max_parallelism: int
+    processing_time: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,24 @@ class HarnessStatistics:
     timers_fired: int
 
 
+class HarnessClock(clock.VirtualClock):
+    """The clock of a harness, which tells it when time moves on."""
+
+    def __init__(self, advanced: Callable[[int], None]) -> None:
+        """Start at 0. `advanced` is called with the new time."""
+        super().__init__()
+        self._advanced = advanced
+
+    def start_at(self, now: int) -> None:
+        """Begin at another time than 0: no timer fires on the way."""
+        super().advance(now - self.now())
+
+    def advance(self, milliseconds: int) -> None:
+        """Move time on; timers of processing time that are due then fire."""
+        super().advance(milliseconds)
+        self._advanced(self.now())
+
+
 Backend = Literal["hashmap", "rocksdb"]
 
 
@@ -83,6 +102,9 @@ class KeyedHarness(Generic[R]):
         h.process(Word("a"), timestamp=1)
         h.watermark(10)
         assert h.output() == [Count("a", 1), Watermark(10)]
+
+    Processing time is that of `clock`, a virtual one that starts at 0: `h.clock.advance(ms)` moves it on, and timers that are
+    due then fire before it returns. A record sees the processing time at which it runs, as if each call were a micro-batch.
 
     By itself every call runs to quiescence. With `automatic=False` it does not: records run until they wait for state, and
     `step()` answers one batch of requests. State is then never answered at once, whatever the backend, unless it is in the
@@ -99,11 +121,12 @@ class KeyedHarness(Generic[R]):
 
     def __post_init__(self) -> None:
         """Put the virtual clock in place; `close`, or leaving a `with` block, takes it away."""
-        self.clock = clock.VirtualClock()
+        self.clock = HarnessClock(self._advance)
         self._previous_clock = clock.use(self.clock)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._store = self._open()
         self._ordinal = 1
+        self._moved = 0
         self._watermark: int | None = None
         self._late = 0
         self._told: list[Any] = []
@@ -119,6 +142,7 @@ class KeyedHarness(Generic[R]):
             raise ValueError(msg)
         harness._store.write_batch(snapshot.entries)
         harness._ordinal, harness._watermark = snapshot.ordinal, snapshot.watermark
+        harness.clock.start_at(snapshot.processing_time)
         harness._start()
         return harness
 
@@ -197,7 +221,7 @@ class KeyedHarness(Generic[R]):
         self._store.write_batch(writes)
         self._start()
         entries = tuple(sorted(self._store.items()))
-        return Snapshot(entries, self._watermark, self._ordinal, self.max_parallelism)
+        return Snapshot(entries, self._watermark, self._ordinal, self.max_parallelism, self.clock.now())
 
     def close(self) -> None:
         """Close the backend and put the real clock back."""
@@ -242,6 +266,12 @@ class KeyedHarness(Generic[R]):
         )
         self._process.controller.fires_by_itself = self.automatic
         self._taken = dict.fromkeys(self._taken, 0)
+
+    def _advance(self, now: int) -> None:
+        """Processing time has moved on, as it does between two micro-batches."""
+        self._moved += 1
+        self._process.advance_processing_time(ProcessingTime(processing_time_order(self._ordinal, self._moved), now))
+        self._settle()
 
     def _settle(self) -> None:
         if self.automatic:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 
 import msgspec
 
@@ -43,20 +43,26 @@ class AsyncWaitOperator:
         return asyncio.run(self._run(elements))
 
     async def _run(self, elements: Sequence[Emitted]) -> list[Emitted]:
+        async with self.opened():
+            results = await self._answer_all(elements)
+        return [
+            emitted
+            for element, answers in zip(elements, results, strict=True)
+            for emitted in results_of(element, answers)
+        ]
+
+    @contextlib.asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Open the function for the block, and close it after it, whatever happens."""
         function = self.operator.function
         try:
             await self._opens_or_closes("none yet: open() failed", function.open(self._services))
-            results = await self._answer_all(elements)
+            yield
         except BaseException:
             with contextlib.suppress(Exception):
                 await function.close()
             raise
         await self._opens_or_closes("none any more: close() failed", function.close())
-        return [
-            Emitted(output_order(element.order, index), element.timestamp, element.kind, record)
-            for element, answers in zip(elements, results, strict=True)
-            for index, record in enumerate(answers)
-        ]
 
     async def _answer_all(self, elements: Sequence[Emitted]) -> list[Sequence[msgspec.Struct]]:
         results: list[Sequence[msgspec.Struct]] = [()] * len(elements)
@@ -64,7 +70,7 @@ class AsyncWaitOperator:
 
         async def worker() -> None:
             for position, element in queue:
-                results[position] = await self._answer(element.record)
+                results[position] = await self.answer(element.record)
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -75,7 +81,8 @@ class AsyncWaitOperator:
             raise first from first.__cause__
         return results
 
-    async def _answer(self, record: msgspec.Struct) -> Sequence[msgspec.Struct]:
+    async def answer(self, record: msgspec.Struct) -> Sequence[msgspec.Struct]:
+        """Call for one record until there is an answer; errors as in `run`."""
         seconds = self.operator.timeout.total_seconds()
         self.metrics["requests"] += 1
         try:
@@ -140,6 +147,14 @@ class AsyncWaitOperator:
     def _user_error(self, what: str, error: BaseException) -> UserFunctionError:
         text = "".join(traceback.format_exception(error))
         return UserFunctionError(self.operator.name, None, what[:500], text)
+
+
+def results_of(element: Emitted, answers: Sequence[msgspec.Struct]) -> list[Emitted]:
+    """What goes on for an element that was answered."""
+    return [
+        Emitted(output_order(element.order, index), element.timestamp, element.kind, record)
+        for index, record in enumerate(answers)
+    ]
 
 
 def _text(error: BaseException) -> str:

@@ -168,7 +168,7 @@ class AsyncExecutionController:
         self.run_mails()
         if self.epochs.can_advance:
             self.epochs.advance()
-        if self.buffer.active and self.fires_by_itself and self._batch_is_due():
+        while self.buffer.active and self.fires_by_itself and self._batch_is_due():
             self.fire()
 
     def yield_(self) -> None:
@@ -203,8 +203,8 @@ class AsyncExecutionController:
         return bool(self._mails) or self.epochs.can_advance
 
     def fire(self) -> bool:
-        """Start executing the active requests; whether there were any."""
-        batch = self.buffer.take_active()
+        """Start executing a batch of active requests; whether there were any."""
+        batch = self.buffer.take_active(self._batch_size)
         if not batch:
             return False
         self.batches += 1

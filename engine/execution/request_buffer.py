@@ -27,9 +27,12 @@ class RequestBuffer:
         self._joined: dict[RecordContext, list[AsyncRequest]] = {}
         self.blocked = 0
 
-    def take_active(self) -> list[AsyncRequest]:
-        """Take out all active requests, in order."""
-        batch, self.active = self.active, []
+    def take_active(self, limit: int | None = None) -> list[AsyncRequest]:
+        """Take out the first `limit` active requests, or all, in order."""
+        if limit is None or len(self.active) <= limit:
+            batch, self.active = self.active, []
+        else:
+            batch, self.active = self.active[:limit], self.active[limit:]
         return batch
 
     def block(self, context: RecordContext, request: AsyncRequest | None = None) -> None:

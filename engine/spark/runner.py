@@ -105,7 +105,7 @@ class _Run:
             if reason := self._limit():
                 return reason
             if self._offset().held:
-                self._resume()
+                self._batch_without_input()
                 continue
             taken = self._source().plan(self._offset())
             if taken is not None:
@@ -122,15 +122,14 @@ class _Run:
             return False
         self.has_fired_timers = True
         self.on_event(Event("timers", "timers of processing time are due"))
-        start, end = self.job.last.interval_start, self.job.last.interval_end
-        self._batch(NO_INPUT, None if start is None or end is None else (start, end))
+        self._batch_without_input()
         return True
 
     def interval(self) -> StoppedBecause:
         """Just one interval; one that was run before is restored and replayed."""
         wanted = Interval.of(self.options.interval_start, self.options.interval_end)
         if self._offset().held:
-            self._resume()
+            self._batch_without_input()
         place = place_of(wanted, self.job.log.checkpoints)
         if place.restore_to is not None:
             self.on_event(Event("restoring", f"replaying {wanted}: going back to checkpoint {place.restore_to}"))
@@ -146,15 +145,10 @@ class _Run:
         assert taken is not None  # noqa: S101 - an interval always gives a slice, if an empty one
         self._batch(taken, (interval.start, interval.end))
 
-    def _resume(self) -> None:
-        """A micro-batch without input, for what an earlier run has held."""
-        last = self.job.last
-        covered = (
-            None
-            if last.interval_start is None or last.interval_end is None
-            else (last.interval_start, last.interval_end)
-        )
-        self._batch(Slice((), 0, None, 0, None), covered)
+    def _batch_without_input(self) -> None:
+        """A micro-batch for what is waiting already: held records, and timers."""
+        start, end = self.job.last.interval_start, self.job.last.interval_end
+        self._batch(NO_INPUT, None if start is None or end is None else (start, end))
 
     def _limit(self) -> StoppedBecause | None:
         if self.stopping.is_set():

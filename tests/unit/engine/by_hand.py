@@ -21,6 +21,23 @@ class Answer:
         return self.value
         yield
 
+    def then_apply(self, function):
+        return Answer(function(self.value))
+
+    def then_accept(self, function):
+        function(self.value)
+        return Answer()
+
+    def then_compose(self, function):
+        return function(self.value)
+
+    def then_combine(self, other, function):
+        return Answer(function(self.value, other.value))
+
+    def then_conditionally_compose(self, condition, if_true, if_false):
+        holds = condition(self.value)
+        return Answer((holds, (if_true if holds else if_false)(self.value).value))
+
 
 class Value:
     """A value state: by key, the value and its stamp."""

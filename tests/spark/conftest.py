@@ -92,9 +92,10 @@ def flights(tmp_path, weather, flight_files, monkeypatch) -> Callable[..., Home]
     """A project folder with the job `flights`, reading the first days."""
     monkeypatch.setenv("WEATHER_URL", weather)
 
-    def make(days: int, **source: object) -> Home:
+    def make(days: int, options: dict[str, Any] | None = None, **source: object) -> Home:
         home = Home(tmp_path, FLIGHTS)
-        home.configure({"sources": {"flight_events": {"path": str(flight_files(days)), **source}}})
+        sources = {"flight_events": {"path": str(flight_files(days)), **source}}
+        home.configure({"sources": sources, "execution": {"async-state": options or {}}})
         return home
 
     return make

@@ -116,6 +116,25 @@ def test_five_days_of_flights_come_to_the_same(flights, run, first_outcome, file
     assert found == first_outcome.setdefault("flights", found)
 
 
+@pytest.mark.parametrize(
+    "backend",
+    ["rocksdb", pytest.param("hashmap", marks=pytest.mark.slow), pytest.param("delta", marks=pytest.mark.slow)],
+)
+def test_flights_come_to_the_same_when_state_is_accessed_synchronously(flights, run, first_outcome, backend):
+    home = flights(FLIGHT_DAYS, max_files_per_batch=2)
+    run(home, parallelism=2, backend=backend, async_state=False)
+    found = outcome(home.config())
+    assert found == first_outcome.setdefault("flights", found)
+
+
+def test_flights_come_to_the_same_with_watermarks_strictly_ordered(flights, run, first_outcome):
+    strictly = {"event-order.watermark": "strictly-ordered", "in-flight-records-limit": 50, "buffer-size": 7}
+    home = flights(FLIGHT_DAYS, strictly, max_files_per_batch=2)
+    run(home, parallelism=2)
+    found = outcome(home.config())
+    assert found == first_outcome.setdefault("flights", found)
+
+
 JANUARY = [*itertools.product((31, 7, 1), (1, 2, 7), BACKENDS), (7, 2, "delta")]
 
 

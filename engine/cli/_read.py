@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 
 def timers(job: Job = None, at: At = None, limit: Limit = 50, as_json: AsJson = False) -> None:
-    """List the registered timers, the next one first.
+    """List the registered timers of both domains (event and processing time), the next one first.
 
     Example:  headrace timers flights -n 10
 

@@ -118,7 +118,7 @@ class _Run:
 
         One in a run: timers that set themselves again would keep it from ever ending.
         """
-        if self.has_fired_timers or not any_timer_due(self.job, clock.now()):
+        if self.has_fired_timers or self.stopping.is_set() or not any_timer_due(self.job, clock.now()):
             return False
         self.has_fired_timers = True
         self.on_event(Event("timers", "timers of processing time are due"))

@@ -156,12 +156,12 @@ def entry(key: str, value: str | None, checkpoint: int, *, expires: int | None =
     }
 
 
-def timer(key: str, at: int, checkpoint: int, *, deleted: bool = False):
+def timer(key: str, at: int, checkpoint: int, *, deleted: bool = False, domain: str = "event_time"):
     return {
         "operator": "legs",
         "key_group": 1,
         "key": f'"{key}"',
-        "domain": "event_time",
+        "domain": domain,
         "timestamp": datetime.fromtimestamp((START + at) / 1000, UTC),
         "checkpoint_id": checkpoint,
         "deleted": deleted,

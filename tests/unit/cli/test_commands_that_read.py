@@ -7,6 +7,8 @@ import json
 import pytest
 
 from engine import cli
+from engine.checkpoint.checkpoint import Kind
+from tests.unit.cli.conftest import HOUR, timer
 
 READERS = (
     "state list",
@@ -48,6 +50,16 @@ def test_stored_json_comes_out_as_json(headrace, state):
     assert [(row["key"], row["value"], row["expires_at"]) for row in found] == [
         ("N1", "LAX-SFO", "2013-01-31T12:00:00Z")
     ]
+
+
+def test_timers_show_their_domain(headrace, state):
+    state.add("timers", [timer("N1", 3 * HOUR, 5, domain="processing_time")])
+    state.commit(Kind.BATCH)
+    told = headrace("timers").stdout
+    assert "event_time" in told
+    assert "processing_time" in told
+    found = json.loads(headrace("timers --json").stdout)["timers"]
+    assert sorted(row["domain"] for row in found) == ["event_time", "processing_time"]
 
 
 def test_user_data_is_never_taken_for_markup(headrace, state):

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import pytest
 
+from engine.api import TimeDomain
+from engine.checkpoint._compaction import live_entries
+from engine.checkpoint._delta import open_table, read
 from engine.checkpoint.changelog import Changelog, rebuild
 from engine.checkpoint.files import stage
 from engine.checkpoint.job_tables import JobTables
-from engine.checkpoint.tables import KEYED_STATE, TIMERS
+from engine.checkpoint.state_files import parts, stage_state
+from engine.checkpoint.tables import KEYED_STATE, STATE_TABLES, TIMERS
 from engine.execution.element import Watermark, record_order
 from engine.execution.keyed_process import KeyedProcess
+from engine.state.backend import HashMapBackend
 from engine.state.codec import encode
 from engine.state.key_groups import KeyGroupRange, key_group
+from engine.state.timer_service import Timer, TimerChange, timer_entry
 from tests.unit.engine.micro_batches import GROUPS, element_of
 from tests.unit.engine.steps import Step, steps_operator
 
@@ -75,3 +81,26 @@ def test_a_task_loads_the_state_of_its_operator_and_key_groups_alone(backends, t
         assert found == {entry: value for entry, value in everything.items() if entry.endswith(tuple(mine))}
         assert 0 < len(found) < len(everything)
         assert list(foreign.items()) == []
+
+
+def test_timers_of_both_domains_come_back_from_files_of_their_own(tables, tmp_path):
+    event, processing = TimeDomain
+    changes = [Timer(5, b'"a"'), Timer(5, b'"a"', processing), Timer(-7, b'"b"', processing)]
+    gone = Timer(9, b'"b"', event)
+    versions = tables.create()
+    for number, registered in enumerate((True, False), 1):
+        rows = Changelog("steps", number, GROUPS).timers(
+            [TimerChange(timer, registered) for timer in ([*changes, gone] if registered else [gone])]
+        )
+        staged = [
+            stage_state(str(tmp_path), TIMERS, f"{number}-{n}.parquet", part)
+            for n, part in enumerate(parts(TIMERS, rows))
+        ]
+        assert {file.minimum["domain"] for file in staged} == {file.maximum["domain"] for file in staged}
+        versions = tables.prepare({TIMERS: staged}, versions)
+    rebuilt = HashMapBackend()
+    rebuild(rebuilt, str(tmp_path), versions, "steps", KeyGroupRange(0, GROUPS - 1))
+    assert dict(rebuilt.items()).keys() == {timer_entry(timer) for timer in changes}
+    stored = read(open_table(tables.uri(TIMERS), version=versions[TIMERS]), STATE_TABLES[TIMERS].schema)
+    live = live_entries(stored, TIMERS, {})
+    assert sorted(live["domain"].to_pylist()) == [event, processing, processing]

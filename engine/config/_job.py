@@ -121,7 +121,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
     """Limits of one run."""
 
     budget: Span = timedelta(minutes=30)
-    """No new micro-batch starts after this time."""
+    """After this time no micro-batch starts, and the present one holds what has not begun."""
 
     grace: Span = timedelta(minutes=5)
     """How long a run may take to end after its budget, before Airflow stops it."""

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 
-from engine.checkpoint.changelog import STORED, rebuild
+from engine.checkpoint.changelog import STORED
 from engine.checkpoint.files import Storage
-from engine.checkpoint.pruned_rows import Between, OfKeys, PrunedRows, Selection
+from engine.checkpoint.pruned_rows import Between, Everything, OfKeys, PrunedRows, Selection
 from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
-from engine.state.backend import HISTORY, VALUES, HashMapBackend, Write
+from engine.state.backend import HISTORY, VALUES, Write
 from engine.state.key_groups import KeyGroupRange, key_group
 from engine.state.state_cache import StateCache
 from engine.state.timer_service import Timer, timer_entry
@@ -99,11 +99,12 @@ class DeltaBackend:
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """See `StateBackend.items`. Loads all state into memory."""
-        everything = HashMapBackend()
-        rebuild(everything, self._job_folder, self._versions, self._operator, self._key_groups, storage=self._storage)
+        everything: dict[bytes, bytes | None] = {}
+        for table in STORED:
+            everything |= STORED[table].entries(self._table(table).read(Everything()).rows)
         with self._lock:
-            everything.write_batch(self._written.items())
-        return everything.items()
+            everything |= self._written
+        return ((entry, value) for entry, value in everything.items() if value is not None)
 
     def statistics(self) -> DeltaStatistics:
         """What was asked and read so far."""

@@ -94,6 +94,18 @@ class Between:
         return pc.and_(pc.greater_equal(column, self._low), pc.less_equal(column, self._high))
 
 
+class Everything:
+    """All rows."""
+
+    def may_be_in(self, _extent: Extent, /) -> bool:
+        """See `Selection.may_be_in`."""
+        return True
+
+    def among(self, rows: pa.Table, /) -> pa.Array:
+        """See `Selection.among`."""
+        return pc.is_valid(rows["key"])
+
+
 class Found(NamedTuple):
     """Rows that were asked for, and what was read to find them."""
 

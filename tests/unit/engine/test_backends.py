@@ -5,10 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.state.backend import HISTORY, TIMERS, VALUES
+from engine.materializer.upsert_materializer import history_entry
+from engine.state.codec import encode
 from engine.state.rocksdb import RocksDbBackend
+from engine.state.timer_service import Timer, timer_entry
+from engine.state.value_store import value_entry
 
-entries = st.builds(lambda kind, rest: kind + rest, st.sampled_from([VALUES, TIMERS, HISTORY]), st.binary(max_size=3))
+keys = st.text(max_size=2).map(encode)
+timers = st.tuples(st.integers(-300, 300), keys).map(lambda found: timer_entry(Timer(*found)))
+entries = st.one_of(st.builds(value_entry, st.sampled_from(["a", "ab", "b"]), keys), keys.map(history_entry), timers)
+bounds = st.tuples(timers, st.integers(2, 20)).map(lambda found: found[0][: found[1]])
 batches = st.lists(st.lists(st.tuples(entries, st.none() | st.binary(max_size=3)), max_size=8), max_size=5)
 
 
@@ -25,7 +31,7 @@ def test_a_backend_is_a_map_from_bytes_to_bytes(backends, batches, asked):
         assert backend.get_many(asked) == [live.get(entry) for entry in asked]
 
 
-@given(batches=batches, start=st.binary(max_size=2), end=st.binary(max_size=2))
+@given(batches=batches, start=bounds, end=bounds)
 def test_a_scan_gives_timers_from_start_up_to_end_in_byte_order(backends, batches, start, end):
     expected = {}
     with backends.lent() as new:
@@ -33,8 +39,8 @@ def test_a_scan_gives_timers_from_start_up_to_end_in_byte_order(backends, batche
         for batch in batches:
             backend.write_batch(batch)
             expected |= dict(batch)
-        found = list(backend.scan(TIMERS + start, TIMERS + end))
-    wanted = (item for item in expected.items() if item[1] is not None and TIMERS + start <= item[0] < TIMERS + end)
+        found = list(backend.scan(start, end))
+    wanted = (item for item in expected.items() if item[1] is not None and start <= item[0] < end)
     assert found == sorted(wanted)
 
 

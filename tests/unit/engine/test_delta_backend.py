@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.api import TimeDomain
 from engine.checkpoint.delta_backend import DeltaStatistics
 from engine.checkpoint.pruned_rows import PrunedRows
 from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
@@ -25,12 +26,12 @@ from engine.state.value_store import stored_value, value_entry
 from tests.unit.engine.committed_state import EVERYTHING, GROUPS, CommittedState, Memory
 
 LARGE = 1 << 30
-FEW = hypothesis.settings(max_examples=15)  # an example makes seven tables and commits to them
+FEW = hypothesis.settings(max_examples=25)  # an example makes seven tables and commits to them
 
 keys = st.sampled_from([encode(key) for key in ("a", "b", "'", '"', "é\x00", "", 7, ["x", None])])
 raws = st.sampled_from([b"1", b'"two"', b'{"n":3}'])
 moments = st.integers(-5, 5).map(lambda day: day * 86_400_000)
-timers = st.tuples(moments, keys).map(lambda found: Timer(*found))
+timers = st.builds(Timer, moments, keys, st.sampled_from(TimeDomain))
 operators = st.sampled_from(["counts", "other"])
 commits = st.one_of(
     st.tuples(
@@ -62,7 +63,7 @@ def all_entries():
     return [
         *(value_entry(state, key) for state in ("n", "sum", "never") for key in known),
         *(history_entry(key) for key in known),
-        *(timer_entry(Timer(time, key)) for time, key in itertools.product(times, known)),
+        *(timer_entry(Timer(*timer)) for timer in itertools.product(times, known, TimeDomain)),
     ]
 
 

@@ -1,0 +1,69 @@
+"""The delta backend over tables on an object store: moto's server, in this process."""
+
+from __future__ import annotations
+
+import pytest
+from pyarrow import fs
+
+from engine.checkpoint.tables import KEYED_STATE
+from engine.errors import StorageError
+from engine.materializer.upsert_materializer import history_entry
+from engine.state.codec import encode
+from engine.state.state_cache import StateCache
+from engine.state.timer_service import Timer, timer_entry
+from engine.state.value_store import value_entry
+from tests.unit.engine.committed_state import EVERYTHING, CommittedState, Memory
+
+server = pytest.importorskip("moto.server", reason="moto[server] stands in for S3 and is not installed")
+
+
+@pytest.fixture(scope="module")
+def storage():
+    started = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    started.start()
+    host, port = started.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    secret = "test"  # noqa: S105 - the server takes any
+    store = fs.S3FileSystem(
+        access_key="test", secret_key=secret, endpoint_override=endpoint, allow_bucket_creation=True, region="us-east-1"
+    )
+    store.create_dir("state")
+    yield {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": secret,
+        "AWS_REGION": "us-east-1",
+        "aws_conditional_put": "etag",
+    }
+    started.stop()
+
+
+@pytest.fixture
+def committed(storage, tmp_path):
+    return CommittedState(f"s3://state/{tmp_path.name}", storage)
+
+
+def test_it_has_what_was_committed(committed):
+    committed.values("counts", "n", {encode(number): b"%d" % number for number in range(200)})
+    committed.values("counts", "n", {encode(number): None for number in range(0, 200, 3)})
+    committed.timers("counts", {Timer(number, encode(number)): True for number in range(20)})
+    committed.histories("counts", {encode("a"): [b"1", b"2"]})
+    for _ in ("as appended", "compacted"):
+        backend, expected = committed.backend(StateCache(Memory(), 1 << 20)), committed.of(EVERYTHING)
+        asked = [*(value_entry("n", encode(number)) for number in range(250)), history_entry(encode("a"))]
+        assert backend.get_many(asked) == [expected.get(entry) for entry in asked]
+        assert len(list(backend.scan(timer_entry(Timer(5, b"")), timer_entry(Timer(9, b""))))) == 4
+        assert dict(backend.items()) == expected
+        committed.compact(KEYED_STATE)
+
+
+def test_a_file_that_is_gone_is_an_error_that_names_the_table(committed):
+    committed.values("counts", "n", {encode("a"): b"1"})
+    store = committed.backend(StateCache(Memory(), 1))._table(KEYED_STATE)._store
+    folder = committed.folder.removeprefix("s3://")
+    for file in store.get_file_info(fs.FileSelector(f"{folder}/{KEYED_STATE}")):
+        if file.extension == "parquet":
+            store.delete_file(file.path)
+    with pytest.raises(StorageError, match=r"to read s3://.*keyed_state"):
+        committed.backend(StateCache(Memory(), 1)).get_many([value_entry("n", encode("a"))])

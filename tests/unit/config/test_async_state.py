@@ -13,12 +13,22 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 
+from engine.checkpoint.checkpoint import Checkpoint, Kind
 from engine.config import AsyncStateConfig, format_duration, job_schema, load_job
 from engine.execution.options import AsyncStateOptions, EventOrder, KeyOrder
 from engine.spark import micro_batch
 from engine.spark.micro_batch import MicroBatch
 from engine.spark.reports import KeyedTask
 
+PARENT = Checkpoint(
+    checkpoint_id=0,
+    kind=Kind.INITIAL,
+    run_id="run",
+    attempt_id="attempt",
+    max_parallelism=128,
+    versions={},
+    committed_at=0,
+)
 REPOSITORY = Path(__file__).resolve().parents[3]
 FLIP_425 = {
     "enabled": True,
@@ -112,7 +122,7 @@ def test_each_operators_tasks_get_its_options(home, job_file, monkeypatch, asked
     plan = Mock(keyed=[Mock(operator=SimpleNamespace(name=name)) for name in ("legs", "gates")])
     batch = MicroBatch(Mock(), job, plan, parallelism=2, backend="hashmap", async_state=asked)
     for stage in range(2):
-        batch._keyed(stage, [], [], Mock(watermark=None, local_copies={}, checkpoint_id=0))
+        batch._keyed(stage, [], [], PARENT, None)
     assert [msgspec.json.decode(payload, type=KeyedTask).async_state for payload in sent] == [
         AsyncStateOptions(enabled=enabled, buffer_size=200, order_with_same_key=KeyOrder.STATE_ORDERED),
         AsyncStateOptions(enabled=enabled),

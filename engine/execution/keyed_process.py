@@ -206,10 +206,13 @@ class KeyedProcess:
         self.controller.process(context)
 
     def _may_wait(self, context: ProcessContext) -> bool:
-        """Whether all that goes on for a record is one request, whose answer a declared block waits for."""
-        return (
-            context.references == _REQUEST_AND_CALLBACK and not context.overdue and self._waiting(context) is not None
-        )
+        """Whether all that goes on for a record is one request, whose answer a declared block waits for.
+
+        Timers that have begun are finished: there is no record to hold.
+        """
+        if isinstance(context, TimerContext) or context.overdue:
+            return False
+        return context.references == _REQUEST_AND_CALLBACK and self._waiting(context) is not None
 
     def _waiting(self, context: ProcessContext) -> tuple[ValueStore[Any], str] | None:
         for store in self.stores:

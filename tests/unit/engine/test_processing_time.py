@@ -6,14 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.api import KeyedProcessFunction, Process, Struct, TimeDomain, ValueState
+from engine.api import KeyedProcessFunction, Process, Struct, TimeDomain, ValueState, declare
 from engine.checkpoint.changelog import Changelog
 from engine.checkpoint.tables import TIMERS
 from engine.errors import UserFunctionError
 from engine.execution.element import ProcessingTime, Watermark, processing_time_order, record_order
 from engine.execution.keyed_process import KeyedProcess
 from engine.execution.options import AsyncStateOptions, KeyOrder
+from engine.execution.state_executor import InlineStateExecutor
+from engine.state.backend import HashMapBackend
 from engine.state.key_groups import key_group, key_group_range
+from engine.state.timer_service import Timer, timer_entry
 from engine.testing import KeyedHarness
 from tests.unit.engine.micro_batches import GROUPS, element_of, fake_delta, no_rows
 
@@ -302,6 +305,81 @@ def test_any_history_at_any_parallelism_is_that_of_a_plain_loop(backends, histor
                 told.setdefault(key, []).append(what)
         assert told == by_hand(history)
         assert job.orders == sorted(set(job.orders))
+
+
+# ------------------------------------------------------------------------------------------------- the fast drain
+
+
+class InBlocks(KeyedProcessFunction[Ask, Told]):
+    """All it does, it does in a declared block."""
+
+    seen = ValueState("seen", int)
+
+    async def process(self, ask, ctx, /):
+        for time in ask.wake:
+            ctx.timers.register_processing_time(time)
+        self.seen.value().then_accept(self.count)
+
+    async def on_timer(self, timestamp, ctx, /):
+        self.seen.value().then_accept(self.count)
+
+    @declare("count")
+    def count(self, seen, subject, ctx, /):
+        self.seen.update((seen or 0) + 1)
+        ctx.collect(Told(str(ctx.key), str(subject if ctx.time_domain else "record"), (seen or 0) + 1))
+
+
+class Slow(HashMapBackend):
+    answers_at_once = False
+
+
+def in_blocks(backend, ordinal, number, now, asks, **how):
+    """One micro-batch; what was told, and what is held."""
+    process = KeyedProcess(
+        Process("blocks", "key", InBlocks()),
+        backend,
+        record=Ask,
+        watermark=None,
+        last_watermark=None,
+        processing_time=ProcessingTime(processing_time_order(ordinal, number), now),
+        options=AsyncStateOptions(),
+        executor=InlineStateExecutor(backend),
+    )
+    elements = [element_of(record_order(ordinal + place), ask.at, ask) for place, ask in enumerate(asks)]
+    held = process.run([[element] for element in elements], [], **how)
+    for store in process.stores:
+        backend.write_batch(store.writes(list(store.changes())))
+    backend.write_batch(process.timers.writes(process.timers.changes()))
+    return [(out.record.what, out.record.number) for out in process.emitted], held
+
+
+def test_a_run_that_has_to_stop_finishes_timers_that_have_begun():
+    backend = Slow()
+    in_blocks(backend, 1, 1, NOON, [Ask("a", wake=(1001,))])
+    told, held = in_blocks(backend, 2, 2, 1001, [Ask("b")], stop=lambda: True)
+    assert (("1001", 2) in told, [request.raw for request in held.requests if b"1001" in request.raw]) == (True, [])
+    assert timer_entry(Timer(1001, b'"a"', PROCESSING)) not in dict(backend.items())
+
+
+#    held: a's second record      in the next run it comes before the timer, which is of a later micro-batch
+
+
+def test_what_an_earlier_run_held_comes_before_the_timers_of_this_one():
+    backend = Slow()
+    in_blocks(backend, 1, 1, NOON, [Ask("a", wake=(1001,))])
+    told, held = in_blocks(backend, 2, 2, NOON, [Ask("a"), Ask("b")], cut=record_order(2))
+    assert (told, len(held.requests)) == ([], 2)
+    told, held = in_blocks(backend, 4, 3, 1001, [Ask("a")], resumed=held.requests)
+    assert [told for told in told if told != ("record", 1)] == [("record", 2), ("1001", 3), ("record", 4)]
+    assert held.requests == []
+
+
+def test_beyond_a_cut_no_timer_fires():
+    backend = Slow()
+    in_blocks(backend, 1, 1, NOON, [Ask("a", wake=(1001,))])
+    told, _ = in_blocks(backend, 4, 2, 1001, [], cut=record_order(2))
+    assert told == []
+    assert timer_entry(Timer(1001, b'"a"', PROCESSING)) in dict(backend.items())
 
 
 # ---------------------------------------------------------------------------------------------------- the harness

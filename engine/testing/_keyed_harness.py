@@ -80,6 +80,12 @@ class HarnessClock(clock.VirtualClock):
         """Start at 0. `advanced` is called with the new time."""
         super().__init__()
         self._advanced = advanced
+        self.use()
+
+    def use(self) -> None:
+        """Be the clock in place: that of the harness which is being used, of several."""
+        before = clock.use(self)
+        self.replaced: clock.Clock = before.replaced if isinstance(before, HarnessClock) else before
 
     def start_at(self, now: int) -> None:
         """Begin at another time than 0: no timer fires on the way."""
@@ -122,14 +128,13 @@ class KeyedHarness(Generic[R]):
     def __post_init__(self) -> None:
         """Put the virtual clock in place; `close`, or leaving a `with` block, takes it away."""
         self.clock = HarnessClock(self._advance)
-        self._previous_clock = clock.use(self.clock)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._store = self._open()
         self._ordinal = 1
         self._moved = 0
         self._watermark: int | None = None
-        self._late = 0
         self._told: list[Any] = []
+        self._emitted_before: list[Emitted] = []
         self._taken = dict.fromkeys(("", *self.side_outputs), 0)
         self._start()
 
@@ -138,6 +143,7 @@ class KeyedHarness(Generic[R]):
         """A harness that goes on from `snapshot`, with any other backend, options or code."""
         harness = cls(function, **arguments)
         if harness.max_parallelism != snapshot.max_parallelism:
+            harness.close()
             msg = f"the snapshot has {snapshot.max_parallelism} key groups, not {harness.max_parallelism}"
             raise ValueError(msg)
         harness._store.write_batch(snapshot.entries)
@@ -148,6 +154,7 @@ class KeyedHarness(Generic[R]):
 
     def process(self, record: R, timestamp: int | None = None, *, kind: RowKind = RowKind.INSERT) -> None:
         """Give the function a record. Without `timestamp` it has the clock's time."""
+        self.clock.use()
         time = self.clock.now() if timestamp is None else timestamp
         if self._watermark is not None and time <= self._watermark:
             self._told.append(LateRecord(record))
@@ -160,7 +167,11 @@ class KeyedHarness(Generic[R]):
         self._settle()
 
     def watermark(self, timestamp: int) -> None:
-        """Move event time on."""
+        """Move event time on. `ValueError` if that would be back."""
+        if self._watermark is not None and timestamp < self._watermark:
+            msg = f"the watermark is at {self._watermark} and cannot go back to {timestamp}"
+            raise ValueError(msg)
+        self.clock.use()
         self._watermark = timestamp
         at = ElementWatermark(record_order(self._ordinal), timestamp)
         self._process.advance(at, lambda: self._passed(timestamp))
@@ -168,6 +179,7 @@ class KeyedHarness(Generic[R]):
 
     def step(self) -> bool:
         """Answer one batch of state requests and run the callbacks that it made ready; False when nothing was left."""
+        self.clock.use()
         controller = self._process.controller
         busy = controller.fire() or controller.has_work
         controller.poll()
@@ -175,6 +187,7 @@ class KeyedHarness(Generic[R]):
 
     def drain(self) -> None:
         """Run to quiescence."""
+        self.clock.use()
         self._process.controller.drain()
 
     def output(self) -> list[Any]:
@@ -185,7 +198,8 @@ class KeyedHarness(Generic[R]):
 
     def kinds(self) -> list[tuple[RowKind, Any]]:
         """All records emitted to the main output so far, each with its row kind."""
-        return [(RowKind(emitted.kind), emitted.record) for emitted in self._process.emitted]
+        emitted = [*self._emitted_before, *self._process.emitted]
+        return [(RowKind(one.kind), one.record) for one in emitted]
 
     def state(self, name: str, key: Any) -> Any:
         """The value of a state for a key as it stands, TTL apart; None if there is none."""
@@ -193,7 +207,7 @@ class KeyedHarness(Generic[R]):
         return store.peek(msgspec.json.encode(key))
 
     def statistics(self) -> HarnessStatistics:
-        """The counters of the controller, and of the state's cache."""
+        """The counters of the controller, and of the state's cache. What they count begins anew with a snapshot."""
         made = self._process.controller.statistics()
         stores = self._process.stores
         return HarnessStatistics(
@@ -219,15 +233,17 @@ class KeyedHarness(Generic[R]):
         writes = [write for store in self._process.stores for write in store.writes(list(store.changes()))]
         writes += self._process.timers.writes(self._process.timers.changes())
         self._store.write_batch(writes)
+        self._emitted_before += self._process.emitted
         self._start()
         entries = tuple(sorted(self._store.items()))
         return Snapshot(entries, self._watermark, self._ordinal, self.max_parallelism, self.clock.now())
 
     def close(self) -> None:
-        """Close the backend and put the real clock back."""
+        """Put the real clock back, and close the backend unless it was given."""
         self._process.controller.close()
-        self._store.close()
-        clock.use(self._previous_clock)
+        if self._store is not self.backend:
+            self._store.close()
+        clock.use(self.clock.replaced)
         if self._folder is not None:
             self._folder.cleanup()
 
@@ -265,10 +281,12 @@ class KeyedHarness(Generic[R]):
             executor=InlineStateExecutor(self._store),
         )
         self._process.controller.fires_by_itself = self.automatic
+        self._late = 0
         self._taken = dict.fromkeys(self._taken, 0)
 
     def _advance(self, now: int) -> None:
         """Processing time has moved on, as it does between two micro-batches."""
+        self.clock.use()
         self._moved += 1
         self._process.advance_processing_time(ProcessingTime(processing_time_order(self._ordinal, self._moved), now))
         self._settle()

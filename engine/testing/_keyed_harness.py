@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -20,7 +20,8 @@ from engine.execution.element import Watermark as ElementWatermark
 from engine.execution.keyed_process import KeyedProcess
 from engine.execution.options import AsyncStateOptions
 from engine.execution.state_executor import InlineStateExecutor
-from engine.state.backend import HashMapBackend, StateBackend
+from engine.state.backend import StateBackend
+from engine.testing._backends import BackendName, open_backend
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -97,9 +98,6 @@ class HarnessClock(clock.VirtualClock):
         self._advanced(self.now())
 
 
-Backend = Literal["hashmap", "rocksdb"]
-
-
 @dataclass
 class KeyedHarness(Generic[R]):
     """One `KeyedProcessFunction` over one backend.
@@ -119,7 +117,7 @@ class KeyedHarness(Generic[R]):
 
     function: KeyedProcessFunction[R, Any]
     key: Callable[[R], Any]
-    backend: Backend | StateBackend = "hashmap"
+    backend: BackendName | StateBackend = "hashmap"
     options: AsyncStateOptions = field(default_factory=AsyncStateOptions)
     max_parallelism: int = 128
     automatic: bool = True
@@ -258,14 +256,10 @@ class KeyedHarness(Generic[R]):
     # ------------------------------------------------------------------------------------------------- private
 
     def _open(self) -> StateBackend:
-        if self.backend == "hashmap":
-            return HashMapBackend()
-        if self.backend == "rocksdb":
-            from engine.state.rocksdb import RocksDbBackend
-
-            self._folder = tempfile.TemporaryDirectory()
-            return RocksDbBackend(Path(self._folder.name) / "state")
-        return self.backend
+        if not isinstance(self.backend, str):
+            return self.backend
+        self._folder = tempfile.TemporaryDirectory()
+        return open_backend(self.backend, Path(self._folder.name), self.max_parallelism)
 
     def _start(self) -> None:
         """A new task over what the backend holds, as a micro-batch starts one."""

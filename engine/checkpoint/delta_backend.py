@@ -20,7 +20,7 @@ from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
 from engine.state.backend import HISTORY, VALUES, Write
 from engine.state.key_groups import KeyGroupRange, key_group
 from engine.state.state_cache import StateCache
-from engine.state.timer_service import Timer, timer_entry
+from engine.state.timer_service import Timer, domain_of, timer_entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class DeltaBackend:
 
     def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
         """See `StateBackend.scan`. `start` and `end` are entries of timers, or their beginnings."""
-        times = Between(TIMERS, _earliest(start), _latest(end))
+        times = Between(TIMERS, _earliest(start), _latest(end), domain_of(start))
         found = self._look_up(TIMERS, times)
         with self._lock:
             found |= self._written

@@ -323,7 +323,7 @@ def test_draining_starts_what_waits(machine):
     assert (machine.executor.batches, machine.counts) == ([["x"], ["x"]], (0, 0, 0, 0))
 
 
-def test_a_full_batch_waits_for_room_and_grows(new):
+def test_a_full_batch_waits_for_room(new):
     machine = new(buffer_size=1)
     machine.executor.room = 1
     for name in ("a1", "b1", "c1"):
@@ -331,7 +331,18 @@ def test_a_full_batch_waits_for_room_and_grows(new):
     assert (machine.executor.batches, machine.counts) == ([["x"]], (3, 2, 0, 3))
     machine.executor.finish()
     machine.controller.poll()
-    assert (machine.executor.batches, machine.counts) == ([["x"], ["x", "x"]], (2, 0, 0, 2))
+    assert (machine.executor.batches, machine.counts) == ([["x"], ["x"]], (2, 1, 0, 2))
+
+
+def test_what_has_waited_for_room_starts_in_batches_of_the_same_size(new):
+    machine = new(buffer_size=2)
+    machine.executor.room = 0
+    for name in "abcde":
+        machine.take(name)
+    assert (machine.executor.batches, machine.counts) == ([], (5, 5, 0, 5))
+    machine.executor.room = 8
+    machine.controller.poll()
+    assert (machine.executor.batches, machine.counts) == ([["x", "x"]] * 2, (5, 1, 0, 5))
 
 
 def test_the_limit_of_records_in_flight_holds_input_up_and_runs_callbacks(new):

@@ -27,6 +27,12 @@ def test_active_requests_are_taken_out_at_once_and_in_order(buffer):
     assert (buffer.take_active(), buffer.active) == (requests, [])
 
 
+def test_no_more_are_taken_out_than_asked_for(buffer):
+    requests = [AsyncRequest(record("r"), number, print) for number in range(3)]
+    buffer.active += requests
+    assert [buffer.take_active(2), buffer.take_active(2), buffer.take_active(2)] == [requests[:2], requests[2:], []]
+
+
 def test_records_of_a_key_wait_in_line(buffer):
     for name in ("first", "second", "third"):
         buffer.block(record(name))

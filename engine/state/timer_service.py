@@ -44,6 +44,11 @@ def timer_entry(timer: Timer) -> bytes:
     return _DOMAINS[timer.domain] + _TIME.pack(timer.timestamp + _BIAS) + timer.key_json
 
 
+def domain_of(entry: bytes) -> TimeDomain:
+    """The domain of a timer's entry, or of entries that begin like this."""
+    return next(domain for domain, beginning in _DOMAINS.items() if entry.startswith(beginning))
+
+
 class _Due:
     """The timers of a domain that are due by `horizon`, the furthest that its clock is known to get (ms)."""
 

@@ -202,6 +202,16 @@ def test_timers_far_from_the_time_that_is_asked_for_are_not_read(committed, monk
     assert backend.statistics().rows_read < 100
 
 
+@pytest.mark.parametrize("domain", TimeDomain)
+def test_timers_of_the_other_domain_are_not_read(committed, domain):
+    for each in TimeDomain:
+        committed.timers("counts", {Timer(number, encode(number), each): True for number in range(100)})
+    backend = committed.backend(cache())
+    first, last = (timer_entry(Timer(time, b"", domain)) for time in (0, 50))
+    assert len(list(backend.scan(first, last))) == 50
+    assert backend.statistics().rows_read == 100
+
+
 def test_threads_that_ask_at_once_get_the_same_answers(committed):
     committed.values("counts", "n", {encode(number): b"%d" % number for number in range(200)})
     backend, together = committed.backend(cache(2000)), Barrier(4)

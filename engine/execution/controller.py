@@ -16,6 +16,7 @@ executor. Access to state, and look-ups in order of keys, are two uses of this o
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from types import CoroutineType
@@ -367,7 +368,8 @@ class AsyncExecutionController:
     def _foreign(self, context: RecordContext, call: Call) -> Exception:
         line = call.cr_frame.f_lineno if call.cr_frame is not None else "?"
         name = call.__qualname__
-        call.close()
+        with contextlib.suppress(Exception):  # its `finally` may await or raise in turn; what matters comes first
+            call.close()
         why = f"awaited something other than its own state in line {line}: calls to the outside belong in async_wait()"
         return self._work.failed(context, ForeignAwaitError(f"{name} {why}"))
 

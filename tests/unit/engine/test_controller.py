@@ -671,6 +671,26 @@ def test_awaiting_something_foreign_is_the_records_failure(machine):
     assert "sleeps awaited something other than its own state in line" in str(error)
 
 
+async def awaits_in_the_end(m):
+    await m.read()
+
+
+async def raises_in_the_end(_):
+    zero()
+
+
+@pytest.mark.parametrize("end", [awaits_in_the_end, raises_in_the_end])
+def test_code_that_will_not_be_stopped_is_told_what_it_did_first(machine, end):
+    async def sleeps(m):
+        try:
+            await asyncio.sleep(0)
+        finally:
+            await end(m)
+
+    with pytest.raises(FailedError, match="sleeps awaited something other"):
+        machine.take("a1", sleeps)
+
+
 def test_awaiting_what_another_record_has_asked_for_is_the_records_failure(machine):
     asked = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from engine.api import StateFuture, StateTtl, TtlTime, UpdateType, ValueState, Visibility
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 _STAMP = struct.Struct(">q")
-_MISSING = object()
 
 
 def value_entry(state: str, key_json: bytes) -> bytes:
@@ -79,12 +79,12 @@ class StateTask(Protocol):
 class _Cell:
     """One key's value: as decoded, its TTL stamp, and whether backend and cache differ.
 
-    `stored` is None where nobody has asked yet whether the backend has the entry.
+    `value` is None where there is none, `stored` where nobody has asked yet whether the backend has the entry.
     """
 
     __slots__ = ("dirty", "stamp", "stored", "value")
 
-    def __init__(self, value: object, stamp: int, *, stored: bool | None) -> None:
+    def __init__(self, value: Any, stamp: int, *, stored: bool | None) -> None:
         self.value = value
         self.stamp = stamp
         self.stored = stored
@@ -122,14 +122,14 @@ class ValueStore(ValueState[V], Generic[V]):
         if cell is None or not moment.owns_key or (self._loading and id(moment) in self._loading):
             return self._later(moment, self._read)
         self.hits += 1
-        return StateFuture(self._read(moment, cell))
+        return StateFuture(cell.value if self._ttl is None else self._read(moment, cell))
 
     def update(self, value: V, /) -> StateFuture[None]:
         """See `ValueState.update`."""
         moment = self._task.context
         cell = self._cells.get(moment.key_json)
         if cell is None or not moment.owns_key or (self._loading and id(moment) in self._loading):
-            return self._write_later(moment, lambda at, cell: self._write(at, cell, value))
+            return self._write_later(moment, partial(self._write, value=value))
         self._write(moment, cell, value)
         return DONE
 
@@ -162,8 +162,7 @@ class ValueStore(ValueState[V], Generic[V]):
 
     def peek(self, key_json: bytes) -> V | None:
         """A key's value as it stands, TTL apart; None if there is none. For tests and tools."""
-        value: Any = self._cell(key_json).value
-        return None if value is _MISSING else value
+        return cast("V | None", self._cell(key_json).value)
 
     def trim(self, limit: int) -> None:
         """Forget values that the backend has as well, if there are more than `limit`."""
@@ -200,7 +199,7 @@ class ValueStore(ValueState[V], Generic[V]):
 
     def _write_later(self, moment: Moment, operation: Callable[[Moment, _Cell], None]) -> StateFuture[None]:
         if moment.owns_key and id(moment) not in self._loading and not self._creation_counts:
-            cell = self._cells.setdefault(moment.key_json, _Cell(_MISSING, 0, stored=None))
+            cell = self._cells.setdefault(moment.key_json, _Cell(None, 0, stored=None))
             operation(moment, cell)
             return DONE
         return self._later(moment, operation)
@@ -222,7 +221,7 @@ class ValueStore(ValueState[V], Generic[V]):
 
     def _decode(self, stored: bytes | None) -> _Cell:
         if stored is None:
-            return _Cell(_MISSING, 0, stored=False)
+            return _Cell(None, 0, stored=False)
         (stamp,) = _STAMP.unpack_from(stored)
         return _Cell(self._codec.decode(stored[_STAMP.size :]), stamp, stored=True)
 
@@ -230,9 +229,7 @@ class ValueStore(ValueState[V], Generic[V]):
 
     def _read(self, moment: Moment, cell: _Cell) -> Any:
         value: Any = cell.value
-        if value is _MISSING:
-            return None
-        if self._ttl is None:
+        if self._ttl is None or value is None:
             return value
         if self._is_dead(moment, cell):
             return self._dead(moment, cell, self._ttl)
@@ -245,12 +242,12 @@ class ValueStore(ValueState[V], Generic[V]):
         if value is None:
             self._clear(moment, cell)
             return
-        if not self._creation_counts or cell.value is _MISSING or self._is_dead(moment, cell):
-            cell.stamp = self._stamp(moment)
+        if not self._creation_counts or cell.value is None or self._is_dead(moment, cell):
+            cell.stamp = now() if self._by_wall_clock else moment.timestamp
         cell.value, cell.dirty = value, True
 
     def _clear(self, _: Moment, cell: _Cell) -> None:
-        cell.value, cell.dirty = _MISSING, True
+        cell.value, cell.dirty = None, True
 
     def _stamp(self, moment: Moment) -> int:
         return now() if self._by_wall_clock else moment.timestamp
@@ -280,7 +277,7 @@ class ValueStore(ValueState[V], Generic[V]):
         for key, cell in self._cells.items():
             if not cell.dirty:
                 continue
-            if cell.value is not _MISSING:
+            if cell.value is not None:
                 value: Any = cell.value
                 yield ValueChange(key, encode(value), cell.stamp)
             elif cell.stored:
@@ -288,7 +285,7 @@ class ValueStore(ValueState[V], Generic[V]):
 
     def _find_out_what_is_stored(self) -> None:
         """Ask for entries that were cleared unread: only one that is there is removed."""
-        unknown = [key for key, cell in self._cells.items() if cell.stored is None and cell.value is _MISSING]
+        unknown = [key for key, cell in self._cells.items() if cell.stored is None and cell.value is None]
         stored = self._backend.get_many([value_entry(self.name, key) for key in unknown])
         for key, value in zip(unknown, stored, strict=True):
             self._cells[key].stored = value is not None

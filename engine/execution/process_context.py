@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator as operators
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,14 +30,12 @@ class Outputs:
         """Start with nothing emitted."""
         self.main: list[Emitted] = []
         self.sides: dict[str, list[Emitted]] = {side.name: [] for side in operator.side_outputs}
-        self._type = output_type(operator.function)
+        self.type = output_type(operator.function)
         self._side_types = {side.name: side.record for side in operator.side_outputs}
 
-    def check(self, record: msgspec.Struct) -> None:
-        """Raise `TypeError` unless the main output takes the record."""
-        if not isinstance(record, self._type):
-            msg = f"the output takes {self._type.__name__}, not {type(record).__name__}"
-            raise TypeError(msg)
+    def refused(self, record: msgspec.Struct) -> TypeError:
+        """The error for a record that is not of the main output's `type`."""
+        return TypeError(f"the output takes {self.type.__name__}, not {type(record).__name__}")
 
     def check_side(self, name: str, record: msgspec.Struct) -> None:
         """Raise `ValueError` for a side output that isn't declared, `TypeError` unless it takes the record."""
@@ -55,7 +54,9 @@ class Outputs:
             emitted.sort(key=_order_of)
 
 
-_order_of = operators.attrgetter("order")
+_order_of = operators.itemgetter(0)
+_emitted: Callable[[tuple[bytes, int, RowKind, Any]], Emitted] = partial(tuple.__new__, Emitted)
+"""A named tuple's own constructor is Python code, and takes twice as long."""
 
 
 class ProcessContext(RecordContext):
@@ -139,13 +140,19 @@ class ProcessContext(RecordContext):
 
     def collect(self, record: msgspec.Struct, /, kind: RowKind = RowKind.INSERT) -> None:
         """See `Context.collect`."""
-        self._outputs.check(record)
-        self._outputs.main.append(Emitted(self._next_order(), self.timestamp, kind, record))
+        outputs = self._outputs
+        if not isinstance(record, outputs.type):
+            raise outputs.refused(record)
+        order = output_order(self.order, self.index)
+        self.index += 1
+        outputs.main.append(_emitted((order, self.timestamp, kind, record)))
 
     def output(self, name: str, record: msgspec.Struct, /) -> None:
         """See `Context.output`."""
         self._outputs.check_side(name, record)
-        self._outputs.sides[name].append(Emitted(self._next_order(), self.timestamp, RowKind.INSERT, record))
+        order = output_order(self.order, self.index)
+        self.index += 1
+        self._outputs.sides[name].append(_emitted((order, self.timestamp, RowKind.INSERT, record)))
 
     def register_event_time(self, timestamp: int, /) -> None:
         """See `Timers.register_event_time`."""
@@ -169,11 +176,6 @@ class ProcessContext(RecordContext):
             if self.overdue is None:
                 self.overdue = []
             self.overdue.append(timer)
-
-    def _next_order(self) -> bytes:
-        order = output_order(self.order, self.index)
-        self.index += 1
-        return order
 
     def _timer(self, timestamp: int, domain: TimeDomain) -> Timer:
         moment = operators.index(timestamp)  # refuses a float, which would compare but not be stored

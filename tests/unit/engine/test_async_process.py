@@ -245,6 +245,23 @@ def test_timers_of_a_key_fire_in_time_order_before_its_next_record(harness):
     assert texts(h) == ["b: 1", "a at 3: 5", "a at 5: 5", "a at 7: 5", "a: 6", Watermark(9)]
 
 
+#    b@1 | 9 | a@10      b@1 holds 9 up, so a@10 fires its timer for 5: it is the work of 9 all the same, and takes longer
+
+
+def test_a_timer_that_a_later_record_fires_holds_its_watermark_up(harness):
+    async def timer(f, timestamp, ctx):
+        ctx.collect(Line(f"other: {await f.other.value()}"))
+
+    h = harness(timer=timer)
+    h.process(Event("a", "remind", 5), 1)
+    h.snapshot()
+    h.process(Event("b"), 1)
+    h.watermark(9)
+    h.process(Event("a"), 10)
+    h.drain()
+    assert texts(h) == ["b: 1", "a at 5: 5", "other: None", "a: 6", Watermark(9)]
+
+
 def test_a_timer_for_a_past_time_fires_right_after_its_record(harness):
     h = harness()
     h.watermark(100)

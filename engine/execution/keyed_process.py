@@ -288,7 +288,7 @@ class KeyedProcess:
 
     def before(self, context: ProcessContext) -> RecordContext | None:
         """See `KeyedWork.before`: the key's timers that are due."""
-        if not self.timers.any_due:
+        if not self.timers.live:
             return None
         return self._event_timer_due(context) or self._processing_timer_due(context)
 

@@ -21,20 +21,18 @@ class InlineStateExecutor:
         """Read from `backend`."""
         self._backend = backend
         self._done: list[AsyncRequest] = []
-
-    @property
-    def in_flight(self) -> int:
-        """See `AsyncExecutor.in_flight`."""
-        return int(bool(self._done))
+        self.in_flight = 0
 
     def submit(self, batch: Sequence[AsyncRequest], /) -> None:
         """See `AsyncExecutor.submit`."""
         answer(self._backend, batch)
         self._done += batch
+        self.in_flight = 1
 
     def completed(self, *, wait: bool) -> list[AsyncRequest]:  # noqa: ARG002 - nothing is ever under way
         """See `AsyncExecutor.completed`."""
         done, self._done = self._done, []
+        self.in_flight = 0
         return done
 
     def close(self) -> None:

@@ -75,9 +75,9 @@ class TimerService:
         """
         self._backend = backend
         self._changed: dict[Timer, bool] = {}
-        self._event, self._processing = _Due(), _Due()
-        self._due = {EVENT_TIME: self._event, PROCESSING_TIME: self._processing}
-        self._live: set[Timer] = set()
+        self._due = {EVENT_TIME: _Due(), PROCESSING_TIME: _Due()}
+        self.live: set[Timer] = set()
+        """Timers of either domain that are due within the slice, and have neither fired nor been deleted."""
         self.fired = 0
         self.processing_time = clock.now() if processing_time is None else processing_time
         if last_watermark is not None:
@@ -108,12 +108,7 @@ class TimerService:
     def delete(self, timer: Timer) -> None:
         """Take a timer back; nothing happens if there is none."""
         self._changed[timer] = False
-        self._live.discard(timer)
-
-    @property
-    def any_due(self) -> bool:
-        """Whether a timer, of either domain, may be due within the slice."""
-        return bool(self._event.times or self._processing.times)
+        self.live.discard(timer)
 
     def first_due(self, key_json: bytes, now: int, domain: TimeDomain = EVENT_TIME) -> Timer | None:
         """The key's earliest timer of the domain, if it is due at `now`, a watermark or processing time."""
@@ -121,7 +116,7 @@ class TimerService:
         times = due.times.get(key_json)
         while times:
             timer = Timer(times[0], key_json, domain)
-            if timer in self._live:
+            if timer in self.live:
                 return timer if timer.timestamp <= now else None
             heapq.heappop(times)
         due.times.pop(key_json, None)
@@ -136,14 +131,14 @@ class TimerService:
         timers = self._due[domain].in_order
         while timers and timers[0].timestamp <= now:
             timer = heapq.heappop(timers)
-            if timer in self._live:
+            if timer in self.live:
                 yield timer.key_json
 
     def take(self, timer: Timer) -> bool:
         """Take one timer out to fire it now; whether it was still there."""
-        if timer not in self._live:
+        if timer not in self.live:
             return False
-        self._live.discard(timer)
+        self.live.discard(timer)
         self._changed[timer] = False
         self.fired += 1
         return True
@@ -165,8 +160,8 @@ class TimerService:
 
     def _make_due(self, timers: Iterable[Timer]) -> None:
         for timer in timers:
-            if timer not in self._live:
-                self._live.add(timer)
+            if timer not in self.live:
+                self.live.add(timer)
                 self._due[timer.domain].add(timer)
 
     def _stored(self, domain: TimeDomain, after: int | None, until: int) -> Iterator[Timer]:

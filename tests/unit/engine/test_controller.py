@@ -285,6 +285,16 @@ def test_code_runs_as_its_own_record_again_after_each_wait(machine):
     assert machine.told() == ["a1 answer to x", "b1 answer to x", "a1 answer to y", "b1 answer to y"]
 
 
+def test_an_answer_is_taken_in_as_code_of_its_record(machine):
+    def code(m):
+        m.controller.request(m.controller.context, "x", m.tell)
+
+    machine.take("a1", code)
+    machine.take("b1", code)
+    machine.controller.drain()
+    assert machine.told() == ["a1 answer to x", "b1 answer to x"]
+
+
 # --------------------------------------------------------------------------------------- batches and back-pressure
 
 
@@ -603,6 +613,19 @@ def test_state_ordered_what_follows_from_a_record_waits_for_the_key(new):
     assert machine.told() == [
         *("a1 starts", "a2 starts", "a2 ends", "a3 thinks"),
         *("a1 ends", "a! starts", "a! ends", "a3 reads"),
+    ]
+
+
+def test_state_ordered_what_follows_from_a_record_waits_for_those_that_asked_before_it(new):
+    machine = new(order_with_same_key=STATE_ORDERED)
+    machine.take("a1")
+    machine.take("a2", thinks_first)
+    machine.take("a3", reads(0), overdue=[machine.timer("a!")])
+    machine.take("a4", thinks_first)
+    machine.controller.drain()
+    assert machine.told() == [
+        *("a1 starts", "a2 thinks", "a3 starts", "a3 ends", "a4 thinks"),
+        *("a1 ends", "a2 reads", "a! starts", "a! ends", "a4 reads"),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from moto.server import ThreadedMotoServer
 from pyarrow import fs
 
 from engine.checkpoint.tables import KEYED_STATE
@@ -14,12 +15,10 @@ from engine.state.timer_service import Timer, timer_entry
 from engine.state.value_store import value_entry
 from tests.unit.engine.committed_state import EVERYTHING, CommittedState, Memory
 
-server = pytest.importorskip("moto.server", reason="moto[server] stands in for S3 and is not installed")
-
 
 @pytest.fixture(scope="module")
 def storage():
-    started = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    started = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     started.start()
     host, port = started.get_host_and_port()
     endpoint = f"http://{host}:{port}"

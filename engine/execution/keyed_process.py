@@ -91,7 +91,7 @@ class KeyedProcess:
             watermark if last_watermark is None else last_watermark,
             None if processing_time is None else processing_time.timestamp,
         )
-        self.metrics: Counter[str] = Counter()
+        self._records = self._late = 0
         self.controller = AsyncExecutionController(self, executor or _executor_for(backend, options), options)
         self.stores: list[ValueStore[Any]] = []
         self._options = options
@@ -105,6 +105,11 @@ class KeyedProcess:
         self._passed: list[tuple[int, bytes, Epoch]] = []
         self._processing_time = () if processing_time is None else (processing_time,)
         self._processing_times: list[ProcessingTime] = []
+
+    @property
+    def metrics(self) -> Counter[str]:
+        """Records taken in, and how many of them were late; what is 0 isn't told."""
+        return +Counter(records=self._records, late=self._late)
 
     @property
     def emitted(self) -> list[Emitted]:
@@ -227,7 +232,7 @@ class KeyedProcess:
         element = Element(context.order, context.timestamp, context.row_kind, context.key_json, raw)
         waiting = self._waiting(context)
         if waiting is None:
-            self.metrics["records"] -= 1
+            self._records -= 1
             return as_it_came(element)
         store, block_id = waiting
         store.forget_request(context)
@@ -235,11 +240,11 @@ class KeyedProcess:
 
     def process(self, element: Element) -> None:
         """Take in one element, which comes after all that were taken in before."""
-        self.metrics["records"] += 1
+        self._records += 1
         order, timestamp, kind, key_json, raw = element
         watermark = self._watermark
         if timestamp <= watermark:
-            self.metrics["late"] += 1
+            self._late += 1
         # Written out, not through `_decoded`, `_context` and `enter`: every call here is one more for each record.
         try:
             record = self._decode(raw)

@@ -244,14 +244,14 @@ def test_threads_that_answer_late_give_what_a_plain_loop_gives(events, setting):
 
 
 @pytest.mark.slow
-@settings(max_examples=20_000)
+@settings(max_examples=8_000)
 @given(events=event_lists(max_size=40), setting=record_ordered)
 def test_many_more_orders_of_answers_give_what_a_plain_loop_gives(events, setting):
     assert Job(setting).run(events) == by_hand(events)
 
 
 @pytest.mark.slow
-@settings(max_examples=10_000)
+@settings(max_examples=4_000)
 @given(events=event_lists(least_calls=1, max_size=40), setting=state_ordered)
 def test_many_more_state_ordered_programs_give_what_a_plain_loop_gives(events, setting):
     assert Job(setting).run(events) == by_hand(events)

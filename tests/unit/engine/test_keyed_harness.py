@@ -56,7 +56,7 @@ def new(**arguments):
     return KeyedHarness(TimeOnPage(), key=page, side_outputs={"long": Long}, **arguments)
 
 
-@pytest.fixture(params=["hashmap", "rocksdb"])
+@pytest.fixture(params=["hashmap", "rocksdb", "delta"])
 def harness(request):
     with new(backend=request.param) as h:
         yield h
@@ -138,7 +138,7 @@ def test_an_error_of_the_function_is_raised(harness):
 # --------------------------------------------------------------------------------------------------- step by step
 
 
-@pytest.fixture(params=["hashmap", "rocksdb"])
+@pytest.fixture(params=["hashmap", "rocksdb", "delta"])
 def steps(request):
     with new(backend=request.param, automatic=False) as h:
         yield h
@@ -199,7 +199,7 @@ def visits(h, *numbers):
         h.watermark(number - 3)
 
 
-@pytest.mark.parametrize("other", ["hashmap", "rocksdb"])
+@pytest.mark.parametrize("other", ["hashmap", "rocksdb", "delta"])
 @pytest.mark.parametrize("automatic", [True, False])
 def test_a_restored_harness_goes_on_as_if_nothing_had_been(harness, other, automatic):
     visits(harness, *range(1, 30))

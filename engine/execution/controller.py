@@ -125,8 +125,8 @@ class AsyncExecutionController:
     def drain_fast(self, may_wait: Callable[[Any], bool]) -> list[Any]:
         """Finish only what has begun (FLIP-425, "Faster Checkpoint Drain"); the contexts that were withdrawn.
 
-        These have not begun, or wait for one request that is not being executed, and `may_wait` says that they can be
-        resumed from there. Watermarks that had to wait are forgotten.
+        `may_wait` is asked for contexts that have not begun, and for those with a request that is not being executed: whether
+        they can be resumed from there. Watermarks that had to wait are forgotten.
         """
         withdrawn: list[Any] = []
         self.epochs.abandon()
@@ -139,7 +139,7 @@ class AsyncExecutionController:
     def _withdraw(self, may_wait: Callable[[Any], bool]) -> list[RecordContext]:
         withdrawn: list[RecordContext] = []
         for context, request in self.buffer.take_blocked():
-            if request is None or may_wait(context):
+            if may_wait(context):
                 withdrawn.append(context)
             else:
                 self.buffer.block(context, request)

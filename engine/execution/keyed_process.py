@@ -203,21 +203,22 @@ class KeyedProcess:
         if store is None or block is None:
             raise self._undeclared(request)
 
-        def go_on(_: Any, __: Any) -> None:
-            _ = store.value().then_accept(block)
-
-        context = self._context(request.key_json, go_on, self._decoded(element_of(request)), request.raw)
+        context = self._context(
+            request.key_json, _GoOn(store, block, request), self._decoded(element_of(request)), request.raw
+        )
         context.enter(request.order, request.timestamp, self._watermark, self._watermark)
         context.row_kind, context.index = _ROW_KINDS[request.kind], request.index
         self.controller.process(context)
 
     def _may_wait(self, context: ProcessContext) -> bool:
-        """Whether all that goes on for a record is one request, whose answer a declared block waits for.
+        """Whether a record has not begun, or all that goes on for it is one request, whose answer a declared block waits for.
 
-        Timers that have begun are finished: there is no record to hold.
+        Timers that were taken out are finished: there is no record to hold.
         """
         if isinstance(context, TimerContext) or context.overdue:
             return False
+        if not context.references:
+            return True
         return context.references == _REQUEST_AND_CALLBACK and self._waiting(context) is not None
 
     def _waiting(self, context: ProcessContext) -> tuple[ValueStore[Any], str] | None:
@@ -228,6 +229,8 @@ class KeyedProcess:
         return None
 
     def _hold(self, context: ProcessContext) -> BufferedRequest:
+        if isinstance(context.function, _GoOn) and not context.references:
+            return context.function.request
         raw = cast("bytes", context.subject)
         element = Element(context.order, context.timestamp, context.row_kind, context.key_json, raw)
         waiting = self._waiting(context)
@@ -420,6 +423,20 @@ _order_of = attrgetter("order")
 _ROW_KINDS = tuple(RowKind)
 _order_of = attrgetter("order")
 _REQUEST_AND_CALLBACK = 2
+
+
+class _GoOn:
+    """The code of a resumed record: read the state again, and go on in the block."""
+
+    __slots__ = ("_block", "_store", "request")
+
+    def __init__(self, store: ValueStore[Any], block: BoundBlock, request: BufferedRequest) -> None:
+        self._store = store
+        self._block = block
+        self.request = request
+
+    def __call__(self, _: Any, __: Any) -> None:
+        _ = self._store.value().then_accept(self._block)
 
 
 def _nothing() -> None:

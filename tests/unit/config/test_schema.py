@@ -58,6 +58,9 @@ def test_options_of_asynchronous_state_fit_by_their_names_in_files(options, fits
 
 def test_every_field_tells_what_it_means():
     sections = {name: job_schema()["$defs"][name]["properties"] for name in ("RunConfig", "AsyncStateConfig")}
-    assert sections["RunConfig"]["budget"]["description"] == "After this time no micro-batch starts, and the present one holds what has not begun."
+    assert (
+        sections["RunConfig"]["budget"]["description"]
+        == "After this time no micro-batch starts, and the present one holds what has not begun."
+    )
     fields = [field for section in sections.values() for field in section.values()]
     assert [field for field in fields if "description" not in field] == []

@@ -421,7 +421,6 @@ class KeyedProcess:
 _Pending = deque[Watermark | ProcessingTime]
 _order_of = attrgetter("order")
 _ROW_KINDS = tuple(RowKind)
-_order_of = attrgetter("order")
 _REQUEST_AND_CALLBACK = 2
 
 

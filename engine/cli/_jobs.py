@@ -69,7 +69,8 @@ def _job(name: str) -> dict[str, Any]:
 def explain(job: Job = None, cluster: Cluster = None, as_json: AsJson = False) -> None:
     """Show a job's operators and what they are bound to.
 
-    Types, keys, state and its TTL, options, sources, sinks, and the stages that Spark runs.
+    Types, keys, state and its TTL, options, sources, sinks, and the stages that Spark runs. With
+    --json also options of asynchronous state that are as by default.
 
     Example:  headrace explain flights
 

@@ -48,12 +48,13 @@ def run(
 ) -> None:
     """Take in what is new, update state and sinks.
 
-    It may be killed at any point: run it again, and it goes on from the last checkpoint.
+    It may be killed at any point: run it again, and it goes on from the last checkpoint. When its
+    budget is used up, or on SIGTERM, it holds what has not begun for the next run, and commits.
 
     Example:  headrace run flights --max-batches 1
 
-    Exit codes: 0 done or out of budget; 2 configuration; 3 another run holds the job; 4 a service is
-    down; 5 user code raised; 6 stored state does not fit; 7 bad input; 8 storage; 9 interval gap.
+    Exit codes: 0 done, out of budget or told to stop; 2 configuration; 3 another run holds the job; 4 a
+    service is down; 5 user code raised; 6 stored state does not fit; 7 bad input; 8 storage; 9 interval gap.
     """
     from engine.spark.options import RunOptions
 

@@ -128,7 +128,7 @@ def scan(
 ) -> None:
     """Show live entries in key order.
 
-    Example:  headrace state scan flights --state last_leg --prefix N14 -n 10
+    Example:  headrace state scan flights --state legs --prefix N14 -n 10
 
     Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
     """

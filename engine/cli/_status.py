@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(job: Job = None, as_json: AsJson = False) -> None:
-    """Say where each job stands.
+    """Say where each job stands, or only JOB.
 
     Last checkpoint, watermark, what it took in, and which run holds the job at present.
 

@@ -48,8 +48,24 @@ def two_days(home: Path) -> Path:
     return events
 
 
-# The provider leaves the pipe from spark-submit to the garbage collector.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.fixture
+def pipes_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The provider leaves the pipe from spark-submit to the garbage collector, which warns: close it at once."""
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    submit = SparkSubmitHook.submit
+
+    def submit_and_close(hook: SparkSubmitHook, *arguments: object, **options: object) -> str | None:
+        try:
+            return submit(hook, *arguments, **options)
+        finally:
+            if hook._submit_sp is not None:
+                hook._submit_sp.stdout.close()
+
+    monkeypatch.setattr(SparkSubmitHook, "submit", submit_and_close)
+
+
+@pytest.mark.usefixtures("pipes_closed")
 def test_a_run_of_the_dag_fills_the_board(dag_bag, home, weather, two_days):
     dag = dag_bag().dags["flights"]
 

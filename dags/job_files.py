@@ -160,7 +160,7 @@ def _job(path: Path, content: dict[str, Any]) -> Job:
     return Job(
         name=name,
         description=content.get("description", ""),
-        owner=content.get("owner", "airflow"),
+        owner=content.get("owner", "headrace"),
         tags=tuple(content.get("tags") or ()),
         cron=schedule.get("cron"),
         start=_moment(schedule.get("start", "2020-01-01"), timezone),

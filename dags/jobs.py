@@ -61,7 +61,7 @@ def _params(job: Job) -> dict[str, Param]:
             None,
             type=["null", "string"],
             pattern=DURATION_PATTERN,
-            description=f"No new micro-batch starts after this, such as 10m. At most, and if empty, {job.budget}.",
+            description=f"After this, what has not begun is left to the next run; such as 10m. At most, and if empty, {job.budget}.",
         ),
         "max_batches": Param(
             None, type=["null", "integer"], minimum=1, description="End after so many micro-batches; empty: no limit."

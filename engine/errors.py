@@ -73,7 +73,7 @@ class CheckFailed(HeadraceError):  # noqa: N818 - a check that fails is no error
 
 
 class IntervalError(HeadraceError):
-    """An interval run would leave a gap or overlap what is committed."""
+    """An interval run would leave a gap."""
 
     exit_code = 9
 

@@ -176,8 +176,8 @@ class Framework:
 class _OnDemand(KeyedProcess):
     """Reads nothing ahead."""
 
-    def _prefetched(self, batches):
-        return iter(batches)
+    def _prefetch(self, chunk):
+        pass
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,9 @@ class StateFuture(Generic[T]):
     the call, so they may use its context and make further state calls. Where the answer is there already, which
     is the rule, a callback runs at once and awaiting does not suspend. There is no error to handle: a state
     access that fails, and a callback that raises, fail the task.
+
+    Code behind a `then` call has no order with the callback, which runs at once or later: let only one of the two touch a
+    state, and only one emit.
     """
 
     __slots__ = ("_continuations", "_owner", "_value", "_waiting", "done")

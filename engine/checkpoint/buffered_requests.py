@@ -73,6 +73,16 @@ def load(
     return sorted((one for one in found.values() if one is not None), key=lambda one: one.request.order)
 
 
+def holders(job_folder: str, version: int, *, storage: Options = None) -> set[str]:
+    """The operators that hold records, as of a version of the table."""
+    schema = STATE_TABLES[BUFFERED_REQUESTS].schema
+    table = open_table(f"{job_folder}/{BUFFERED_REQUESTS}", version=version, storage=storage)
+    rows = read(table, schema, columns=_NAMED).sort_by("checkpoint_id")
+    operators, keys, sequences, deleted = (rows[name].to_pylist() for name in _NAMED[1:])
+    last = dict(zip(zip(operators, keys, sequences, strict=True), deleted, strict=True))
+    return {operator for (operator, _, _), gone in last.items() if not gone}
+
+
 def _request(request: BufferedRequest) -> str | None:
     return None if request.block_id == PROCESS else msgspec.json.encode(_Request(request.state)).decode()
 
@@ -97,3 +107,4 @@ def _held(key: str, block_id: str, request: str | None, record: str) -> Buffered
 
 
 _COLUMNS = ("checkpoint_id", "key", "sequence", "block_id", "request", "record", "deleted")
+_NAMED = ("checkpoint_id", "operator", "key", "sequence", "deleted")

@@ -33,7 +33,9 @@ def run(
     interval_start: Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, inclusive.")] = None,  # noqa: UP045
     interval_end: Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, exclusive.")] = None,  # noqa: UP045
     run_id: Annotated[Optional[str], typer.Option(help="Names the run in checkpoints; made up if left out.")] = None,  # noqa: UP045
-    budget: Annotated[Optional[str], typer.Option(metavar="30m", help="After this time, what has not begun is left to the next run.")] = None,  # noqa: UP045
+    budget: Annotated[
+        str | None, typer.Option(metavar="30m", help="After this time, what has not begun is left to the next run.")
+    ] = None,
     max_batches: Annotated[Optional[int], typer.Option(min=1, help="End after so many micro-batches.")] = None,  # noqa: UP045
     parallelism: Annotated[Optional[int], typer.Option(min=1, help="Tasks per operator.")] = None,  # noqa: UP045
     backend: Annotated[Optional[str], typer.Option(metavar="rocksdb|hashmap|delta", help="State backend.")] = None,  # noqa: UP045

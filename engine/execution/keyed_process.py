@@ -46,7 +46,7 @@ from engine.execution.fast_drain import (
     merged,
     split,
 )
-from engine.execution.options import AsyncStateOptions
+from engine.execution.options import AsyncStateOptions, KeyOrder
 from engine.execution.process_context import LATEST_TIMER, Outputs, ProcessContext, TimerContext
 from engine.execution.record_context import RecordContext
 from engine.execution.request import AsyncExecutor
@@ -140,23 +140,38 @@ class KeyedProcess:
         held record waits for a block or a state that the function doesn't declare.
         """
         pending: _Pending = deque(sorted([*self._processing_time, *watermarks], key=_order_of))
-        arriving = self._prefetched(merged(batches, resumed) if resumed else batches)
+        arriving = self._chunks(merged(batches, resumed) if resumed else batches)
         take: Callable[[Any], None] = self._take if resumed else self.process
         try:
             for chunk in arriving:
                 here, rest = split(chunk, cut)
-                for element in here:
-                    while pending and pending[0].order <= element.order:
-                        self._advance_to_next(pending)
-                    take(element)
+                self._prefetch(here)
+                left = self._take_until(stop, here, pending, take)
+                if left is not None:
+                    return self._stop(cut, pending, [*left, *rest, *chain.from_iterable(arriving)])
                 if rest:
                     return self._reach(cut, pending, [*rest, *chain.from_iterable(arriving)])
-                if stop is not None and stop():
-                    return self._stop(cut, pending, list(chain.from_iterable(arriving)))
             return self._reach(cut, pending, [])
         finally:
             self.controller.close()
             self._outputs.sort()
+
+    def _take_until(
+        self,
+        stop: Callable[[], bool] | None,
+        chunk: Sequence[Element | BufferedRequest],
+        pending: _Pending,
+        take: Callable[[Any], None],
+    ) -> Sequence[Element | BufferedRequest] | None:
+        """Take in a chunk; what is left of it when `stop` says so, None unless it does."""
+        for start in range(0, len(chunk), _ASKED_AFTER):
+            for element in chunk[start : start + _ASKED_AFTER]:
+                while pending and pending[0].order <= element.order:
+                    self._advance_to_next(pending)
+                take(element)
+            if stop is not None and stop():
+                return chunk[start + _ASKED_AFTER :]
+        return None
 
     def _reach(self, cut: bytes | None, pending: _Pending, rest: Sequence[Element | BufferedRequest]) -> Held:
         """Finish all that comes before the cut."""
@@ -200,7 +215,7 @@ class KeyedProcess:
         """Take in a record that waits at a block: read the state again, and go on there."""
         store = next((store for store in self.stores if store.name == request.state), None)
         block = self._blocks.get(request.block_id)
-        if store is None or block is None:
+        if store is None or block is None or self._is_plain:
             raise self._undeclared(request)
 
         context = self._context(
@@ -219,6 +234,9 @@ class KeyedProcess:
             return False
         if not context.references:
             return True
+        # State-ordered, one of its key that has begun may be behind it, and must not get ahead.
+        if self._options.order_with_same_key is KeyOrder.STATE_ORDERED:
+            return False
         return context.references == _REQUEST_AND_CALLBACK and self._waiting(context) is not None
 
     def _waiting(self, context: ProcessContext) -> tuple[ValueStore[Any], str] | None:
@@ -236,6 +254,7 @@ class KeyedProcess:
         waiting = self._waiting(context)
         if waiting is None:
             self._records -= 1
+            self._late -= context.timestamp <= context.watermark
             return as_it_came(element)
         store, block_id = waiting
         store.forget_request(context)
@@ -390,26 +409,28 @@ class KeyedProcess:
         key_json, time = timer.key_json, timer.timestamp
         return TimerContext(self.controller, self._outputs, self.timers, key_json, self._function.on_timer, time, timer)
 
-    def _prefetched(
+    def _chunks(
         self, batches: Iterable[Sequence[Element | BufferedRequest]]
     ) -> Iterator[Sequence[Element | BufferedRequest]]:
-        """The elements in chunks; before each one, its keys' values are read with one call for each state."""
+        """The elements in portions no larger than what may be in flight."""
         size = self._options.in_flight_records_limit
         for batch in batches:
             for start in range(0, len(batch), size):
-                chunk = batch[start : start + size]
-                if self._options.enabled:
-                    keys = {element.key_json for element in chunk}
-                    for store in self.stores:
-                        store.trim(self._options.cache_entries)
-                        store.prefetch(keys)
-                yield chunk
+                yield batch[start : start + size]
+
+    def _prefetch(self, chunk: Sequence[Element | BufferedRequest]) -> None:
+        """Read the values of the keys of a chunk, with one call for each state."""
+        if self._options.enabled and chunk:
+            keys = {element.key_json for element in chunk}
+            for store in self.stores:
+                store.trim(self._options.cache_entries)
+                store.prefetch(keys)
 
     def _undeclared(self, request: BufferedRequest) -> StateSchemaError:
         declared = ", ".join(sorted(self._blocks)) or "none"
         return StateSchemaError(
             f"a record of key {request.key_json.decode()} waits at block '{request.block_id}' for state '{request.state}' of "
-            f"operator '{self.operator.name}', and one of them is not declared any more (blocks declared: {declared}). "
+            f"operator '{self.operator.name}', and one of them is not declared any more, or the function is no longer 'async def' (blocks declared: {declared}). "
             "Bring it back until a run has gone through, or restore to a checkpoint before the run that stopped."
         )
 
@@ -422,6 +443,8 @@ _Pending = deque[Watermark | ProcessingTime]
 _order_of = attrgetter("order")
 _ROW_KINDS = tuple(RowKind)
 _REQUEST_AND_CALLBACK = 2
+_ASKED_AFTER = 256
+"""Records after which a task is asked again whether it has to stop."""
 
 
 class _GoOn:

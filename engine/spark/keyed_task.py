@@ -105,7 +105,7 @@ class _Work:
         self._send_on(process.emitted)
 
     def materialize(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> None:
-        materializer = UpsertMaterializer(operator, self.opened.backend)
+        materializer = UpsertMaterializer(operator, self.opened.backend, record=self.stage.record)
         resumed = self._resumed()
         if resumed or self.task.cut is not None:
             elements, held = divided(merged(elements, [request for _, request in resumed]), self.task.cut)

@@ -13,10 +13,12 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from engine import clock, faults
+from engine.checkpoint.buffered_requests import holders
 from engine.checkpoint.checkpoint import Bucket, Checkpoint, OutputFile, SourceOffset
 from engine.checkpoint.files import StagedFile
 from engine.checkpoint.open_job import OpenJob
-from engine.errors import EngineBug, HeadraceError
+from engine.checkpoint.tables import BUFFERED_REQUESTS
+from engine.errors import EngineBug, HeadraceError, StateSchemaError
 from engine.execution.element import Watermark, record_order
 from engine.execution.fast_drain import seen_and_held
 from engine.plan import Plan
@@ -115,6 +117,7 @@ class MicroBatch:
         """
         result = BatchResult()
         source = self._plan.ingest.source
+        self._check_holders()
         with result.timed(source.name):
             reports = self._ingest(taken.files)
         result.add(source.name, reports)
@@ -131,6 +134,21 @@ class MicroBatch:
             transit = [path for report in reports for path in report.transit]
         self._settle_watermarks(result, watermarks, parent)
         return result
+
+    def _check_holders(self) -> None:
+        """Raise `StateSchemaError` when an operator holds records that the pipeline does not have: they would be lost."""
+        if not any(offset.held for offset in self._job.last.offsets.values()):
+            return
+        place = self._place
+        found = holders(place.job_folder, place.versions[BUFFERED_REQUESTS], storage=place.storage)
+        gone = sorted(found - {stage.operator.name for stage in self._plan.keyed})
+        if gone:
+            msg = (
+                f"operator {', '.join(map(repr, gone))} holds records of a run that had to stop, and the pipeline has no "
+                "such operator any more. Bring the name back until a run has gone through, or restore to a checkpoint before "
+                "the run that stopped."
+            )
+            raise StateSchemaError(msg)
 
     def _settle_watermarks(self, result: BatchResult, watermarks: Watermarks, parent: Checkpoint) -> None:
         """The job's watermark is the last one that all operators have seen; the others are repeated."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -60,8 +61,11 @@ def run_in(
     ) as job:
         on_event(Event("opened", f"continuing from checkpoint {job.last.checkpoint_id}"))
         this_run = _Run(spark, job, plan, config, options, on_event, begun)
-        with ended_by_sigterm(this_run.stop):
-            reason = this_run.interval() if _mode(config, options) == "interval" else this_run.caught_up()
+        try:
+            with ended_by_sigterm(this_run.stop):
+                reason = this_run.interval() if _mode(config, options) == "interval" else this_run.caught_up()
+        finally:
+            this_run.clean_up()
     return RunReport(
         job=config.job,
         run_id=options.run_id,
@@ -97,7 +101,16 @@ class _Run:
     def stop(self) -> None:
         """End the run soon: tasks hold what has not begun, and the micro-batch is committed."""
         self.stopping.set()
-        touch(stop_file(self.config.job_folder, self.job.lease.attempt_id), self.config.storage_options)
+        with suppress(OSError):  # without the file the run ends after this micro-batch
+            touch(self._stop_file(), self.config.storage_options)
+
+    def clean_up(self) -> None:
+        """Remove the file that told tasks to stop, if there is one."""
+        if self.stopping.is_set():
+            remove_file(self._stop_file(), self.config.storage_options)
+
+    def _stop_file(self) -> str:
+        return stop_file(self.config.job_folder, self.job.lease.attempt_id)
 
     def caught_up(self) -> StoppedBecause:
         """Micro-batches until the source is drained or a limit is reached."""
@@ -128,15 +141,17 @@ class _Run:
     def interval(self) -> StoppedBecause:
         """Just one interval; one that was run before is restored and replayed."""
         wanted = Interval.of(self.options.interval_start, self.options.interval_end)
-        if self._offset().held:
-            self._batch_without_input()
         place = place_of(wanted, self.job.log.checkpoints)
         if place.restore_to is not None:
             self.on_event(Event("restoring", f"replaying {wanted}: going back to checkpoint {place.restore_to}"))
             self.committed.append(restore_in(self.job, place.restore_to, why_restored(wanted)))
-        if place.replay is not None:
-            self._interval(place.replay)
-        self._interval(wanted)
+        for part in (place.replay, wanted):
+            if self.stopping.is_set():
+                return "terminated"
+            if part is not None:
+                self._interval(part)
+        if self._offset().held:
+            return "terminated" if self.stopping.is_set() else "budget"
         self._fire_timers()
         return "interval"
 
@@ -164,7 +179,8 @@ class _Run:
         return budget - (clock.monotonic() - self.begun)
 
     def _stop_at(self) -> int:
-        return clock.now() + round(self._seconds_left() * 1000)
+        # The stop file of a micro-batch before this one is gone with that.
+        return 0 if self.stopping.is_set() else clock.now() + round(self._seconds_left() * 1000)
 
     def _source(self) -> ParquetFolder:
         name = self.plan.ingest.source.name

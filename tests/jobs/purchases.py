@@ -142,3 +142,14 @@ pipeline: Final = (
     .upsert_materialize("lines", primary_key=("item",))
     .sink("lines_by_item")
 )
+
+renamed: Final = (
+    Pipeline("purchases")
+    .source("purchases", Purchase, event_time="at", order_by=("seq",), row_kind="kind", out_of_orderness=LATENESS)
+    .key_by("customer")
+    .process("clients", Customers())
+    .side_output("reminders", Reminder, sink="reminders")
+    .upsert_materialize("lines", primary_key=("item",))
+    .sink("lines_by_item")
+)
+"""The same after somebody has given an operator another name."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from engine.errors import StateSchemaError
 from engine.spark import runner
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, outcome
-from tests.jobs.purchase_files import purchases_of, write_days
+from tests.jobs.purchase_files import day_start, purchases_of, write_days
 from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
 
 FEW = {"execution": {"async-state": {"in-flight-records-limit": 20}}}
@@ -50,3 +51,22 @@ def test_what_one_run_holds_the_next_one_takes_up_at_another_parallelism(home, n
     write_days(straight.input, range(2), rows=60)
     run(straight)
     assert outcome(home.config()) == outcome(straight.config())
+
+
+def test_records_held_by_an_operator_that_is_gone_are_not_lost_in_silence(home, run, hurried):
+    write_days(home.input, range(1), rows=60)
+    home.configure(FEW)
+    run(home, max_batches=1)
+    before = held(home)
+    home.configure({**FEW, "pipeline": "tests.jobs.purchases:renamed"})
+    with pytest.raises(StateSchemaError, match="operator 'customers' holds records"):
+        run(home)
+    assert held(home) == before
+
+
+def test_a_run_that_is_told_to_stop_begins_no_further_part_of_its_interval(home, run, monkeypatch):
+    write_days(home.input, range(2), rows=60)
+    monkeypatch.setattr(runner._Run, "_batch", lambda self, *_: self.stop())
+    report = run(home, mode="interval", interval_start=day_start(0), interval_end=day_start(1))
+    assert report.checkpoints == []
+    assert list(home.folder.rglob("stop")) == []

@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
@@ -15,7 +17,8 @@ from engine.checkpoint.publish import Publisher
 from engine.errors import ConfigError, StorageError
 from engine.plan import plan_of, sink_schemas
 from engine.spark.sinks import merge_through
-from tests.jobs.outcome import checkpoints, outcome
+from tests.jobs.home import Home
+from tests.jobs.outcome import checkpoints, outcome, sink_rows
 from tests.jobs.purchase_files import purchases_of, write_days
 from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
 
@@ -148,3 +151,23 @@ def test_what_a_run_could_not_publish_the_next_opening_does(home, run, monkeypat
         pass
     assert_as_by_hand(config, by_hand([purchases_of(0)]))
     assert CheckpointLog(config.job_folder).last == checkpoints(config)[-1]
+
+
+def test_a_whole_number_in_a_float_field_is_taken_back_by_the_float_that_was_stored(tmp_path, run):
+    home = Home(
+        tmp_path,
+        {
+            "job": "whole_numbers",
+            "pipeline": "tests.jobs.whole_numbers:pipeline",
+            "state": {"root": "state", "local": "local"},
+            "sources": {"readings": {"path": "input", "max_files_per_batch": 1}},
+            "sinks": {"levels_now": {"path": "lake/levels_now", "mode": "merge"}},
+        },
+    )
+    for day in range(3):
+        at = pa.array([day], pa.timestamp("ms", "UTC"))
+        pq.write_table(pa.table({"sensor": ["roof"], "at": at, "value": [day]}), home.input / f"{day}.parquet")
+    report = run(home, **QUICK)
+    assert len(report.checkpoints) == 3
+    assert report.quarantined == 0
+    assert sink_rows(home.config(), "levels_now") == [("roof", 2.0)]

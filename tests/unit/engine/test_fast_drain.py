@@ -190,7 +190,7 @@ def new_rocksdb(tmp_path):
 @pytest.fixture
 def unread(monkeypatch):
     """Tasks that read nothing ahead: the first access to a key's state waits, on RocksDB."""
-    monkeypatch.setattr(KeyedProcess, "_prefetched", lambda _, batches: iter(batches))
+    monkeypatch.setattr(KeyedProcess, "_prefetch", lambda *_: None)
 
 
 def keep(backend, process):
@@ -255,3 +255,24 @@ def test_at_a_cut_all_before_it_is_done_and_all_after_it_held(new_rocksdb):
     assert [request.order for request in held.requests] == [record_order(4), record_order(5)]
     assert held.cut == record_order(4)
     assert seen_and_held(watermarks, held.cut) == ((watermarks[0],), (watermarks[1],))
+
+
+def test_records_are_counted_once_however_often_a_run_stops(new_rocksdb):
+    backend = new_rocksdb()
+    first = KeyedProcess(
+        Process("totals", "key", Totals(), ()), backend, record=Step, watermark=99, last_watermark=None
+    )
+    held = first.run([ELEMENTS[:2], ELEMENTS[2:]], [], stop=lambda: True)
+    second = KeyedProcess(
+        Process("totals", "key", Totals(), ()), backend, record=Step, watermark=99, last_watermark=None
+    )
+    second.run([], [], resumed=held.requests)
+    assert first.metrics + second.metrics == {"records": 5, "late": 5}
+
+
+def test_what_is_held_is_not_read(new_rocksdb, monkeypatch):
+    backend = new_rocksdb()
+    asked = []
+    monkeypatch.setattr(backend, "get_many", lambda entries: asked.extend(entries) or [None] * len(entries))
+    task_over(backend).run([ELEMENTS[:2], ELEMENTS[2:]], [], stop=lambda: True)
+    assert {entry[-3:] for entry in asked} == {b'"a"', b'"b"'}

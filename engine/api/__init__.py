@@ -18,18 +18,21 @@ from engine.api._pipeline import (
 from engine.api._records import RowKind, Struct, Timestamp
 from engine.api._retry import AsyncRetryStrategy, ExponentialBackoff, FixedDelay, NoRetry
 from engine.api._state import ValueState
-from engine.api._ttl import StateTtl, TtlTime, UpdateType, Visibility
+from engine.api._ttl import Cleanup, ExpiryClock, OnGap, StateTtl, TtlTime, UpdateType, Visibility
 
 __all__ = [
     "AsyncFunction",
     "AsyncRetryStrategy",
     "AsyncWait",
+    "Cleanup",
     "Context",
     "Emit",
+    "ExpiryClock",
     "ExponentialBackoff",
     "FixedDelay",
     "KeyedProcessFunction",
     "NoRetry",
+    "OnGap",
     "OutputMode",
     "Pipeline",
     "Process",

@@ -1,0 +1,129 @@
+"""When entries of a state die (FLIP-25): integers in, integers out; no entries, no backend.
+
+A life is measured on a clock that stands still during the gaps that prolong it. An entry is dead when the clock has reached
+`expires_at`:
+
+    ttl 10, gap 20-50             15      20------50     55
+    stamp 15, without the gap     |------------------->  expires at 25
+    stamp 15, prolonged           |-- 5 --|      |- 5 -| expires at 55
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Protocol
+
+from engine.api import OnGap, StateTtl, TtlTime, UpdateType, Visibility
+
+Gap = tuple[int, int]
+"""A pause of the job: from the last checkpoint before it to the first micro-batch after it (ms)."""
+
+
+class TtlMoment(Protocol):
+    """When an entry is accessed (ms): the context of a record or timer."""
+
+    @property
+    def timestamp(self) -> int:
+        """The record's event time."""
+        ...
+
+    @property
+    def watermark(self) -> int:
+        """The last watermark before it."""
+        ...
+
+    @property
+    def processing_time(self) -> int:
+        """The processing time of the micro-batch."""
+        ...
+
+
+class LiveTtl:
+    """The TTL of one state in one task.
+
+    An entry's `own_ttl_ms` is what TTL per call has given it; 0 stands for the state's.
+    """
+
+    __slots__ = (
+        "_by_watermark",
+        "_gaps",
+        "_in_event_time",
+        "_since",
+        "_starts",
+        "milliseconds",
+        "renews_on_read",
+        "renews_on_write",
+        "returns_expired",
+    )
+
+    def __init__(self, ttl: StateTtl, gaps: Sequence[Gap] = (), since: int | None = None) -> None:
+        """Use `of`."""
+        self.milliseconds = ttl.milliseconds
+        self.renews_on_read = ttl.update is UpdateType.ON_READ_AND_WRITE
+        """Whether a read renews an entry, unless its stamp is younger already."""
+        self.renews_on_write = ttl.update is not UpdateType.ON_CREATE
+        """Whether a write renews an entry that is alive."""
+        # With exact cleanup, dead is cleaned up.
+        self.returns_expired = ttl.visibility is Visibility.RETURN_IF_NOT_CLEANED_UP and not ttl.cleanup.exact
+        """Whether a dead entry may be seen as long as it is there."""
+        self._in_event_time = ttl.time is TtlTime.EVENT
+        self._by_watermark = ttl.expires_by_watermark
+        self._gaps = _counted(gaps, ttl)
+        self._starts = [start for start, _ in self._gaps]
+        self._since = since
+
+    @classmethod
+    def of(cls, ttl: StateTtl | None, gaps: Sequence[Gap] = (), since: int | None = None) -> LiveTtl | None:
+        """The logic for a declared TTL; None where nothing expires.
+
+        `gaps` are the job's pauses, oldest first, and apart. `since` is the moment (ms, of the clock that stamps entries) at
+        which TTL was switched on for a state that had entries already: no life begins before it.
+        """
+        return None if ttl is None or not ttl.is_active else cls(ttl, gaps, since)
+
+    def stamp(self, moment: TtlMoment) -> int:
+        """The stamp of an entry that is created or renewed now."""
+        return moment.timestamp if self._in_event_time else moment.processing_time
+
+    def clock(self, moment: TtlMoment) -> int:
+        """What ages entries: an entry is dead when this has reached `expires_at`."""
+        return moment.watermark if self._by_watermark else moment.processing_time
+
+    def is_dead(self, moment: TtlMoment, stamp: int, own_ttl_ms: int = 0) -> bool:
+        """Whether an entry's life is over."""
+        clock = moment.watermark if self._by_watermark else moment.processing_time
+        return self.is_dead_at(clock, stamp, own_ttl_ms)
+
+    def is_dead_at(self, clock: int, stamp: int, own_ttl_ms: int = 0) -> bool:
+        """As `is_dead`, by what the clock says (ms)."""
+        # Gaps, and having been switched on late, only ever prolong a life.
+        return stamp + (own_ttl_ms or self.milliseconds) <= clock and (
+            (not self._starts and self._since is None) or self.expires_at(stamp, own_ttl_ms) <= clock
+        )
+
+    def expires_at(self, stamp: int, own_ttl_ms: int = 0) -> int:
+        """When the entry dies (ms), as far as gaps are known."""
+        if self._since is not None and stamp < self._since:
+            stamp = self._since
+        end = stamp + (own_ttl_ms or self.milliseconds)
+        # The gap before the first one that begins after the stamp may still contain it.
+        for number in range(max(0, bisect_right(self._starts, stamp) - 1), len(self._starts)):
+            gap_start, gap_end = self._gaps[number]
+            if gap_start >= end:
+                break
+            if gap_end > stamp:
+                end += gap_end - max(gap_start, stamp)
+        return end
+
+    def remaining(self, moment: TtlMoment, stamp: int, own_ttl_ms: int = 0) -> int:
+        """How long the entry has to live (ms), 0 when it is dead."""
+        return max(0, self.expires_at(stamp, own_ttl_ms) - self.clock(moment))
+
+
+def _counted(gaps: Sequence[Gap], ttl: StateTtl) -> list[Gap]:
+    if ttl.on_gap is not OnGap.PROLONG or ttl.gap_threshold is None:
+        return []
+    longest = ttl.gap_threshold // timedelta(milliseconds=1)
+    return [(start, end) for start, end in gaps if end - start > longest]

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
-from engine.api import StateFuture, StateTtl, TtlTime, UpdateType, ValueState, Visibility
+from engine.api import StateFuture, ValueState
 from engine.api._future import DONE
-from engine.clock import now
 from engine.state.backend import VALUES, StateBackend, Write
 from engine.state.codec import Codec
+from engine.state.ttl import LiveTtl, TtlMoment
 
 if TYPE_CHECKING:
     from engine.api._future import FutureOwner
@@ -39,22 +39,12 @@ class ValueChange(NamedTuple):
     stamp: int
 
 
-class Moment(Protocol):
+class Moment(TtlMoment, Protocol):
     """Whose state is accessed, and when: the context of a record or timer."""
 
     @property
     def key_json(self) -> bytes:
         """The current key."""
-        ...
-
-    @property
-    def timestamp(self) -> int:
-        """Renews entries (ms)."""
-        ...
-
-    @property
-    def watermark(self) -> int:
-        """Ages entries (ms)."""
         ...
 
     @property
@@ -106,9 +96,8 @@ class ValueStore(ValueState[V], Generic[V]):
         self._task = task
         self._cells: dict[bytes, _Cell] = {}
         self._loading: dict[int, list[tuple[Callable[[Moment, _Cell], Any], StateFuture[Any]]]] = {}
-        self._ttl = _live_ttl(declared.ttl)
-        self._by_wall_clock = self._ttl is not None and self._ttl.time is TtlTime.PROCESSING
-        self._creation_counts = self._ttl is not None and self._ttl.update is UpdateType.ON_CREATE
+        self._ttl = LiveTtl.of(declared.ttl)
+        self._creation_counts = self._ttl is not None and not self._ttl.renews_on_write
         self.waits = True
         """Whether a read that the cache cannot answer may wait; else it is answered at once, whatever that takes."""
         self.expired = 0
@@ -229,12 +218,17 @@ class ValueStore(ValueState[V], Generic[V]):
 
     def _read(self, moment: Moment, cell: _Cell) -> Any:
         value: Any = cell.value
-        if self._ttl is None or value is None:
+        ttl = self._ttl
+        if ttl is None or value is None:
             return value
-        if self._is_dead(moment, cell):
-            return self._dead(moment, cell, self._ttl)
+        if ttl.is_dead(moment, cell.stamp):
+            if ttl.returns_expired:
+                return value
+            self.expired += 1
+            self._clear(moment, cell)
+            return None
         # A record that arrives late reads with an older stamp: reading never shortens a life.
-        if self._ttl.update is UpdateType.ON_READ_AND_WRITE and cell.stamp < (stamp := self._stamp(moment)):
+        if ttl.renews_on_read and cell.stamp < (stamp := ttl.stamp(moment)):
             cell.stamp, cell.dirty = stamp, True
         return value
 
@@ -242,28 +236,15 @@ class ValueStore(ValueState[V], Generic[V]):
         if value is None:
             self._clear(moment, cell)
             return
-        if not self._creation_counts or cell.value is None or self._is_dead(moment, cell):
-            cell.stamp = now() if self._by_wall_clock else moment.timestamp
+        ttl = self._ttl
+        if ttl is None:
+            cell.stamp = moment.timestamp
+        elif ttl.renews_on_write or cell.value is None or ttl.is_dead(moment, cell.stamp):
+            cell.stamp = ttl.stamp(moment)
         cell.value, cell.dirty = value, True
 
     def _clear(self, _: Moment, cell: _Cell) -> None:
         cell.value, cell.dirty = None, True
-
-    def _stamp(self, moment: Moment) -> int:
-        return now() if self._by_wall_clock else moment.timestamp
-
-    def _is_dead(self, moment: Moment, cell: _Cell) -> bool:
-        if self._ttl is None:
-            return False
-        clock = now() if self._by_wall_clock else moment.watermark
-        return cell.stamp + self._ttl.milliseconds <= clock
-
-    def _dead(self, moment: Moment, cell: _Cell, ttl: StateTtl) -> Any:
-        if ttl.visibility is Visibility.RETURN_IF_NOT_CLEANED_UP:
-            return cell.value
-        self.expired += 1
-        self._clear(moment, cell)
-        return None
 
     # ------------------------------------------------------------------------------------------------- changes
 
@@ -298,7 +279,7 @@ class ValueStore(ValueState[V], Generic[V]):
 
     def expires_at(self, stamp: int) -> int | None:
         """When an entry with this stamp dies (ms); `None` without TTL."""
-        return None if self._ttl is None else stamp + self._ttl.milliseconds
+        return None if self._ttl is None else self._ttl.expires_at(stamp)
 
 
 class BlockingValueStore(ValueStore[V]):
@@ -318,7 +299,3 @@ class BlockingValueStore(ValueStore[V]):
         """See `ValueState.clear`."""
         moment = self._task.context
         self._clear(moment, self._cell(moment.key_json))
-
-
-def _live_ttl(ttl: StateTtl | None) -> StateTtl | None:
-    return None if ttl is None or ttl.update is UpdateType.DISABLED else ttl

@@ -261,7 +261,7 @@ def test_state_ages_by_the_watermark_not_by_the_latest_record(harness, watermark
     assert h.run(watermark, (6, Event("a", "read"))) == [("lately", expected)]
 
 
-def test_state_in_processing_time_ages_by_the_wall_clock(harness, clock):
+def test_state_in_processing_time_ages_by_that_of_the_micro_batch(harness, clock):
     class Sessions(Scripted):
         session = ValueState("session", int, ttl=StateTtl(timedelta(seconds=1), time=TtlTime.PROCESSING))
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine.api import StateTtl, Struct, TtlTime, UpdateType, ValueState, Visibility
+from engine.api import ExpiryClock, StateTtl, Struct, TtlTime, UpdateType, ValueState, Visibility
 from engine.errors import StateSchemaError
 from engine.state.value_store import ValueStore, value_entry
 
@@ -27,10 +27,12 @@ class Task:
         raise AssertionError(f"{entry} of {context} should not have to wait")
 
 
-def enter(store, key, stamp, watermark):
+def enter(store, key, stamp, watermark, processing_time=0):
     """Let the code of a record run next."""
     store.waits = False
-    store._task.context = SimpleNamespace(key_json=key, timestamp=stamp, watermark=watermark, owns_key=True)
+    store._task.context = SimpleNamespace(
+        key_json=key, timestamp=stamp, watermark=watermark, processing_time=processing_time, owns_key=True
+    )
 
 
 @pytest.fixture
@@ -234,14 +236,25 @@ def test_ttl_may_be_switched_on_changed_and_off_for_state_that_is_there(store_of
     assert read(store_of(), 10_000, 10_000) == 1
 
 
-def test_processing_time_takes_the_wall_clock_for_stamp_and_age(store_of, clock):
+def test_processing_time_is_that_of_the_micro_batch_for_stamp_and_age(store_of):
     store = store_of(StateTtl(TEN, time=TtlTime.PROCESSING))
-    write(store, 1, at=5)
-    assert next(store.changes()).stamp == clock.now()
-    clock.advance(9)
-    assert read(store, 10_000, 10_000) == 1
-    clock.advance(1)
-    assert read(store, 0, 0) is None
+    enter(store, KEY, 5, 0, processing_time=1_000)
+    awaited(store.update(1))
+    assert next(store.changes()).stamp == 1_000
+    enter(store, KEY, 10_000, 10_000, processing_time=1_009)
+    assert awaited(store.value()) == 1
+    enter(store, KEY, 0, 0, processing_time=1_010)
+    assert awaited(store.value()) is None
+
+
+def test_event_time_may_expire_by_processing_time(store_of):
+    store = store_of(StateTtl(TEN, expiry=ExpiryClock.PROCESSING_TIME))
+    enter(store, KEY, 500, 0, processing_time=600)
+    awaited(store.update(1))
+    assert awaited(store.value()) is None
+    enter(store, KEY, 500, 10_000, processing_time=509)
+    awaited(store.update(1))
+    assert awaited(store.value()) == 1
 
 
 def test_a_ttl_shorter_than_a_millisecond_is_refused():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import enum
 import inspect
+from collections.abc import Hashable
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -28,19 +29,23 @@ class TimeDomain(enum.StrEnum):
 class Timers(Protocol):
     """Timers of the current key (FLIP-425, "Timers"). Registering one twice is registering it once.
 
-    Times are milliseconds since the epoch. A key's timers of one domain fire in order of time; an event-time and a
-    processing-time timer for the same moment are two timers.
+    Times are milliseconds since the epoch. A key's timers of one domain fire in order of time, those of one moment in order of
+    their namespaces. An event-time and a processing-time timer for the same moment are two timers, and so are timers in
+    different namespaces.
+
+    A `namespace` is any text without a zero character, such as the name of a window, else `ValueError`; `on_timer` finds it in
+    `ctx.namespace`. Registering and deleting cost the same, however many timers a key has.
     """
 
-    def register_event_time(self, timestamp: int, /) -> None:
+    def register_event_time(self, timestamp: int, /, namespace: str = "") -> None:
         """Call `on_timer(timestamp)` for this key once the watermark reaches `timestamp` (ms)."""
         ...
 
-    def delete_event_time(self, timestamp: int, /) -> None:
-        """Take a timer of this key back; nothing happens if there is none."""
+    def delete_event_time(self, timestamp: int, /, namespace: str = "") -> None:
+        """Take a timer of this key and namespace back; nothing happens if there is none."""
         ...
 
-    def register_processing_time(self, timestamp: int, /) -> None:
+    def register_processing_time(self, timestamp: int, /, namespace: str = "") -> None:
         """Call `on_timer(timestamp)` for this key once processing time reaches `timestamp` (ms).
 
         That is at the start of the first later micro-batch whose processing time has reached it, before its records; or
@@ -49,8 +54,8 @@ class Timers(Protocol):
         """
         ...
 
-    def delete_processing_time(self, timestamp: int, /) -> None:
-        """Take a processing-time timer of this key back; nothing happens if there is none."""
+    def delete_processing_time(self, timestamp: int, /, namespace: str = "") -> None:
+        """Take a processing-time timer of this key and namespace back; nothing happens if there is none."""
         ...
 
 
@@ -83,6 +88,11 @@ class Context(Protocol):
     @property
     def time_domain(self) -> TimeDomain | None:
         """Which clock made the timer fire; None while a record is processed."""
+        ...
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that the timer was registered in; empty where none was given, and while a record is processed."""
         ...
 
     @property
@@ -159,3 +169,33 @@ class AsyncFunction(abc.ABC, Generic[In, Out]):
         Runs concurrently with other records up to the operator's capacity. An exception goes
         through the retry strategy; the row kind of `record` is that of its results.
         """
+
+    async def invoke_many(self, records: list[In], /) -> list[list[Out]]:
+        """Answer for several records with one call: a list for each, in their order.
+
+        Called in place of `invoke` where the operator has `batch=Batching(...)`. An exception fails all of `records`, and each
+        then goes through the retry strategy by itself. Unless overridden it raises `NotImplementedError`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no invoke_many(), which batch=... asks for: {records!r:.100}")
+
+    async def timeout(self, record: In, /) -> list[Out]:
+        """Answer for a record whose time is up: called once, and its outcome is final (Flink, `timeout`).
+
+        Unless overridden it raises `TimeoutError`, and the operator's `on_failure` says what becomes of the record. What it
+        emits instead is emitted; it should not call the service.
+        """
+        raise TimeoutError(f"no answer in time for {record!r:.300}")
+
+    def default(self, record: In, error: Exception, /) -> list[Out]:
+        """Answer for a record that was given up on, where the operator has `on_failure=OnFailure.DEFAULT`.
+
+        `error` is the last one. Unless overridden it raises `NotImplementedError`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no default(), which on_failure=DEFAULT asks for") from error
+
+    def cache_key(self, record: In, /) -> Hashable:
+        """What the answer depends on, where the operator has `cache=LookupCache(...)`: the record unless overridden.
+
+        It must be hashable (a frozen struct is).
+        """
+        return record

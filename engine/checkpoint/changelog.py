@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engine.api import RowKind, TimeDomain
+from engine.api import RowKind
 from engine.checkpoint._delta import Options, open_table, read
 from engine.checkpoint.buffered_requests import StoredRequest, columns_of
 from engine.checkpoint.tables import (
@@ -60,8 +60,9 @@ class Changelog:
             TIMERS,
             [change.timer.key_json for change in changes],
             [not change.registered for change in changes],
-            domain=[change.timer.domain.value for change in changes],
+            domain=[str(change.timer.domain) for change in changes],
             timestamp=[change.timer.timestamp for change in changes],
+            namespace=[change.timer.namespace or None for change in changes],
         )
 
     def history(self, changes: Sequence[HistoryChange], upsert_key: Callable[[bytes], str | None]) -> pa.Table:
@@ -182,8 +183,8 @@ def _value_writes(table: pa.Table) -> Iterator[Write]:
 def _timer_writes(table: pa.Table) -> Iterator[Write]:
     for batch in table.to_batches(_CHUNK):
         columns = [batch[name].to_pylist() for name in _TIMER_COLUMNS[1:]]
-        for key, domain, time, gone in zip(*columns, strict=True):
-            yield timer_entry(Timer(time, key.encode(), TimeDomain(domain))), None if gone else b""
+        for key, domain, time, namespace, gone in zip(*columns, strict=True):
+            yield timer_entry(Timer(time, key.encode(), domain, namespace or "")), None if gone else b""
 
 
 def _history_writes(table: pa.Table) -> Iterator[Write]:
@@ -201,7 +202,7 @@ def _history_writes(table: pa.Table) -> Iterator[Write]:
 
 
 _VALUE_COLUMNS = ("checkpoint_id", "state", "key", "value", "last_access", "deleted")
-_TIMER_COLUMNS = ("checkpoint_id", "key", "domain", "timestamp", "deleted")
+_TIMER_COLUMNS = ("checkpoint_id", "key", "domain", "timestamp", "namespace", "deleted")
 _HISTORY_COLUMNS = ("checkpoint_id", "key", "sequence_number", "row", "row_kind", "inserted_at", "deleted")
 
 STORED: dict[str, StoredEntries] = {

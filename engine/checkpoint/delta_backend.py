@@ -20,7 +20,7 @@ from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
 from engine.state.backend import HISTORY, VALUES, Write
 from engine.state.key_groups import KeyGroupRange, key_group
 from engine.state.state_cache import StateCache
-from engine.state.timer_service import Timer, domain_of, timer_entry
+from engine.state.timer_service import Timer, domain_of, timer_entry, timer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class DeltaBackend:
                 key = entry[len(HISTORY) :]
                 wanted[MATERIALIZER_HISTORY].add((key_group(key, self._max_parallelism), key))
             else:
-                wanted[TIMERS].add((_earliest(entry), entry[_TIMER_KEY:]))
+                wanted[TIMERS].add((_earliest(entry), timer_of(entry).key_json))
         return wanted
 
     def _look_up(self, table: str, selection: Selection) -> dict[bytes, bytes | None]:

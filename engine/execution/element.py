@@ -5,9 +5,9 @@ The place of an element in arrival order is a string of bytes that compares as t
     record at ordinal 7                         00..07
     third output of that record                 00..07 00000002
     first output of *that* one downstream       00..07 00000002 00000000
-    timer fired by the watermark after it       00..07 ff <stage> <time> <key> 00
+    timer fired by the watermark after it       00..07 ff <stage> <time> <key> 00 [<namespace> 00]
     timer fired by the processing time of a     00..07 ff ff <micro-batch> <stage, from ff down> <time> <key> 00
-      micro-batch whose first record is 8
+      micro-batch whose first record is 8         [<namespace> 00]
     a watermark between ordinals 7 and 8        compares as ordinal 8, before any record of it
 
 So an output sorts with what caused it, whatever task made it, and the order downstream is as
@@ -76,13 +76,14 @@ def output_order(cause: bytes, index: int) -> bytes:
     return cause + _INDEX.pack(index)
 
 
-def timer_order(watermark: bytes, timestamp: int, key_json: bytes, stage: int = 0) -> bytes:
+def timer_order(watermark: bytes, timestamp: int, key_json: bytes, stage: int = 0, namespace: str = "") -> bytes:
     """The place of a timer that this watermark fires in the `stage`-th keyed operator of the pipeline.
 
     That is after all that precedes the watermark, timers of earlier stages and what they caused included.
     """
     (ordinal,) = _ORDINAL.unpack_from(watermark)
-    return b"%b\xff%b%b\x00" % (_ORDINAL.pack(ordinal - 1), _TIMER.pack(stage, timestamp + _BIAS), key_json)
+    time = _TIMER.pack(stage, timestamp + _BIAS)
+    return b"%b\xff%b%b" % (_ORDINAL.pack(ordinal - 1), time, _owner(key_json, namespace))
 
 
 def before_watermark(watermark: Watermark) -> bytes:
@@ -99,6 +100,14 @@ def processing_time_order(ordinal: int, micro_batch: int) -> bytes:
     return _ORDINAL.pack(max(ordinal, 1) - 1) + _AFTER_ALL_STAGES + _ORDINAL.pack(micro_batch)
 
 
-def processing_timer_order(processing_time: bytes, timestamp: int, key_json: bytes, stage: int = 0) -> bytes:
+def processing_timer_order(
+    processing_time: bytes, timestamp: int, key_json: bytes, stage: int = 0, namespace: str = ""
+) -> bytes:
     """The place of a timer that fires at the processing time of this place in the `stage`-th keyed operator."""
-    return b"%b%b%b\x00" % (processing_time, _TIMER.pack(_LAST_STAGE - stage, timestamp + _BIAS), key_json)
+    time = _TIMER.pack(_LAST_STAGE - stage, timestamp + _BIAS)
+    return b"%b%b%b" % (processing_time, time, _owner(key_json, namespace))
+
+
+def _owner(key_json: bytes, namespace: str) -> bytes:
+    # What follows is the index of an output, whose first byte is 0: less than that of any namespace.
+    return b"%b\x00%b\x00" % (key_json, namespace.encode()) if namespace else key_json + b"\x00"

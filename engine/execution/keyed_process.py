@@ -52,7 +52,8 @@ from engine.execution.record_context import RecordContext
 from engine.execution.request import AsyncExecutor
 from engine.execution.state_executor import InlineStateExecutor, ThreadedStateExecutor
 from engine.state.backend import StateBackend
-from engine.state.timer_service import Timer, TimerService
+from engine.state.timer_service import DOMAINS, Timer, TimerService, turn
+from engine.state.ttl import Lives
 from engine.state.value_store import BlockingValueStore, ValueStore
 
 __all__ = ["LATEST_TIMER", "NO_WATERMARK", "KeyedProcess"]
@@ -66,7 +67,8 @@ class KeyedProcess:
 
     `watermark` is the last one before the slice and `last_watermark` the last one that `run` will be given (ms), None
     without any. `processing_time` is that of the micro-batch; without one, it is what the clock says, and no timer of it
-    fires by itself. `stage` is the operator's place among the pipeline's keyed ones. `executor` answers state requests;
+    fires by itself. `stage` is the operator's place among the pipeline's keyed ones,
+    `lives` what TTL has to know of the job. `executor` answers state requests;
     unless given, it is one that fits the backend and `options`.
     """
 
@@ -80,6 +82,7 @@ class KeyedProcess:
         last_watermark: int | None,
         processing_time: ProcessingTime | None = None,
         stage: int = 0,
+        lives: Lives | None = None,
         options: AsyncStateOptions | None = None,
         executor: AsyncExecutor | None = None,
     ) -> None:
@@ -98,7 +101,9 @@ class KeyedProcess:
         self._outputs = Outputs(operator)
         self._backend = backend
         self._blocks: dict[str, BoundBlock] = {}
-        self._function, self._is_plain = self._bind(operator)
+        self._function, self._is_plain = self._bind(operator, lives or Lives())
+        # What a due timer calls with its time and context, by its domain. Internal ones are for whoever sets their timers.
+        self.timer_functions: dict[str, Callable[..., Any]] = dict.fromkeys(TimeDomain, self._function.on_timer)
         self._decode = msgspec.json.Decoder(record).decode
         self._stage = stage
         self._watermark = NO_WATERMARK if watermark is None else watermark
@@ -339,7 +344,7 @@ class KeyedProcess:
         self.timers.take(timer)
         watermark, order, epoch = self._passed[bisect.bisect_left(self._passed, timer.timestamp, key=_time_of)]
         earlier = self._timer_context(timer)
-        place = timer_order(order, timer.timestamp, timer.key_json, self._stage)
+        place = timer_order(order, timer.timestamp, timer.key_json, self._stage, timer.namespace)
         earlier.enter(place, timer.timestamp, watermark, timer.timestamp)
         earlier.processing_overdue_until = self.timers.processing_time
         earlier.epoch = epoch
@@ -354,7 +359,7 @@ class KeyedProcess:
         self.timers.take(timer)
         time = times[bisect.bisect_left(times, timer.timestamp, key=attrgetter("timestamp"))]
         earlier = self._timer_context(timer)
-        place = processing_timer_order(time.order, timer.timestamp, timer.key_json, self._stage)
+        place = processing_timer_order(time.order, timer.timestamp, timer.key_json, self._stage, timer.namespace)
         earlier.enter(place, _right_after(context.watermark), context.watermark, context.watermark)
         earlier.processing_overdue_until = timer.timestamp
         return earlier
@@ -362,11 +367,11 @@ class KeyedProcess:
     def after(self, context: ProcessContext) -> RecordContext | None:
         """See `KeyedWork.after`: timers that the context has registered for a time already past are its outcome."""
         while context.overdue:
-            timer = min(context.overdue)
+            timer = min(context.overdue, key=turn)
             context.overdue.remove(timer)
             if self.timers.take(timer):
                 follower = self._timer_context(timer)
-                is_event = timer.domain is TimeDomain.EVENT_TIME
+                is_event = DOMAINS[timer.domain].clock is TimeDomain.EVENT_TIME
                 timestamp = timer.timestamp if is_event else _right_after(context.watermark)
                 follower.enter(context.order, timestamp, context.watermark, context.overdue_until)
                 follower.processing_overdue_until = context.processing_overdue_until
@@ -383,14 +388,14 @@ class KeyedProcess:
 
     # --------------------------------------------------------------------------------------------------- binding
 
-    def _bind(self, operator: Process) -> tuple[KeyedProcessFunction[Any, Any], bool]:
+    def _bind(self, operator: Process, lives: Lives) -> tuple[KeyedProcessFunction[Any, Any], bool]:
         # A function is bound in place. Its declarations stay in the class, so binding it again
         # (the next task of this worker process) finds them as they were written.
         function = operator.function
         is_plain = is_blocking(function)
         store_type = BlockingValueStore if is_plain else ValueStore
         for name, declared in declared_states(function).items():
-            store: ValueStore[Any] = store_type(declared, operator.name, self._backend, self.controller)
+            store: ValueStore[Any] = store_type(declared, operator.name, self._backend, self.controller, lives)
             store.waits = self._options.enabled
             self.stores.append(store)
             setattr(function, name, store)
@@ -407,7 +412,10 @@ class KeyedProcess:
 
     def _timer_context(self, timer: Timer) -> TimerContext:
         key_json, time = timer.key_json, timer.timestamp
-        return TimerContext(self.controller, self._outputs, self.timers, key_json, self._function.on_timer, time, timer)
+        function = self.timer_functions.get(
+            timer.domain
+        )  # nobody's, if what the engine set it for is not declared any more
+        return TimerContext(self.controller, self._outputs, self.timers, key_json, function, time, timer)
 
     def _chunks(
         self, batches: Iterable[Sequence[Element | BufferedRequest]]
@@ -475,8 +483,9 @@ def _right_after(watermark: int) -> int:
 
 
 def _shown_timer(timer: Timer) -> str:
-    clock = "processing-time " if timer.domain is TimeDomain.PROCESSING_TIME else ""
-    return f"{clock}timer at {timer.timestamp} ms"
+    clock = "processing-time " if DOMAINS[timer.domain].clock is TimeDomain.PROCESSING_TIME else ""
+    where = f" in namespace '{timer.namespace}'" if timer.namespace else ""
+    return f"{clock}timer at {timer.timestamp} ms{where}"
 
 
 def _shown(raw: bytes | None) -> str:

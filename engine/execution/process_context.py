@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from engine.api import Process, RowKind, TimeDomain
+from engine.api._names import check_namespace
 from engine.api._pipeline import output_type
 from engine.execution.element import Emitted, output_order
 from engine.execution.record_context import RecordContext
 from engine.state.codec import decode_key
-from engine.state.timer_service import Timer, TimerService
+from engine.state.timer_service import DOMAINS, EVENT_TIME, PROCESSING_TIME, Timer, TimerService
 
 if TYPE_CHECKING:
     from engine.execution.controller import AsyncExecutionController
@@ -126,7 +127,12 @@ class ProcessContext(RecordContext):
     @property
     def time_domain(self) -> TimeDomain | None:
         """See `Context.time_domain`."""
-        return self.subject.domain if isinstance(self.subject, Timer) else None
+        return DOMAINS[self.subject.domain].clock if isinstance(self.subject, Timer) else None
+
+    @property
+    def namespace(self) -> str:
+        """See `Context.namespace`."""
+        return self.subject.namespace if isinstance(self.subject, Timer) else ""
 
     @property
     def processing_overdue_until(self) -> int:
@@ -154,35 +160,39 @@ class ProcessContext(RecordContext):
         self.index += 1
         self._outputs.sides[name].append(_emitted((order, self.timestamp, RowKind.INSERT, record)))
 
-    def register_event_time(self, timestamp: int, /) -> None:
+    def register_event_time(self, timestamp: int, /, namespace: str = "") -> None:
         """See `Timers.register_event_time`."""
-        self._register(self._timer(timestamp, TimeDomain.EVENT_TIME), self.overdue_until)
+        self.register(timestamp, EVENT_TIME, namespace)
 
-    def delete_event_time(self, timestamp: int, /) -> None:
+    def delete_event_time(self, timestamp: int, /, namespace: str = "") -> None:
         """See `Timers.delete_event_time`."""
-        self._timers.delete(self._timer(timestamp, TimeDomain.EVENT_TIME))
+        self._timers.delete(self._timer(timestamp, EVENT_TIME, namespace))
 
-    def register_processing_time(self, timestamp: int, /) -> None:
+    def register_processing_time(self, timestamp: int, /, namespace: str = "") -> None:
         """See `Timers.register_processing_time`."""
-        self._register(self._timer(timestamp, TimeDomain.PROCESSING_TIME), self.processing_overdue_until)
+        self.register(timestamp, PROCESSING_TIME, namespace)
 
-    def delete_processing_time(self, timestamp: int, /) -> None:
+    def delete_processing_time(self, timestamp: int, /, namespace: str = "") -> None:
         """See `Timers.delete_processing_time`."""
-        self._timers.delete(self._timer(timestamp, TimeDomain.PROCESSING_TIME))
+        self._timers.delete(self._timer(timestamp, PROCESSING_TIME, namespace))
 
-    def _register(self, timer: Timer, overdue_until: int) -> None:
+    def register(self, timestamp: int, domain: str, namespace: str = "") -> None:
+        """Register a timer of the current key in a domain, internal ones included. One that is overdue fires right after this."""
+        timer = self._timer(timestamp, domain, namespace)
         self._timers.register(timer)
-        if timer.timestamp <= overdue_until:
+        is_event = DOMAINS[domain].clock is EVENT_TIME
+        if timer.timestamp <= (self.overdue_until if is_event else self.processing_overdue_until):
             if self.overdue is None:
                 self.overdue = []
             self.overdue.append(timer)
 
-    def _timer(self, timestamp: int, domain: TimeDomain) -> Timer:
+    def _timer(self, timestamp: int, domain: str, namespace: str) -> Timer:
         moment = operators.index(timestamp)  # refuses a float, which would compare but not be stored
         if not -LATEST_TIMER <= moment <= LATEST_TIMER:
             msg = f"a timer's time must lie within {LATEST_TIMER} ms of 1970, not at {moment}"
             raise ValueError(msg)
-        return Timer(moment, self.key_json, domain)
+        check_namespace(namespace)
+        return Timer(moment, self.key_json, domain, namespace)
 
 
 class TimerContext(ProcessContext):

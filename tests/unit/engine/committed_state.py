@@ -21,7 +21,7 @@ from engine.materializer.upsert_materializer import HistoryRow, history_entry, s
 from engine.state.backend import HashMapBackend
 from engine.state.key_groups import KeyGroupRange, key_group, task_of
 from engine.state.state_cache import StateCache
-from engine.state.timer_service import Timer, TimerChange, timer_entry
+from engine.state.timer_service import Timer, TimerChange, timer_entry, timer_of
 from engine.state.value_store import ValueChange, stored_value, value_entry
 
 GROUPS = 16
@@ -133,7 +133,7 @@ def key_of(entry: bytes) -> bytes:
     """The key in an entry."""
     if entry[:1] == b"v":
         return entry.partition(b"\x00")[2]
-    return entry[1:] if entry[:1] == b"h" else entry[len(timer_entry(Timer(0, b""))) :]
+    return entry[1:] if entry[:1] == b"h" else timer_of(entry).key_json
 
 
 def _group(row: Any) -> int:

@@ -21,7 +21,7 @@ from engine.materializer.upsert_materializer import history_entry
 from engine.state.codec import encode
 from engine.state.key_groups import KeyGroupRange, key_group, key_group_range
 from engine.state.state_cache import StateCache
-from engine.state.timer_service import Timer, timer_entry
+from engine.state.timer_service import DOMAINS, Timer, timer_entry
 from engine.state.value_store import stored_value, value_entry
 from tests.unit.engine.committed_state import EVERYTHING, GROUPS, CommittedState, Memory
 
@@ -31,7 +31,8 @@ FEW = hypothesis.settings(max_examples=25)  # an example makes seven tables and 
 keys = st.sampled_from([encode(key) for key in ("a", "b", "'", '"', "é\x00", "", 7, ["x", None])])
 raws = st.sampled_from([b"1", b'"two"', b'{"n":3}'])
 moments = st.integers(-5, 5).map(lambda day: day * 86_400_000)
-timers = st.builds(Timer, moments, keys, st.sampled_from(TimeDomain))
+NAMESPACES = ("", "w", "w 2", "é\x01")
+timers = st.builds(Timer, moments, keys, st.sampled_from(list(DOMAINS)), st.sampled_from(NAMESPACES))
 operators = st.sampled_from(["counts", "other"])
 commits = st.one_of(
     st.tuples(
@@ -63,7 +64,7 @@ def all_entries():
     return [
         *(value_entry(state, key) for state in ("n", "sum", "never") for key in known),
         *(history_entry(key) for key in known),
-        *(timer_entry(Timer(*timer)) for timer in itertools.product(times, known, TimeDomain)),
+        *(timer_entry(Timer(*timer)) for timer in itertools.product(times, known, DOMAINS, NAMESPACES[:2])),
     ]
 
 

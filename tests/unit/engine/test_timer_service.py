@@ -5,7 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api import TimeDomain
-from engine.state.timer_service import Timer, TimerChange, TimerService, timer_entry
+from engine.state.timer_service import (
+    DOMAINS,
+    EVENT_TIME_CLEANUP,
+    PROCESSING_TIME_CLEANUP,
+    Timer,
+    TimerChange,
+    TimerService,
+    timer_entry,
+    timer_of,
+)
 
 A, B = b'"a"', b'"b"'
 EVENT, PROCESSING = TimeDomain
@@ -129,13 +138,73 @@ def test_only_timers_due_within_the_slice_are_loaded(service_of, commit):
 
 
 times = st.integers(-(2**62), 2**62) | st.integers(-3, 3)
-timers = st.builds(Timer, times, st.sampled_from([A, B, b"1", b"12"]), st.sampled_from(TimeDomain))
+namespaces = st.sampled_from(["", "w", "w2", "\x01", "é"])
+timers = st.builds(Timer, times, st.sampled_from([A, B, b"1", b"12"]), st.sampled_from(list(DOMAINS)), namespaces)
 
 
 @given(one=timers, other=timers)
 def test_entries_sort_as_their_timers_do_domain_by_domain(one, other):
-    sorts_before = (one.domain, *one) < (other.domain, *other)
-    assert (timer_entry(one) < timer_entry(other)) is sorts_before
+    def place(timer):
+        return DOMAINS[timer.domain].code, *timer
+
+    assert (timer_entry(one) < timer_entry(other)) is (place(one) < place(other))
+
+
+@given(timer=timers)
+def test_an_entry_says_which_timer_it_is_of(timer):
+    assert timer_of(timer_entry(timer)) == timer
+
+
+def test_namespaces_keep_timers_apart_and_fire_in_their_order(service_of, commit):
+    first = service_of(None)
+    for namespace in ("b", "", "a", "b"):
+        first.register(Timer(10, A, namespace=namespace))
+    first.register(Timer(5, A, namespace="z"))
+    first.delete(Timer(10, A, namespace="a"))
+    first.delete(Timer(10, A, namespace="never"))
+    assert len(commit(first)) == 3
+    fired = [(timer.timestamp, timer.namespace) for timer in fire(service_of(10), 10)]
+    assert fired == [(5, "z"), (10, ""), (10, "b")]
+
+
+def test_of_one_moment_cleanup_comes_before_what_users_set(service_of, commit):
+    first = service_of(None)
+    for timer in (Timer(10, A), Timer(10, A, EVENT_TIME_CLEANUP, "z"), Timer(9, A), Timer(11, A, EVENT_TIME_CLEANUP)):
+        first.register(timer)
+    commit(first)
+    later = service_of(20)
+    fired = [(timer.timestamp, str(timer.domain)) for timer in fire(later, 20)]
+    assert fired == [(9, "event_time"), (10, "event_time_cleanup"), (10, "event_time"), (11, "event_time_cleanup")]
+    assert later.fired == 2
+
+
+def test_a_task_is_told_up_to_where_timers_have_fired_and_reads_none_of_them(backend):
+    backend.write_batch((timer_entry(Timer(time, A)), b"") for time in range(100))
+    backend.write_batch((timer_entry(Timer(time, A, PROCESSING)), b"") for time in range(100))
+    counting = Counting(backend)
+    service = TimerService(counting, 60, 70, fired_until={"event_time": 57, "processing_time": 68})
+    assert [timer.timestamp for timer in fire(service, 60)] == [58, 59, 60]
+    assert [timer.timestamp for timer in fire(service, 70, PROCESSING)] == [69, 70]
+    assert counting.given == 5
+    assert service.fired_until() == {"event_time": 60, "processing_time": 70}
+
+
+def test_a_timer_that_was_left_is_looked_for_again(backend):
+    service = TimerService(backend, 60, 70, fired_until={"event_time": 57, "processing_time": 68})
+    service.register(Timer(40, A))
+    service.register(Timer(69, B, PROCESSING_TIME_CLEANUP))
+    assert service.fired_until() == {"event_time": 39, "processing_time": 68}
+    assert TimerService(backend, None, 7).fired_until() == {"processing_time": 7}
+
+
+def test_time_that_goes_back_finds_nothing_twice_and_loses_nothing(backend):
+    backend.write_batch([(timer_entry(Timer(95, A, PROCESSING)), b"")])
+    service = TimerService(backend, None, 90, fired_until={"processing_time": 94})
+    assert list(fire(service, 90, PROCESSING)) == []
+    service.register(Timer(92, A, PROCESSING))
+    backend.write_batch(service.writes(service.changes()))
+    later = TimerService(backend, None, 95, fired_until=service.fired_until())
+    assert [timer.timestamp for timer in fire(later, 95, PROCESSING)] == [92, 95]
 
 
 def test_the_domains_are_apart(backend, commit):
@@ -193,26 +262,34 @@ def test_looking_for_due_timers_costs_as_many_steps_as_are_due(backend):
     slices=st.lists(
         st.tuples(
             st.lists(
-                st.tuples(st.booleans(), st.integers(0, 20), st.sampled_from([A, B]), st.sampled_from(TimeDomain))
+                st.tuples(
+                    st.booleans(),
+                    st.integers(0, 20),
+                    st.sampled_from([A, B]),
+                    st.sampled_from(list(DOMAINS)),
+                    st.sampled_from(["", "w"]),
+                )
             ),
             st.integers(0, 20),
         )
     )
 )
 def test_any_history_of_slices_leaves_just_the_timers_that_are_live(backends, slices):
-    expected, watermark = set(), 0
+    expected, watermark, fired = set(), 0, {}
     with backends.lent() as new:
         backend = new()
         for changes, step in slices:
             watermark += step
-            service = TimerService(backend, watermark, processing_time=watermark + 7)
-            for registers, time, key, domain in changes:
-                timer = Timer(watermark - 5 + time, key, domain)
+            service = TimerService(backend, watermark, processing_time=watermark + 7, fired_until=fired)
+            for registers, time, key, domain, namespace in changes:
+                timer = Timer(watermark - 5 + time, key, domain, namespace)
                 (service.register if registers else service.delete)(timer)
                 (expected.add if registers else expected.discard)(timer)
             for domain, now in zip(TimeDomain, (watermark, watermark + 7), strict=True):
-                due = sorted(timer for timer in expected if timer.domain is domain and timer.timestamp <= now)
+                of_clock = [timer for timer in expected if DOMAINS[timer.domain].clock is domain]
+                due = sorted(timer for timer in of_clock if timer.timestamp <= now)
                 assert sorted(fire(service, now, domain)) == due
                 expected -= {*due}
             backend.write_batch(service.writes(service.changes()))
+            fired = service.fired_until()
         assert set(dict(backend.items())) == {timer_entry(timer) for timer in expected}

@@ -17,7 +17,6 @@ import msgspec
 
 from benchmarks._slow_backend import SlowBackend
 from engine.api import Context, KeyedProcessFunction, Process, StateFuture, Struct, ValueState
-from engine.api._future import DONE
 from engine.checkpoint.changelog import Changelog
 from engine.checkpoint.delta_backend import DeltaBackend
 from engine.checkpoint.job_tables import JobTables
@@ -217,6 +216,9 @@ class Bare:
         return turn
 
 
+_DONE = StateFuture(None)
+
+
 class _DictHandle:
     def __init__(self, values):
         self.values, self.key = values, b""
@@ -226,7 +228,7 @@ class _DictHandle:
 
     def update(self, value, /):
         self.values[self.key] = value
-        return DONE
+        return _DONE
 
 
 class _ListContext:

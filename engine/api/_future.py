@@ -2,109 +2,114 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+import enum
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
-
-from engine.api._blocks import BoundBlock
 
 T = TypeVar("T")
 U = TypeVar("U")
 V = TypeVar("V")
 
-Callback = Callable[[Any], None]
+
+class CallbackOwner(Protocol):
+    """The record whose code made the future. It is not finished while one of its callbacks waits."""
+
+    callbacks: Any
+    """What was chained in its code and has not run, in order."""
 
 
-class FutureOwner(Protocol):
-    """The record whose code made the future. It is not finished while a callback of it waits."""
+class CallbackTask(Protocol):
+    """Who runs user code and its callbacks."""
 
-    def retain(self) -> None:
-        """A callback was registered (the count goes up by 1 when `then` is called)."""
+    @property
+    def context(self) -> Any:
+        """The `CallbackOwner` whose code runs now."""
         ...
 
-    def post(self, callback: Callback, value: Any, /) -> None:
-        """Call `callback(value)` soon, as code of this record; then the count goes down by 1."""
-        ...
-
-    def wake(self, waiting: Any, /) -> None:
-        """Resume what was suspended at the future."""
+    def register(self, continuation: Continuation, /) -> None:
+        """Run `continuation` when its turn comes, as code of the record that runs now (the record's count goes up by 1)."""
         ...
 
 
 class Continuation(NamedTuple):
-    """A callback that waits, what the user gave for it, and the future that it completes."""
+    """A callback that waits for `future`, what the user gave for it, and the future that it answers."""
 
-    callback: Callback
+    future: StateFuture[Any]
+    callback: Callable[[Any], None]
     function: object
-    result: StateFuture[Any] | None
+    result: StateFuture[Any]
 
 
 class StateFuture(Generic[T]):
     """What a state call returns: `await` it, or chain a callback with one of the `then` methods.
 
     Both may be mixed in one function. Callbacks run in the task's one thread, as code of the record that made
-    the call, so they may use its context and make further state calls. Where the answer is there already, which
-    is the rule, a callback runs at once and awaiting does not suspend. There is no error to handle: a state
+    the call, so they may use its context and make further state calls. There is no error to handle: a state
     access that fails, and a callback that raises, fail the task.
 
-    Code behind a `then` call has no order with the callback, which runs at once or later: let only one of the two touch a
-    state, and only one emit.
+    Callbacks of a record run in the order in which they were chained, when its code awaits or ends, and not before: whether the
+    state was at hand makes no difference. One that is chained to the result of another runs after that one. An `await`
+    goes on when all callbacks chained before it have run.
+
+        self.a.value().then_accept(first)      # runs second
+        self.b.value().then_accept(second)     # runs third, also if b is at hand and a is not
+        third()                                # runs first
+        await self.c.value()                   # first and second have run when this goes on
+
+    One made by user code, `StateFuture(answer)`, is complete: its callbacks run at once.
     """
 
-    __slots__ = ("_continuations", "_owner", "_value", "_waiting", "done")
-    _continuations: list[Continuation]
-    _owner: FutureOwner
-    _waiting: object
+    __slots__ = ("_followers", "_owner", "_source", "_task", "_value", "done")
+    _followers: list[StateFuture[Any]]
+    _owner: object
+    _source: StateFuture[Any] | _Source
 
-    def __init__(self, value: T, /) -> None:
-        """Make a future that is complete."""
+    def __init__(self, value: T, /, task: CallbackTask | None = None) -> None:
+        """Make a future that is complete. `task` is for the engine."""
         self.done = True
         self._value = value
+        self._task: CallbackTask = AT_ONCE if task is None else task
 
     @classmethod
-    def pending(cls, owner: FutureOwner, /) -> StateFuture[Any]:
-        """Make one that `complete` will complete. For the engine."""
+    def pending(cls, task: CallbackTask, /) -> StateFuture[Any]:
+        """Make one for the code that runs now, which `complete` will complete. For the engine."""
+        return cls._incomplete(task, task.context, _REQUEST)
+
+    @classmethod
+    def _incomplete(cls, task: CallbackTask, owner: object, source: _Source) -> StateFuture[Any]:
         future: StateFuture[Any] = cls.__new__(cls)
         future.done = False
+        future._task = task
         future._owner = owner
-        future._continuations = []
-        future._waiting = None
+        future._source = source
+        future._followers = []
         return future
 
     def __await__(self) -> Generator[StateFuture[Any], None, T]:
-        """Return the answer, suspending until it is there."""
-        if not self.done:
+        """Return the answer, suspending until it is there, and all callbacks chained so far have run."""
+        if not self.done or self._task.context.callbacks:
             yield self
         return self._value
 
     def then_apply(self, function: Callable[[T], U], /) -> StateFuture[U]:
         """Answer with `function(answer)`."""
-        if self.done:
-            return StateFuture(function(self._value))
         result = self._derived()
-        self._then(lambda value: result.complete(function(value)))
-        return result
+        return self._then(lambda value: result.complete(function(value)), function, result)
 
     def then_accept(self, function: Callable[[T], object], /) -> StateFuture[None]:
         """Call `function(answer)` and answer None."""
-        if self.done:
-            function(self._value)
-            return DONE
         result = self._derived()
 
         def accept(value: T) -> None:
             function(value)
             result.complete(None)
 
-        self._then(accept, function, result)
-        return result
+        return self._then(accept, function, result)
 
     def then_compose(self, function: Callable[[T], StateFuture[U]], /) -> StateFuture[U]:
         """Answer with what the future `function(answer)` answers."""
-        if self.done:
-            return function(self._value)
         result = self._derived()
-        self._then(lambda value: function(value).pass_on(result))
-        return result
+        return self._then(lambda value: result._follow(_checked(function(value))), function, result)  # noqa: SLF001 - its own kind
 
     def then_combine(self, other: StateFuture[U], function: Callable[[T, U], V], /) -> StateFuture[V]:
         """Answer with `function(answer, other's answer)` when both are there."""
@@ -158,48 +163,81 @@ class StateFuture(Generic[T]):
         """Give the answer, once. For the engine."""
         self.done = True
         self._value = value
-        for callback, _, _ in self._continuations:
-            self._owner.post(callback, value)
-        if self._waiting is not None:
-            self._owner.wake(self._waiting)
+        for follower in self._followers:
+            follower.complete(value)
+
+    @property
+    def answer(self) -> T:
+        """The answer, of a future that is done. For the engine."""
+        return self._value
 
     def belongs_to(self, owner: object, /) -> bool:
-        """Whether `owner` made the call, of a future that is not done. For the engine."""
-        return self._owner is owner
+        """Whether `owner`'s code may wait for it. For the engine."""
+        return self.done or self._owner is owner
 
-    def wake_up(self, waiting: object, /) -> None:
-        """Resume `waiting`, a suspended coroutine, on completion. For the engine."""
-        if self._waiting is not None:
-            msg = "a future is awaited twice; chain it with then_apply() where two need its answer"
-            raise RuntimeError(msg)
-        self._waiting = waiting
+    @property
+    def waits_for_callback(self) -> bool:
+        """Whether its answer is made by a callback that has not run, and not just by a request. For the engine."""
+        return _CALLBACK in self._sources()
 
-    def declared_block(self) -> str | None:
-        """The id of the declared block that waits for the answer, if nothing else does. For the engine."""
-        if len(self._continuations) != 1 or self._waiting is not None:
-            return None
-        _, function, result = self._continuations[0]
-        if not isinstance(function, BoundBlock) or result is None or result._is_waited_for():  # noqa: SLF001 - its own kind
-            return None
-        return function.block_id
-
-    def _is_waited_for(self) -> bool:
-        return bool(self._continuations) or self._waiting is not None
-
-    def _then(self, callback: Callback, function: object = None, result: StateFuture[Any] | None = None) -> None:
-        self._owner.retain()
-        self._continuations.append(Continuation(callback, function, result))
+    def _then(self, callback: Callable[[T], None], function: object, result: StateFuture[V]) -> StateFuture[V]:
+        self._task.register(Continuation(self, callback, function, result))
+        return result
 
     def _derived(self) -> StateFuture[Any]:
-        return StateFuture.pending(self._owner)
+        return StateFuture._incomplete(self._task, self._task.context, _CALLBACK)
 
-    def pass_on(self, result: StateFuture[Any], /) -> None:
-        """Complete `result` with the answer, once it is there. For the engine."""
-        if self.done:
-            result.complete(self._value)
-        else:
-            self._then(result.complete)
+    def _sources(self) -> Iterator[object]:
+        """Itself, the one that it follows, and so on, to what that one waits for in the end."""
+        future: StateFuture[Any] = self
+        while not future.done:
+            yield future
+            source = future._source
+            if not isinstance(source, StateFuture):
+                yield source
+                return
+            future = source
+
+    def _follow(self, source: StateFuture[T]) -> None:
+        """Answer what `source` answers, once it does, and let the same task run the callbacks."""
+        self._task = source._task
+        if source.done:
+            self.complete(source._value)
+            return
+        self._source = source
+        if self in source._sources():
+            msg = "a callback answers with a future that waits for that callback"
+            raise RuntimeError(msg)
+        source._followers.append(self)
 
 
-DONE: StateFuture[None] = StateFuture(None)
-"""Shared by all calls that answer nothing."""
+def _checked(answer: Any) -> StateFuture[Any]:
+    if isinstance(answer, StateFuture):
+        return answer
+    msg = f"the function of then_compose() must return a StateFuture, not {type(answer).__name__}"
+    raise TypeError(msg)
+
+
+class _Source(enum.Enum):
+    """What answers a future that is not done, unless it follows another one."""
+
+    REQUEST = enum.auto()
+    CALLBACK = enum.auto()
+
+
+_REQUEST, _CALLBACK = _Source.REQUEST, _Source.CALLBACK
+
+
+class _AtOnce:
+    """Who runs the callbacks of futures that user code made."""
+
+    callbacks = ()
+
+    def __init__(self) -> None:
+        self.context = self
+
+    def register(self, continuation: Continuation, /) -> None:
+        continuation.callback(continuation.future.answer)
+
+
+AT_ONCE: CallbackTask = _AtOnce()

@@ -24,6 +24,7 @@ from typing import Any, Protocol, TypeAlias
 
 from engine import clock
 from engine.api import StateFuture
+from engine.api._future import Continuation
 from engine.execution.epoch import Epoch, EpochManager
 from engine.execution.key_accounting import KeyAccountingUnit
 from engine.execution.options import AsyncStateOptions, EventOrder, KeyOrder
@@ -71,6 +72,8 @@ class AsyncExecutionController:
         self.batches = 0
         self.requests = 0
         self._work = work
+        self._call, self._before, self._after = work.call, work.before, work.after
+        self._occupied = self.keys.occupied
         self._executor = executor
         self._limit = options.in_flight_records_limit
         self._batch_size = options.buffer_size
@@ -97,6 +100,17 @@ class AsyncExecutionController:
             self.poll()
         while self.in_flight >= self._limit:
             self.yield_()
+        if epoch is not None or self._state_ordered or context.key_json in self._occupied:
+            self._take_in(context, epoch)
+            return
+        earlier = self._before(context)
+        if earlier is None:
+            self._run_at_once(context)
+        else:
+            self._admit(context)
+            self._run_before(context, None, earlier)
+
+    def _take_in(self, context: RecordContext, epoch: Epoch | None) -> None:
         self._count_in(context, epoch or self.epochs.open)
         if self._state_ordered and epoch is None:
             self._run(context, None)
@@ -104,6 +118,21 @@ class AsyncExecutionController:
             self._start(context, None)
         else:
             self.buffer.block(context)
+
+    def _run_at_once(self, context: RecordContext) -> None:
+        """Run a record whose key is free, and before which nothing is due.
+
+        It is not counted in unless it makes a request: as long as its code runs, nothing else does. Where state is at hand
+        that is the rule.
+        """
+        context.owns_key = True
+        self._run(context, None)
+        if context.references and context.epoch is None:
+            raise self._stuck(context)
+
+    def _admit(self, context: RecordContext) -> None:
+        self._count_in(context, self.epochs.open)
+        self.keys.occupy(context)
 
     def on_non_record(self, trigger: Callable[[Epoch], None], final: Callable[[], None]) -> None:
         """Take in a watermark: see `EpochManager.on_non_record`. Strictly ordered, it is done on return."""
@@ -183,7 +212,7 @@ class AsyncExecutionController:
         else:
             done = self._executor.completed(wait=True)
             if not done and self.in_flight and not self._mails:
-                raise self._stuck()
+                raise self._stuck(self.keys.any() or self.context)
             for request in done:
                 self._answer(request)
 
@@ -223,6 +252,8 @@ class AsyncExecutionController:
 
         `answered` is called with the executor's answer, as code of the record.
         """
+        if context.epoch is None:
+            self._admit(context)
         request = AsyncRequest(context, action, answered)
         context.references += 1
         self.requests += 1
@@ -235,13 +266,16 @@ class AsyncExecutionController:
         else:
             self.buffer.block(context, request)
 
-    def post(self, context: RecordContext, callback: Callable[[Any], None], value: Any) -> None:
-        """Put a callback into the mailbox; then the context's count goes down by 1."""
-        self._mails.append((self._call_back, context, (callback, value)))
-
-    def wake(self, context: RecordContext, call: Call) -> None:
-        """Put the continuation of a coroutine into the mailbox."""
-        self._mails.append((self._resume, context, call))
+    def register(self, continuation: Continuation, /) -> None:
+        """See `CallbackTask.register`."""
+        context: RecordContext = self.context
+        if not continuation.future.belongs_to(context):
+            msg = "it chained a callback to what another record has asked for: state belongs to the key that runs"
+            raise RuntimeError(msg)
+        context.references += 1
+        if context.callbacks is None:
+            context.callbacks = deque()
+        context.callbacks.append(continuation)
 
     def _activate(self, request: AsyncRequest) -> None:
         active = self.buffer.active
@@ -260,40 +294,48 @@ class AsyncExecutionController:
             request.answered(request.answer)
         except Exception as error:
             raise self._work.failed(context, error) from error
+        if context.callbacks or context.call is not None:
+            self._mails.append((self._go_on, context, None))
         self.release(context)
 
     # ---------------------------------------------------------------------------------------------- user code
 
     def _start(self, context: RecordContext, request: AsyncRequest | None) -> None:
-        """The context owns its key: run what is due before it, then the context, or its request."""
-        earlier = self._work.before(context)
+        """Of a context that owns its key now: run what is due before it, then the context, or its request."""
+        earlier = self._before(context)
         if earlier is not None:
-            self.buffer.block_first(context, request)
-            self._count_in(earlier, earlier.epoch or self._epoch_of(context))
-            self.keys.pass_on(context, earlier)
-            if request is None:
-                self._run(earlier, None)
-            else:
-                self._mails.append((self._run, earlier, None))  # the code that made the request is running
+            self._run_before(context, request, earlier)
         elif request is None:
             self._run(context, None)
         else:
             for each in (request, *self.buffer.take_joined(context)):
                 self._activate(each)
 
+    def _run_before(self, context: RecordContext, request: AsyncRequest | None, earlier: RecordContext) -> None:
+        self.buffer.block_first(context, request)
+        self._count_in(earlier, earlier.epoch or self._epoch_of(context))
+        self.keys.pass_on(context, earlier)
+        if request is None:
+            self._run(earlier, None)
+        else:
+            self._mails.append((self._run, earlier, None))  # the code that made the request is running
+
     def _run(self, context: RecordContext, _: None) -> None:
         context.references = 1
         self.context = context
         try:
-            call = self._work.call(context)
+            call = self._call(context)
         except Exception as error:
             raise self._work.failed(context, error) from error
         if call is None:
             self.release(context)
         else:
-            self._resume(context, call)
+            self._step(context, call)
+        if context.callbacks:
+            self._go_on(context, None)
 
-    def _resume(self, context: RecordContext, call: Call) -> None:
+    def _step(self, context: RecordContext, call: Call) -> None:
+        """Let a coroutine run until it awaits an answer that is not there, or ends."""
         self.context = context
         try:
             awaited = call.send(None)
@@ -302,16 +344,27 @@ class AsyncExecutionController:
         except Exception as error:
             raise self._work.failed(context, error) from error
         else:
-            if isinstance(awaited, StateFuture) and awaited.belongs_to(context):
-                awaited.wake_up(call)
-            else:
+            if not isinstance(awaited, StateFuture) or not awaited.belongs_to(context):
                 raise self._foreign(context, call)
+            context.call, context.awaited = call, awaited
 
-    def _call_back(self, context: RecordContext, mail: tuple[Callable[[Any], None], Any]) -> None:
+    def _go_on(self, context: RecordContext, _: None) -> None:
+        """Run the record's callbacks whose turn it is; when all have run, the code that waits."""
+        while True:
+            continuation = context.next_callback()
+            if continuation is not None:
+                self._call_back(context, continuation)
+            elif not context.callbacks and context.call is not None and context.awaited.done:
+                call, context.call = context.call, None
+                self._step(context, call)
+            else:
+                return
+
+    def _call_back(self, context: RecordContext, continuation: Continuation) -> None:
         self.context = context
-        callback, value = mail
+        future, callback, _, _ = continuation
         try:
-            callback(value)
+            callback(future.answer)
         except Exception as error:
             raise self._work.failed(context, error) from error
         self.release(context)
@@ -321,13 +374,14 @@ class AsyncExecutionController:
         context.references -= 1
         if context.references:
             return
+        follower = self._after(context)
         epoch = context.epoch
-        assert epoch is not None  # noqa: S101 - as in `_epoch_of`: written out, since a call more is felt here
-        follower = self._work.after(context)
         if follower is not None:
-            self._count_in(follower, epoch)
+            self._count_in(follower, epoch or self.epochs.open)
             self._hand_over(context, follower)
-        elif context.owns_key:
+        if epoch is None:
+            return
+        if follower is None and context.owns_key:
             self._unblock(context)
         self.in_flight -= 1
         epoch.ongoing -= 1
@@ -361,10 +415,8 @@ class AsyncExecutionController:
 
     # ------------------------------------------------------------------------------------------------- errors
 
-    def _stuck(self) -> Exception:
-        return self._work.failed(
-            self.keys.any() or self.context, RuntimeError("it awaits a future that nothing will complete")
-        )
+    def _stuck(self, context: Any) -> Exception:
+        return self._work.failed(context, RuntimeError("it awaits a future that nothing will complete"))
 
     def _foreign(self, context: RecordContext, call: Call) -> Exception:
         line = call.cr_frame.f_lineno if call.cr_frame is not None else "?"

@@ -99,6 +99,8 @@ class ProcessContext(RecordContext):
         self.references = 0
         self.owns_key = False
         self.epoch = None
+        self.call = None
+        self.callbacks = None
         self.function = function
         self.subject = subject
         self._outputs = outputs

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from engine.api._blocks import BoundBlock
 from engine.state.key_groups import key_group
 
 if TYPE_CHECKING:
-    from engine.api._future import Callback
+    from types import CoroutineType
+
+    from engine.api._future import Continuation, StateFuture
     from engine.execution.controller import AsyncExecutionController
     from engine.execution.epoch import Epoch
 
@@ -16,10 +20,14 @@ class RecordContext:
     """A record, or a timer, on its way through the controller.
 
     `references` counts what is still going on for it: its own code, each state request, and each callback that waits for
-    one. At 0 it is finished, and the next record of its key may start.
+    its turn. At 0 it is finished, and the next record of its key may start. `epoch` is None until it was counted in: a
+    record that never has to wait for anything never is.
     """
 
-    __slots__ = ("controller", "epoch", "key_json", "owns_key", "record", "references")
+    __slots__ = ("awaited", "call", "callbacks", "controller", "epoch", "key_json", "owns_key", "record", "references")
+
+    awaited: StateFuture[Any]
+    """What the code waits for, while `call` is set."""
 
     def __init__(self, controller: AsyncExecutionController, key_json: bytes, record: Any) -> None:
         """Make the context of `record`, whose key is `key_json`."""
@@ -29,6 +37,8 @@ class RecordContext:
         self.references = 0
         self.owns_key = False
         self.epoch: Epoch | None = None
+        self.call: CoroutineType[Any, Any, None] | None = None
+        self.callbacks: deque[Continuation] | None = None
 
     @property
     def hash(self) -> int:
@@ -39,17 +49,26 @@ class RecordContext:
         """The key group that the record belongs to."""
         return key_group(self.key_json, max_parallelism)
 
-    def retain(self) -> None:
-        """See `FutureOwner.retain`."""
-        if self.controller.context is not self:
-            msg = "it chained a callback to what another record has asked for: state belongs to the key that runs"
-            raise RuntimeError(msg)
-        self.references += 1
+    def next_callback(self) -> Continuation | None:
+        """Take out the callback whose turn it is; None if there is none, or if it waits for an answer.
 
-    def post(self, callback: Callback, value: Any, /) -> None:
-        """See `FutureOwner.post`."""
-        self.controller.post(self, callback, value)
+        It is the first one in order that does not wait for another callback, whether its answer is there yet or not: the order
+        must not depend on how soon requests are answered.
+        """
+        if not self.callbacks:
+            return None
+        for place, continuation in enumerate(self.callbacks):
+            if not continuation.future.waits_for_callback:
+                if not continuation.future.done:
+                    return None
+                del self.callbacks[place]
+                return continuation
+        return None
 
-    def wake(self, waiting: Any, /) -> None:
-        """See `FutureOwner.wake`."""
-        self.controller.wake(self, waiting)
+    def declared_block(self, future: StateFuture[Any]) -> str | None:
+        """The id of the declared block that waits for `future`, if nothing else of the record's code is left."""
+        if self.call is not None or self.callbacks is None or len(self.callbacks) != 1:
+            return None
+        (continuation,) = self.callbacks
+        block = continuation.function
+        return block.block_id if continuation.future is future and isinstance(block, BoundBlock) else None

@@ -5,16 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from engine.api import StateFuture, ValueState
-from engine.api._future import DONE
+from engine.api._future import CallbackTask
 from engine.state.backend import VALUES, StateBackend, Write
 from engine.state.codec import Codec
-from engine.state.ttl import LiveTtl, TtlMoment
-
-if TYPE_CHECKING:
-    from engine.api._future import FutureOwner
+from engine.state.ttl import NO_HISTORY, Lives, TtlMoment
 
 V = TypeVar("V")
 
@@ -52,14 +49,16 @@ class Moment(TtlMoment, Protocol):
         """Whether nobody else may access the key's state."""
         ...
 
+    callbacks: Any
+    """See `CallbackOwner`."""
 
-class StateTask(Protocol):
-    """Who runs user code, and takes requests that have to wait."""
-
-    @property
-    def context(self) -> Any:
-        """The `Moment` of the code that runs now."""
+    def declared_block(self, future: StateFuture[Any], /) -> str | None:
+        """The id of the declared block that waits for `future`, if nothing else of the code is left."""
         ...
+
+
+class StateTask(CallbackTask, Protocol):
+    """Who runs user code, whose context is its `Moment`, and takes requests that have to wait."""
 
     def request(self, context: Any, entry: bytes, answered: Callable[[bytes | None], None], /) -> None:
         """Call `answered` with the stored value of `entry`, as code of the context."""
@@ -88,15 +87,18 @@ class ValueStore(ValueState[V], Generic[V]):
     and writing need not (only a TTL `ON_CREATE` has to know when the old value was born). Lives as long as the task.
     """
 
-    def __init__(self, declared: ValueState[V], operator: str, backend: StateBackend, task: StateTask) -> None:
+    def __init__(
+        self, declared: ValueState[V], operator: str, backend: StateBackend, task: StateTask, lives: Lives = NO_HISTORY
+    ) -> None:
         """Bind `declared` to a backend, and to the task whose code will use it."""
         super().__init__(declared.name, declared.type, ttl=declared.ttl)
         self._codec = Codec(declared.type, f"state '{declared.name}' of operator '{operator}'")
         self._backend = backend
         self._task = task
+        self._done: StateFuture[None] = StateFuture(None, task)
         self._cells: dict[bytes, _Cell] = {}
         self._loading: dict[int, list[tuple[Callable[[Moment, _Cell], Any], StateFuture[Any]]]] = {}
-        self._ttl = LiveTtl.of(declared.ttl)
+        self._ttl = lives.of(declared.ttl, declared.name)
         self._creation_counts = self._ttl is not None and not self._ttl.renews_on_write
         self.waits = True
         """Whether a read that the cache cannot answer may wait; else it is answered at once, whatever that takes."""
@@ -111,7 +113,7 @@ class ValueStore(ValueState[V], Generic[V]):
         if cell is None or not moment.owns_key or (self._loading and id(moment) in self._loading):
             return self._later(moment, self._read)
         self.hits += 1
-        return StateFuture(cell.value if self._ttl is None else self._read(moment, cell))
+        return StateFuture(cell.value if self._ttl is None else self._read(moment, cell), self._task)
 
     def update(self, value: V, /) -> StateFuture[None]:
         """See `ValueState.update`."""
@@ -120,7 +122,7 @@ class ValueStore(ValueState[V], Generic[V]):
         if cell is None or not moment.owns_key or (self._loading and id(moment) in self._loading):
             return self._write_later(moment, partial(self._write, value=value))
         self._write(moment, cell, value)
-        return DONE
+        return self._done
 
     def clear(self) -> StateFuture[None]:
         """See `ValueState.clear`."""
@@ -129,7 +131,7 @@ class ValueStore(ValueState[V], Generic[V]):
         if cell is None or not moment.owns_key or (self._loading and id(moment) in self._loading):
             return self._write_later(moment, self._clear)
         self._clear(moment, cell)
-        return DONE
+        return self._done
 
     # ------------------------------------------------------------------------------------------------ loading
 
@@ -164,7 +166,7 @@ class ValueStore(ValueState[V], Generic[V]):
         if len(queue) != 1:
             return None
         operation, future = queue[0]
-        return future.declared_block() if operation == self._read else None
+        return moment.declared_block(future) if operation == self._read else None
 
     def forget_request(self, moment: Moment) -> None:
         """Take the code's requests back: it will make them again in another task."""
@@ -176,8 +178,8 @@ class ValueStore(ValueState[V], Generic[V]):
         if queue is None:
             self.misses += 1
             if moment.owns_key and not self._may_wait:
-                return StateFuture(operation(moment, self._cell(moment.key_json)))
-        future = StateFuture.pending(cast("FutureOwner", moment))
+                return StateFuture(operation(moment, self._cell(moment.key_json)), self._task)
+        future = StateFuture.pending(self._task)
         if queue is not None:
             queue.append((operation, future))
             return future
@@ -190,7 +192,7 @@ class ValueStore(ValueState[V], Generic[V]):
         if moment.owns_key and id(moment) not in self._loading and not self._creation_counts:
             cell = self._cells.setdefault(moment.key_json, _Cell(None, 0, stored=None))
             operation(moment, cell)
-            return DONE
+            return self._done
         return self._later(moment, operation)
 
     @property

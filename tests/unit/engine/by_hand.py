@@ -11,32 +11,66 @@ from dataclasses import dataclass, field
 from engine.api import RowKind, UpdateType, ValueState
 
 
-class Answer:
-    """What a state call of the model returns."""
+class Chained:
+    """What the running record has chained and not run yet, in order: (answer waited for, callback)."""
 
-    def __init__(self, value=None):
-        self.value = value
+    def __init__(self):
+        self.waiting = []
+
+    def run(self):
+        """One after the other, first those that wait for no other; what they chain comes last."""
+        while self.waiting:
+            place = next(place for place, (answer, _) in enumerate(self.waiting) if answer.there)
+            answer, callback = self.waiting.pop(place)
+            callback(answer.value)
+
+
+class Answer:
+    """What a state call of the model returns. It is there, unless a callback has to make it."""
+
+    def __init__(self, chained, value=None, *, there=True):
+        self.chained, self.value, self.there = chained, value, there
+        self.followers = []
 
     def __await__(self):
+        self.chained.run()
         return self.value
         yield
 
+    def give(self, value):
+        self.value, self.there = value, True
+        for follower in self.followers:
+            follower.give(value)
+
+    def follow(self, other):
+        if other.there:
+            self.give(other.value)
+        else:
+            other.followers.append(self)
+
+    def then(self, callback):
+        result = Answer(self.chained, there=False)
+        self.chained.waiting.append((self, lambda value: callback(result, value)))
+        return result
+
     def then_apply(self, function):
-        return Answer(function(self.value))
+        return self.then(lambda result, value: result.give(function(value)))
 
     def then_accept(self, function):
-        function(self.value)
-        return Answer()
+        return self.then_apply(lambda value: function(value) and None)
 
     def then_compose(self, function):
-        return function(self.value)
+        return self.then(lambda result, value: result.follow(function(value)))
 
     def then_combine(self, other, function):
-        return Answer(function(self.value, other.value))
+        return self.then_compose(lambda mine: other.then_apply(lambda theirs: function(mine, theirs)))
 
     def then_conditionally_compose(self, condition, if_true, if_false):
-        holds = condition(self.value)
-        return Answer((holds, (if_true if holds else if_false)(self.value).value))
+        def choose(value):
+            holds = condition(value)
+            return (if_true if holds else if_false)(value).then_apply(lambda answer: (holds, answer))
+
+        return self.then_compose(choose)
 
 
 class Value:
@@ -60,17 +94,17 @@ class Value:
             self.found.pop(self.stage.key, None)
         elif self.update_type is UpdateType.ON_READ_AND_WRITE:
             self.found[self.stage.key] = value, max(stamp, self.stage.timestamp)
-        return Answer(value)
+        return Answer(self.stage.chained, value)
 
     def update(self, value):
         old, stamp = self.live()
         keeps = old is not None and self.update_type is UpdateType.ON_CREATE
         self.found[self.stage.key] = value, stamp if keeps else self.stage.timestamp
-        return Answer()
+        return Answer(self.stage.chained)
 
     def clear(self):
         self.found.pop(self.stage.key, None)
-        return Answer()
+        return Answer(self.stage.chained)
 
 
 @dataclass
@@ -85,6 +119,7 @@ class Stage:
     key: str = ""
     timestamp: int = 0
     row_kind: RowKind = RowKind.INSERT
+    chained: Chained = field(default_factory=Chained)
 
     def __post_init__(self):
         declared = {name: state for name, state in vars(type(self.function)).items() if isinstance(state, ValueState)}
@@ -119,6 +154,7 @@ class Stage:
         try:
             call.send(None)
         except StopIteration:
+            self.chained.run()
             return
         raise AssertionError("the function awaits something else")
 

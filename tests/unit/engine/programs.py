@@ -1,7 +1,7 @@
 """A keyed function whose records are small programs of state calls, written in each of the ways that the API allows.
 
-What a program tells must not depend on the way: `awaiting` one call after the other, `chaining` callbacks without a single
-await, or `hastily` making calls of several states at once. Calls of one state stay in order in all of them.
+`awaiting` one call after the other, `chaining` callbacks without a single await, or `hastily` making calls of several
+states at once, a program tells the same. `heedless` code goes on behind callbacks that change the same states, and emit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from engine.api import KeyedProcessFunction, Process, SideOutput, StateTtl, Stru
 STATES = ("plain", "read", "born")
 PLAIN_CALLS = ("value", "update", "clear")
 CALLS = (*PLAIN_CALLS, "add", "choose")
-WAYS = ("awaiting", "chaining", "mixing", "hastily")
+PATIENT_WAYS = ("awaiting", "chaining", "mixing", "hastily")
+WAYS = (*PATIENT_WAYS, "heedless")
 LATEST = 60
 """Timers beyond it are not set again, so that programs end."""
 
@@ -56,7 +57,7 @@ class Programs(KeyedProcessFunction[Do, Told]):
         again = (3,) if timestamp % 2 and timestamp < LATEST else (-6,) if timestamp % 5 == 0 else ()
         again = again if timestamp > 0 else ()
         calls = tuple((state, CALLS[(timestamp + place) % len(CALLS)], timestamp) for place, state in enumerate(STATES))
-        await self.run(Do(ctx.key, timestamp, WAYS[timestamp % 4], calls, again), ctx, "timer")
+        await self.run(Do(ctx.key, timestamp, WAYS[timestamp % len(WAYS)], calls, again), ctx, "timer")
 
     async def run(self, program, ctx, by):
         def end(saw):
@@ -93,6 +94,17 @@ class Programs(KeyedProcessFunction[Do, Told]):
         ]
         end([saw for _, chain in chains for saw in await chain])
 
+    async def heedless(self, calls, end):
+        # What is chained and what is not touch the same states, in turns; every third call is waited for.
+        for place, call in enumerate(calls):
+            told = self.call(*call).then_compose(functools.partial(self.following, (call[0], "add", 1)))
+            told.then_accept(end)
+            if place % 3 == 2:
+                end([await self.call(*call)])
+            else:
+                self.call(*calls[-1 - place]).then_apply(lambda saw: [saw]).then_accept(end)
+        end([])
+
     def chain(self, calls, *, hasty=False):
         """The answers to all calls. A hasty one makes them at once, up to the first that depends on an answer."""
         hasty = hasty and calls[0][1] in PLAIN_CALLS
@@ -106,6 +118,7 @@ class Programs(KeyedProcessFunction[Do, Told]):
         return made.then_combine(self.call(*call), lambda seen, saw: [*seen, saw])
 
     def following(self, call, seen):
+        seen = seen if isinstance(seen, list) else [seen]
         return self.call(*call).then_apply(lambda saw: [*seen, saw])
 
     def call(self, name, call, number):
@@ -139,7 +152,7 @@ calls = st.tuples(st.sampled_from(STATES), st.sampled_from(CALLS), st.integers(0
 
 
 @st.composite
-def event_lists(draw, *, least_calls=0, max_size=20):
+def event_lists(draw, *, ways=WAYS, least_calls=0, max_size=20):
     """Programs in arrival order, with rising watermarks (plain numbers) among them. Few keys, one far ahead of the others."""
     drawn = draw(
         st.lists(
@@ -147,7 +160,7 @@ def event_lists(draw, *, least_calls=0, max_size=20):
                 Do,
                 key=st.sampled_from(["a", "a", "a", "b", "c", "dd"]),
                 at=st.sampled_from([-24, -12, -6, -3, 0, 0, 0, 3]),
-                way=st.sampled_from(WAYS),
+                way=st.sampled_from(ways),
                 calls=st.lists(calls, min_size=least_calls, max_size=5).map(tuple),
                 timers=st.lists(offsets, max_size=2).map(tuple),
                 cancelled=st.lists(offsets, max_size=1).map(tuple),

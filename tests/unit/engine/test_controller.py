@@ -62,7 +62,7 @@ class Machine:
     def read(self, action="x"):
         """A request of the code that runs."""
         context = self.controller.context
-        future = StateFuture.pending(context)
+        future = StateFuture.pending(self.controller)
         self.controller.request(context, action, future.complete)
         return future
 
@@ -755,7 +755,17 @@ def test_an_answer_that_is_there_may_be_awaited_by_anyone_and_again(machine):
 
 def test_a_record_that_nothing_will_wake_is_told_of(machine):
     async def waits_for_ever(m):
-        await StateFuture.pending(m.controller.context)
+        await StateFuture.pending(m.controller)
+
+    with pytest.raises(FailedError, match="nothing will complete") as raised:
+        machine.take("a1", waits_for_ever)
+    assert raised.value.args[0] == "a1"
+
+
+def test_a_record_that_waits_for_more_than_its_requests_is_told_of(machine):
+    async def waits_for_ever(m):
+        await m.read()
+        await StateFuture.pending(m.controller)
 
     machine.take("a1", waits_for_ever)
     with pytest.raises(FailedError, match="nothing will complete") as raised:

@@ -1,42 +1,36 @@
 from __future__ import annotations
 
+from collections import deque
+
 import pytest
 
 from engine.api import StateFuture
+from engine.execution.record_context import RecordContext
 
 
-class Owner:
-    """A record whose callbacks run when the test says so."""
+@pytest.fixture
+def task():
+    return Task()
+
+
+class Task:
+    """A task that runs the callbacks of its one record when the test says so."""
 
     def __init__(self):
-        self.references = 1
-        self.mails = []
-        self.woken = []
+        self.context = RecordContext(self, b"key", "record")
+        self.context.callbacks = deque()
 
-    def retain(self):
-        self.references += 1
-
-    def post(self, callback, value, /):
-        self.mails.append((callback, value))
-
-    def wake(self, waiting, /):
-        self.woken.append(waiting)
+    def register(self, continuation, /):
+        self.context.callbacks.append(continuation)
 
     def run(self):
-        while self.mails:
-            callback, value = self.mails.pop(0)
-            callback(value)
-            self.references -= 1
+        while (continuation := self.context.next_callback()) is not None:
+            continuation.callback(continuation.future.answer)
 
 
 @pytest.fixture
-def owner():
-    return Owner()
-
-
-@pytest.fixture
-def pending(owner):
-    return StateFuture.pending(owner)
+def pending(task):
+    return StateFuture.pending(task)
 
 
 def even(number):
@@ -66,44 +60,113 @@ forms = pytest.mark.parametrize(("form", "of_4", "of_5"), FORMS)
 
 
 @forms
-def test_of_an_answer_that_is_there_the_callback_runs_at_once(form, of_4, of_5):
+def test_of_a_future_made_by_user_code_the_callback_runs_at_once(form, of_4, of_5):
     assert [answer(form(StateFuture(4))), answer(form(StateFuture(5)))] == [of_4, of_5]
 
 
 @forms
 @pytest.mark.parametrize("number", [4, 5])
-def test_of_an_answer_to_come_the_callback_runs_as_a_mail_of_the_owner(owner, pending, form, of_4, of_5, number):
-    result = form(pending)
-    assert not result.done
-    assert owner.references > 1
-    pending.complete(number)
-    assert not result.done
-    owner.run()
-    assert (answer(result), owner.references) == (of_4 if number == 4 else of_5, 1)
+@pytest.mark.parametrize("at_hand", [True, False])
+def test_the_callback_waits_for_its_turn_whether_the_answer_is_there_or_not(task, form, of_4, of_5, number, at_hand):
+    future = StateFuture(number, task) if at_hand else StateFuture.pending(task)
+    result = form(future)
+    if not at_hand:
+        task.run()
+        future.complete(number)
+    assert (result.done, len(task.context.callbacks) > 0) == (False, True)
+    task.run()
+    assert (answer(result), len(task.context.callbacks)) == (of_4 if number == 4 else of_5, 0)
 
 
-def test_callbacks_run_in_the_order_in_which_they_were_chained(owner, pending):
+def test_callbacks_run_in_the_order_in_which_they_were_chained(task, pending):
     log = []
     for name in ("first", "second", "third"):
         pending.then_accept(lambda _, name=name: log.append(name))
     pending.complete(0)
-    owner.run()
+    task.run()
     assert log == ["first", "second", "third"]
 
 
-def test_a_callback_may_answer_with_a_future_that_is_not_there_yet(owner, pending):
-    inner = StateFuture.pending(owner)
+#    slow: ....................x          first waits for it, and second for first
+#    fast: x
+
+
+def test_an_answer_that_is_there_does_not_overtake_one_that_is_not(task, pending):
+    log = []
+    pending.then_accept(lambda _: log.append("first"))
+    StateFuture(0, task).then_accept(lambda _: log.append("second"))
+    task.run()
+    assert log == []
+    pending.complete(0)
+    task.run()
+    assert log == ["first", "second"]
+
+
+@pytest.mark.parametrize("at_hand", [True, False])
+def test_a_callback_that_waits_for_a_later_one_lets_it_go_first(task, at_hand):
+    log = []
+
+    def fetch():
+        return StateFuture(0, task) if at_hand else StateFuture.pending(task)
+
+    asked = [fetch() for _ in range(3)]
+    told = []
+    asked[0].then_compose(lambda _: told[0]).then_accept(lambda _: log.append("after told"))
+    told.append(asked[1].then_apply(lambda _: log.append("told")))
+    asked[2].then_accept(lambda _: log.append("last"))
+    for future in reversed(asked):
+        task.run()
+        if not at_hand:
+            future.complete(0)
+    task.run()
+    assert log == ["told", "after told", "last"]
+
+
+def test_what_a_callback_chains_comes_behind_what_is_chained_already(task):
+    log = []
+    StateFuture(0, task).then_compose(lambda _: StateFuture(1, task).then_accept(log.append)).then_accept(log.append)
+    StateFuture(2, task).then_accept(log.append)
+    task.run()
+    assert log == [2, 1, None]
+
+
+def test_a_callback_may_answer_with_a_future_that_is_not_there_yet(task, pending):
+    inner = StateFuture.pending(task)
     outer = pending.then_compose(lambda _: inner)
     pending.complete(1)
-    owner.run()
+    task.run()
     assert not outer.done
     inner.complete("inner")
-    owner.run()
-    assert (answer(outer), owner.references) == ("inner", 1)
+    assert answer(outer) == "inner"
 
 
-def test_composed_futures_nest(owner, pending):
-    futures = [StateFuture.pending(owner) for _ in range(3)]
+def test_composed_with_state_a_future_of_user_code_lets_its_callbacks_wait_too(task, pending):
+    log = []
+    StateFuture(1).then_compose(lambda _: StateFuture(2, task)).then_accept(log.append)
+    StateFuture(1).then_compose(lambda _: pending).then_accept(log.append)
+    assert log == []
+    pending.complete(3)
+    task.run()
+    assert log == [2, 3]
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_circle_of_futures_is_refused(task, length):
+    made = []
+    for place in range(length):
+        made.append(StateFuture(0, task).then_compose(lambda _, place=place: made[(place + 1) % length]))
+    with pytest.raises(RuntimeError, match="waits for that callback"):
+        task.run()
+
+
+def test_a_function_to_compose_with_must_return_a_future(task):
+    StateFuture(0, task).then_compose(lambda _: None)
+    with pytest.raises(TypeError, match="must return a StateFuture, not NoneType"):
+        task.run()
+
+
+def test_composed_futures_nest(task, pending):
+    futures = [StateFuture.pending(task) for _ in range(3)]
     told = pending.then_compose(
         lambda a: futures[0].then_compose(
             lambda b: futures[1].then_compose(lambda c: futures[2].then_apply(lambda d: a + b + c + d))
@@ -111,45 +174,44 @@ def test_composed_futures_nest(owner, pending):
     )
     for future in (*reversed(futures), pending):
         future.complete(1)
-        owner.run()
-    assert (answer(told), owner.references) == (4, 1)
+        task.run()
+    assert answer(told) == 4
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_two_answers_are_combined_whichever_comes_first(owner, order):
-    both = [StateFuture.pending(owner), StateFuture.pending(owner)]
+def test_two_answers_are_combined_whichever_comes_first(task, order):
+    both = [StateFuture.pending(task), StateFuture.pending(task)]
     told = both[0].then_combine(both[1], lambda mine, theirs: (mine, theirs))
     for number in order:
         both[number].complete(number)
-        owner.run()
-    assert (answer(told), owner.references) == ((0, 1), 1)
+        task.run()
+    assert answer(told) == (0, 1)
 
 
-def test_awaiting_suspends_until_the_answer_is_there(owner, pending):
+def test_awaiting_suspends_until_the_answer_is_there(pending):
     async def code():
         return await pending
 
     call = code()
     assert call.send(None) is pending
-    pending.wake_up(call)
     pending.complete(7)
-    assert owner.woken == [call]
     with pytest.raises(StopIteration) as stopped:
         call.send(None)
     assert stopped.value.value == 7
 
 
-def test_callbacks_come_before_what_awaits(owner, pending):
-    pending.wake_up("waiting")
-    pending.then_accept(print)
-    pending.complete(7)
-    assert (len(owner.mails), owner.woken) == (1, ["waiting"])
+def test_awaiting_suspends_while_callbacks_wait_for_their_turn(task):
+    async def code():
+        future = StateFuture(7, task)
+        future.then_accept(print)
+        return await future
 
-
-def test_two_may_not_await_one_future_at_a_time(pending):
-    pending.wake_up("one")
-    with pytest.raises(RuntimeError, match="awaited twice; chain it with then_apply"):
-        pending.wake_up("another")
+    call = code()
+    assert call.send(None).done
+    task.run()
+    with pytest.raises(StopIteration) as stopped:
+        call.send(None)
+    assert stopped.value.value == 7
 
 
 def answer(future):

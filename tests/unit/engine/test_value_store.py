@@ -23,6 +23,9 @@ class Task:
 
     context: SimpleNamespace
 
+    def register(self, continuation):
+        raise AssertionError(f"{continuation} should not be chained")
+
     def request(self, context, entry, answered):
         raise AssertionError(f"{entry} of {context} should not have to wait")
 
@@ -31,7 +34,12 @@ def enter(store, key, stamp, watermark, processing_time=0):
     """Let the code of a record run next."""
     store.waits = False
     store._task.context = SimpleNamespace(
-        key_json=key, timestamp=stamp, watermark=watermark, processing_time=processing_time, owns_key=True
+        key_json=key,
+        timestamp=stamp,
+        watermark=watermark,
+        processing_time=processing_time,
+        owns_key=True,
+        callbacks=None,
     )
 
 

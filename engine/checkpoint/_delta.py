@@ -81,13 +81,19 @@ def read(
 ) -> pa.Table:
     """Read rows, with files pruned and rows filtered by an SQL `predicate`.
 
-    `schema` gives the Arrow types wanted (the reader itself answers with string views).
+    `schema` gives the Arrow types wanted (the reader itself answers with string views). A column that the
+    table does not have, since an older version of this program made it, is null.
     """
     names = list(columns) if columns is not None else schema.names
     wanted = pa.schema([schema.field(name) for name in names])
+    there = {field.name for field in table.schema().fields}
+    present = [name for name in names if name in there]
     with storage_errors(f"to read {table.table_uri}"):
-        rows = pa.RecordBatchReader.from_stream(table.scan(columns=names, predicate=predicate)).read_all()
-    return rows.cast(wanted)
+        rows = pa.RecordBatchReader.from_stream(table.scan(columns=present, predicate=predicate)).read_all()
+    for name in names:
+        if name not in there:
+            rows = rows.append_column(name, pa.nulls(rows.num_rows, schema.field(name).type))
+    return rows.select(names).cast(wanted)
 
 
 def create_table(uri: str, schema: pa.Schema, *, storage: Options = None) -> None:

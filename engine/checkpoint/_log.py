@@ -19,7 +19,7 @@ from engine.checkpoint.files import stage
 from engine.checkpoint.tables import CHECKPOINTS, CHECKPOINTS_SCHEMA, FORMAT_VERSION
 from engine.errors import ConfigError, EngineBug, FencedError
 
-_JSON = ("offsets", "versions", "outputs", "local_copies", "metrics")
+_JSON = ("offsets", "versions", "outputs", "local_copies", "metrics", "state_ttl")
 _TIMES = ("interval_start", "interval_end", "watermark", "committed_at", "lease_expires_at")
 
 
@@ -149,7 +149,7 @@ class CheckpointLog:
         table = open_table(self._uri, version=self._version, storage=self._storage_options)
         try:
             with storage_errors(f"{what} in {self._uri}"):
-                write_deltalake(table, _encode(row), mode="append", commit_properties=ONE_ATTEMPT)
+                write_deltalake(table, _encode(row), mode="append", schema_mode="merge", commit_properties=ONE_ATTEMPT)
         except CommitFailedError as error:
             raise self._fenced(what) from error
         if table.version() != expected:

@@ -33,6 +33,7 @@ def restore_in(job: OpenJob, target_id: int, why: str) -> Checkpoint:
         offsets=target.offsets,
         watermark=target.watermark,
         local_copies=target.local_copies,
+        state_ttl=target.state_ttl,
         interval_start=target.interval_start,
         interval_end=target.interval_end,
         note=why,

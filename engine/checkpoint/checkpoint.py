@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from engine.checkpoint.ttl_history import TtlHistory
+
 
 class Kind(enum.Enum):
     """Why a row of `checkpoints` exists. A lease row is a claim on the job, not a checkpoint."""
@@ -54,7 +56,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     `versions` names the Delta version of every state table. `outputs` names, per sink, the staged
     files to publish. `local_copies` names, per operator and key-group range, the local copy that
-    this checkpoint's tasks left behind. `note` says who and why (restores, savepoints).
+    this checkpoint's tasks left behind. `state_ttl` is what lives of entries depend on. `note` says who and why (restores, savepoints).
     """
 
     checkpoint_id: int
@@ -72,6 +74,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     offsets: dict[str, SourceOffset] = {}
     outputs: dict[str, list[OutputFile]] = {}
     local_copies: dict[str, dict[str, str]] = {}
+    state_ttl: TtlHistory = TtlHistory()
     metrics: dict[str, Any] = {}
     note: str | None = None
     restored_from: int | None = None

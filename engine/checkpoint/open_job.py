@@ -74,7 +74,7 @@ class OpenJob:
         """Prepare, commit and publish a checkpoint on top of `last`.
 
         `files` are added to their tables; `versions` says that the tables were already brought
-        there. Other `fields` are as in `Checkpoint`; offsets, watermark, interval and local copies
+        there. Other `fields` are as in `Checkpoint`; offsets, watermark, interval, local copies and TTL's history
         are the parent's unless given. Raises `FencedError` when the job was lost, `StorageError`
         when a sink refuses (the checkpoint is committed then, and published by the next run).
         """
@@ -83,7 +83,7 @@ class OpenJob:
         parent = self.last
         inherited = {
             name: getattr(parent, name)
-            for name in ("offsets", "watermark", "local_copies", "interval_start", "interval_end")
+            for name in ("offsets", "watermark", "local_copies", "state_ttl", "interval_start", "interval_end")
         }
         checkpoint = Checkpoint(
             checkpoint_id=self.next_id,

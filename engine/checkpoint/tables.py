@@ -135,6 +135,7 @@ CHECKPOINTS_SCHEMA = pa.schema(
         pa.field("versions", pa.string()),
         pa.field("outputs", pa.string()),
         pa.field("local_copies", pa.string()),
+        pa.field("state_ttl", pa.string()),
         pa.field("metrics", pa.string()),
         pa.field("restored_from", pa.int64()),
         pa.field("note", pa.string()),

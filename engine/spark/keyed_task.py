@@ -81,6 +81,7 @@ class _Work:
             last_watermark=watermarks[-1].timestamp if watermarks else None,
             processing_time=ProcessingTime(began, self.task.processing_time),
             stage=self.task.stage,
+            lives=self.task.state_ttl.lives(operator.name),
             options=self.task.async_state,
         )
         resumed = self._resumed()

@@ -18,6 +18,7 @@ from engine.checkpoint.checkpoint import Bucket, Checkpoint, OutputFile, SourceO
 from engine.checkpoint.files import StagedFile
 from engine.checkpoint.open_job import OpenJob
 from engine.checkpoint.tables import BUFFERED_REQUESTS
+from engine.checkpoint.ttl_history import declared_ttls, last_micro_batch
 from engine.errors import EngineBug, HeadraceError, StateSchemaError
 from engine.execution.element import Watermark, record_order
 from engine.execution.fast_drain import seen_and_held
@@ -91,6 +92,15 @@ class MicroBatch:
         self._plan = plan
         self._parallelism = parallelism
         self._processing_time = clock.now()
+        declared = declared_ttls(plan)
+        self._rebuilt = job.last.state_ttl.changed(declared)
+        self.state_ttl = job.last.state_ttl.advanced(
+            declared,
+            paused_since=last_micro_batch(job.log),
+            watermark=job.last.watermark,
+            processing_time=self._processing_time,
+        )
+        """For the checkpoint: what lives of entries depend on in this micro-batch."""
         self._async_state = async_state
         self._stop_at = stop_at
         config = job.config
@@ -205,7 +215,8 @@ class MicroBatch:
             processing_time=self._processing_time,
             first_ordinal=parent.offsets.get(self._plan.ingest.source.name, SourceOffset()).bucket.next_ordinal,
             async_state=self._job.config.async_state(operator, enabled=self._async_state),
-            local_copies=parent.local_copies.get(operator, {}),
+            state_ttl=self.state_ttl,
+            local_copies={} if operator in self._rebuilt else parent.local_copies.get(operator, {}),
             parent_id=parent.checkpoint_id,
             resumes=any(offset.held for offset in parent.offsets.values()),
             cut=cut,

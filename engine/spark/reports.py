@@ -8,6 +8,7 @@ import msgspec
 
 from engine.checkpoint.checkpoint import OutputFile
 from engine.checkpoint.files import StagedFile
+from engine.checkpoint.ttl_history import TtlHistory
 from engine.execution.options import AsyncStateOptions
 
 
@@ -61,6 +62,7 @@ class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):
     first_ordinal: int
     """The arrival ordinal that the micro-batch's first record has, or would have."""
     async_state: AsyncStateOptions = AsyncStateOptions()
+    state_ttl: TtlHistory = TtlHistory()
     local_copies: dict[str, str] = {}
     parent_id: int = 0
     resumes: bool = False

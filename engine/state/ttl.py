@@ -11,7 +11,8 @@ A life is measured on a clock that stands still during the gaps that prolong it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol
 
@@ -127,3 +128,20 @@ def _counted(gaps: Sequence[Gap], ttl: StateTtl) -> list[Gap]:
         return []
     longest = ttl.gap_threshold // timedelta(milliseconds=1)
     return [(start, end) for start, end in gaps if end - start > longest]
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """What is known of a job when a micro-batch begins, as far as lives of entries depend on it."""
+
+    gaps: Sequence[Gap] = ()
+    since: Mapping[str, int] = field(default_factory=dict)
+    """By state: when TTL was switched on (see `LiveTtl.of`)."""
+
+    def of(self, ttl: StateTtl | None, state: str) -> LiveTtl | None:
+        """The logic for a state's TTL; None where nothing expires."""
+        return LiveTtl.of(ttl, self.gaps, self.since.get(state))
+
+
+NO_HISTORY = Lives()
+"""A job that was never paused, and whose states have had their TTL from the beginning."""

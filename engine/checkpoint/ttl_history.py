@@ -1,0 +1,124 @@
+"""What a job's checkpoints remember for TTL (FLIP-25): pauses of the job, and what was declared.
+
+With it an entry's life comes out the same in every task, attempt and tool: none of them looks at a clock of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from engine.api import OnGap, Process, StateTtl, TtlTime
+from engine.state.ttl import Gap, Lives
+
+if TYPE_CHECKING:
+    from engine.checkpoint._log import CheckpointLog
+    from engine.plan.stages import Plan
+
+Declared = Mapping[str, StateTtl | None]
+"""The TTL of every declared state, by `operator.state`."""
+
+OFF = "off"
+"""How a state without TTL is remembered."""
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class TtlHistory(msgspec.Struct, frozen=True):
+    """What was known when a micro-batch began.
+
+    `gaps` are the pauses that a state declared to prolong lives (from the last checkpoint before it to the micro-batch after it,
+    ms). `declared` tells by `operator.state` what its TTL was, `since` from when on it was switched on, for a state that had been
+    without (ms, of the clock that stamps its entries).
+    """
+
+    gaps: tuple[Gap, ...] = ()
+    declared: dict[str, str] = {}
+    since: dict[str, int] = {}
+
+    def lives(self, operator: str) -> Lives:
+        """What one operator's states have to know."""
+        beginning = f"{operator}."
+        own = {name.removeprefix(beginning): at for name, at in self.since.items() if name.startswith(beginning)}
+        return Lives(self.gaps, own)
+
+    def advanced(
+        self, declared: Declared, *, paused_since: int | None, watermark: int | None, processing_time: int
+    ) -> TtlHistory:
+        """What a micro-batch at `processing_time` has to know: this, its own gap, and what is declared now.
+
+        `paused_since` is when the last micro-batch was committed, None without one, and `watermark` what it came to.
+        """
+        gaps = self.gaps
+        if paused_since is not None and processing_time - paused_since > _shortest_gap(declared):
+            gaps = (*gaps, (paused_since, processing_time))
+        return TtlHistory(gaps, _told(declared), self._switched_on(declared, watermark, processing_time))
+
+    def changed(self, declared: Declared) -> set[str]:
+        """The operators with a state whose TTL is not what it was. Their local copies may lack what is alive now."""
+        told = _told(declared)
+        return {name.partition(".")[0] for name, before in self.declared.items() if told.get(name, before) != before}
+
+    def _switched_on(self, declared: Declared, watermark: int | None, processing_time: int) -> dict[str, int]:
+        since: dict[str, int] = {}
+        for name, ttl in declared.items():
+            if ttl is None or not ttl.is_active:
+                continue
+            now = watermark if ttl.time is TtlTime.EVENT else processing_time
+            if self.declared.get(name) == OFF and now is not None:
+                since[name] = now
+            elif name in self.since:
+                since[name] = self.since[name]
+        return since
+
+
+def declared_ttls(plan: Plan) -> dict[str, StateTtl | None]:
+    """The TTL of every state that the pipeline's functions declare."""
+    from engine.execution.declarations import declared_states
+
+    return {
+        f"{stage.operator.name}.{state.name}": state.ttl
+        for stage in plan.keyed
+        if isinstance(stage.operator, Process)
+        for state in declared_states(stage.operator.function).values()
+    }
+
+
+def last_micro_batch(log: CheckpointLog) -> int | None:
+    """When the micro-batch was committed that left the present state (ms); None before the first.
+
+    Compactions and savepoints in between are no sign of life. After a restore it is the one that was restored: for the
+    state, all time since then was lost.
+    """
+    known = {checkpoint.checkpoint_id: checkpoint for checkpoint in log.checkpoints}
+    at = log.last
+    while at is not None and at.kind.value != "batch":
+        before = at.parent_id if at.restored_from is None else at.restored_from
+        at = None if before is None else known.get(before)
+    return None if at is None else at.committed_at
+
+
+def _shortest_gap(declared: Declared) -> float:
+    """From which length on (ms) a pause counts for some state; infinite where it counts for none."""
+    thresholds = (
+        ttl.gap_threshold // _MILLISECOND
+        for ttl in declared.values()
+        if ttl is not None and ttl.is_active and ttl.on_gap is OnGap.PROLONG and ttl.gap_threshold is not None
+    )
+    return min(thresholds, default=float("inf"))
+
+
+def _told(declared: Declared) -> dict[str, str]:
+    return {name: _as_text(ttl) for name, ttl in declared.items()}
+
+
+def _as_text(ttl: StateTtl | None) -> str:
+    """All on which it depends whether an entry is alive."""
+    if ttl is None or not ttl.is_active:
+        return OFF
+    clock = "watermark" if ttl.expires_by_watermark else "processing time"
+    gap = "" if ttl.gap_threshold is None else f", prolonged by gaps over {ttl.gap_threshold}"
+    return f"{ttl.ttl} from {ttl.time.value} time by {clock}{gap}"

@@ -123,12 +123,41 @@ class AsyncExecutionController:
         """Run a record whose key is free, and before which nothing is due.
 
         It is not counted in unless it makes a request: as long as its code runs, nothing else does. Where state is at hand
-        that is the rule.
+        that is the rule. So this is `_run` and `_step` written out: three calls less are a fifth of the framework's cost.
         """
         context.owns_key = True
-        self._run(context, None)
+        context.references = 1
+        self.context = context
+        try:
+            call = self._call(context)
+        except Exception as error:
+            raise self._work.failed(context, error) from error
+        if call is not None:
+            try:
+                awaited = call.send(None)
+            except StopIteration:
+                pass
+            except Exception as error:
+                raise self._work.failed(context, error) from error
+            else:
+                self._suspend(context, call, awaited)
+                self._settle(context)
+                return
+        if context.references > 1:  # requests, callbacks
+            self.release(context)
+            self._settle(context)
+            return
+        context.references = 0
+        follower = self._after(context)
+        if follower is not None:
+            self._count_in(follower, self.epochs.open)
+            self._hand_over(context, follower)
+
+    def _settle(self, context: RecordContext) -> None:
+        if context.callbacks:
+            self._go_on(context, None)
         if context.references and context.epoch is None:
-            raise self._stuck(context)
+            raise self._stuck(context)  # it has made no request, so there is none to wait for
 
     def _admit(self, context: RecordContext) -> None:
         self._count_in(context, self.epochs.open)
@@ -344,9 +373,12 @@ class AsyncExecutionController:
         except Exception as error:
             raise self._work.failed(context, error) from error
         else:
-            if not isinstance(awaited, StateFuture) or not awaited.belongs_to(context):
-                raise self._foreign(context, call)
-            context.call, context.awaited = call, awaited
+            self._suspend(context, call, awaited)
+
+    def _suspend(self, context: RecordContext, call: Call, awaited: object) -> None:
+        if not isinstance(awaited, StateFuture) or not awaited.belongs_to(context):
+            raise self._foreign(context, call)
+        context.call, context.awaited = call, awaited
 
     def _go_on(self, context: RecordContext, _: None) -> None:
         """Run the record's callbacks whose turn it is; when all have run, the code that waits."""

@@ -328,8 +328,8 @@ class KeyedProcess:
         function = context.function
         if function is None:
             return None
-        call = function(context.record, context)
-        return None if self._is_plain else cast("Call | None", call)
+        call: Call | None = function(context.record, context)
+        return None if self._is_plain else call
 
     def before(self, context: ProcessContext) -> RecordContext | None:
         """See `KeyedWork.before`: the key's timers that are due."""

@@ -762,6 +762,31 @@ def test_a_record_that_nothing_will_wake_is_told_of(machine):
     assert raised.value.args[0] == "a1"
 
 
+def test_thousands_of_waits_behind_callbacks_do_not_nest(machine):
+    async def code(m):
+        for number in range(5_000):
+            StateFuture(number, m.controller).then_accept(m.log.append)
+            await StateFuture(number, m.controller)
+
+    machine.take("a1", code)
+    assert (machine.told(), machine.counts) == (list(range(5_000)), (0, 0, 0, 0))
+
+
+@pytest.mark.parametrize("at_hand", [True, False])
+def test_an_await_goes_on_behind_all_callbacks(machine, at_hand):
+    async def code(m):
+        slow = m.read("x")
+        fast = StateFuture("fast", m.controller) if at_hand else m.read("y")
+        slow.then_accept(lambda _: m.tell("first")).then_accept(lambda _: m.tell("second"))
+        fast.then_accept(lambda _: m.tell("third"))
+        m.tell("goes on")
+        await fast
+        m.tell("ends")
+
+    machine.run("a1", code)
+    assert machine.told() == [f"a1 {what}" for what in ("goes on", "first", "second", "third", "ends")]
+
+
 def test_a_record_that_waits_for_more_than_its_requests_is_told_of(machine):
     async def waits_for_ever(m):
         await m.read()

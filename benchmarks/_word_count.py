@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks._object_store import BUCKET
 from benchmarks._slow_backend import SlowBackend
 from engine.api import Context, KeyedProcessFunction, Process, StateFuture, Struct, ValueState
 from engine.checkpoint.changelog import Changelog
@@ -130,10 +131,11 @@ class Framework:
     plain: bool = False
     prefetch: bool = True
     cached: bool = False
+    storage: dict | None = None
 
     def __call__(self):
         """See `turns`."""
-        backend = populated(self.backend, self.words.keys)
+        backend = populated(self.backend, self.words.keys, self.storage)
         batches, expected = self.words.batches(), Expected()
 
         def turn():
@@ -239,12 +241,12 @@ class _ListContext:
         self.records.append(record)
 
 
-def populated(kind, keys):
-    """A backend in which each word has been seen once; see `Framework.backend`."""
+def populated(kind, keys, storage=None):
+    """A backend in which each word has been seen once; see `Framework`."""
     if kind == "rocksdb":
         return _rocksdb(keys)
     if kind in {"delta", "delta, cached"}:
-        return _delta(keys, cached=kind == "delta, cached")
+        return _delta(keys, storage, cached=kind == "delta, cached")
     backend = HashMapBackend() if kind == "hashmap" else SlowBackend(kind)
     backend.write_batch(_seen_once(keys))
     return backend
@@ -259,19 +261,19 @@ def _rocksdb(keys):
     return RocksDbBackend(folder, create=False)
 
 
-def _delta(keys, *, cached):
+def _delta(keys, storage, *, cached):
     folder = _folder()
-    job = str(folder / "job")
-    tables = JobTables(job, "run", "attempt")
+    job = str(folder / "job") if storage is None else f"{BUCKET}/{folder.name}"
+    tables = JobTables(job, "run", "attempt", storage=storage)
     versions = tables.create()
     changes = [ValueChange(word(key), b"1", 0) for key in range(keys)]
     rows = Changelog(_OPERATOR, 1, _KEY_GROUPS).values(ValueStore(CountWords.seen, _OPERATOR, None, None), changes)
-    versions = tables.prepare({KEYED_STATE: [stage_state(job, KEYED_STATE, "0.parquet", rows)]}, versions)
+    versions = tables.prepare({KEYED_STATE: [stage_state(job, KEYED_STATE, "0.parquet", rows, storage)]}, versions)
     cache = StateCache(RocksDbBackend(folder / "cache"), bound=1 << 40)
     if cached:
         cache.put(_seen_once(keys))
     everything = KeyGroupRange(0, _KEY_GROUPS - 1)
-    return DeltaBackend(job, versions, _OPERATOR, everything, cache, max_parallelism=_KEY_GROUPS)
+    return DeltaBackend(job, versions, _OPERATOR, everything, cache, max_parallelism=_KEY_GROUPS, storage=storage)
 
 
 def _folder():

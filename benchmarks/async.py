@@ -11,6 +11,7 @@ What the FLIP, and Flink, have reached is printed beside it. Those figures are q
 import argparse
 from dataclasses import dataclass
 
+from benchmarks._object_store import object_store
 from benchmarks._plot import log_log_chart
 from benchmarks._report import OUT, figure, report
 from benchmarks._turns import turns
@@ -120,26 +121,28 @@ def remote_state(size):
     """State in another place: what it costs to wait for it one access at a time, and what the rest gains."""
     few, many = Words(size.one_by_one, size.keys), Words(size.slow, size.keys)
     seldom = Words(size.one_by_one // 5, size.keys)
-    told = turns(
-        TURNS,
-        {
-            "rocksdb, sync": Framework(many, "rocksdb", SYNCHRONOUS),
-            "1 ms, sync": Framework(few, 0.001, SYNCHRONOUS),
-            "1 ms, async": Framework(many, 0.001, prefetch=False),
-            "1 ms, async with prefetch": Framework(many, 0.001),
-            "1 ms, async, cached": Framework(many, 0.001, cached=True),
-            "5 ms, sync": Framework(seldom, 0.005, SYNCHRONOUS),
-            "5 ms, async": Framework(many, 0.005, prefetch=False),
-            "5 ms, async with prefetch": Framework(many, 0.005),
-            "5 ms, async, cached": Framework(many, 0.005, cached=True),
-            "delta, sync": Framework(seldom, "delta", SYNCHRONOUS),
-            "delta, async": Framework(many, "delta", prefetch=False),
-            "delta, async with prefetch": Framework(many, "delta"),
-            "delta, async, cached on disk": Framework(many, "delta, cached"),
-        },
-    )
+    variants = {
+        "rocksdb, sync": Framework(many, "rocksdb", SYNCHRONOUS),
+        "1 ms, sync": Framework(few, 0.001, SYNCHRONOUS),
+        "1 ms, async": Framework(many, 0.001, prefetch=False),
+        "1 ms, async with prefetch": Framework(many, 0.001),
+        "1 ms, async, cached": Framework(many, 0.001, cached=True),
+        "5 ms, sync": Framework(seldom, 0.005, SYNCHRONOUS),
+        "5 ms, async": Framework(many, 0.005, prefetch=False),
+        "5 ms, async with prefetch": Framework(many, 0.005),
+        "5 ms, async, cached": Framework(many, 0.005, cached=True),
+    }
+    with object_store() as storage:
+        for place, options in (("delta", None), ("delta on S3", storage)):
+            variants |= {
+                f"{place}, sync": Framework(seldom, "delta", SYNCHRONOUS, storage=options),
+                f"{place}, async": Framework(many, "delta", prefetch=False, storage=options),
+                f"{place}, async with prefetch": Framework(many, "delta", storage=options),
+                f"{place}, async, cached on disk": Framework(many, "delta, cached", storage=options),
+            }
+        told = turns(TURNS, variants)
     rates = {name: processing(of) for name, of in told.items()}
-    for place in ("1 ms", "5 ms", "delta"):
+    for place in ("1 ms", "5 ms", "delta", "delta on S3"):
         goal = {} if place == "delta" else at_least(50)
         yield figure(f"{place}: async / sync", over(rates[f"{place}, async"], rates[f"{place}, sync"]), "ratio", **goal)
         cached = next(name for name in rates if name.startswith(f"{place}, async, cached"))

@@ -7,6 +7,8 @@ stage of its own, behind a shuffle by key group.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from typing import get_args
 
 import msgspec
 import pyarrow as pa
@@ -116,8 +118,24 @@ def key_fields(operator: Keyed) -> tuple[str, ...]:
 
 
 def stage_key(record: msgspec.Struct, fields: tuple[str, ...]) -> object:
-    """A record's key: the field, or a tuple of several; None when any of them is null."""
-    if len(fields) == 1:
-        return getattr(record, fields[0])
-    values = tuple(getattr(record, field) for field in fields)
-    return None if None in values else values
+    """A record's key: the field, or a tuple of several; None when any of them is null.
+
+    It is what the key is after the record was stored and read again, so 5 in a field of type float is 5.0.
+    """
+    floats = _floats(type(record), fields)
+    values = [getattr(record, field) for field in fields]
+    if floats:
+        values = [
+            float(value) if name in floats and value is not None else value
+            for name, value in zip(fields, values, strict=True)
+        ]
+    if len(values) == 1:
+        return values[0]
+    return None if None in values else tuple(values)
+
+
+@cache
+def _floats(record: type[msgspec.Struct], fields: tuple[str, ...]) -> frozenset[str]:
+    """Those of the fields that hold floats alone."""
+    types = {field.name: {field.type, *get_args(field.type)} for field in msgspec.structs.fields(record)}
+    return frozenset(name for name in fields if float in types[name] and int not in types[name])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import timedelta
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -12,6 +13,7 @@ from engine.api import AsyncFunction, KeyedProcessFunction, Pipeline, Sink, Stru
 from engine.errors import ConfigError
 from engine.plan import plan_of, sink_schemas
 from engine.plan.stages import plan_stages, stage_key
+from engine.state.codec import encode
 
 
 class Event(Struct, frozen=True):
@@ -167,3 +169,19 @@ def test_a_module_that_lacks_something_itself_says_what(module):
     module("made_here_too", "import no_such_package")
     with pytest.raises(ModuleNotFoundError, match="no_such_package"):
         plan_of("made_here_too:pipeline")
+
+
+class Fare(Struct):
+    price: float
+    discount: float | None = None
+    either: int | float = 0
+
+
+@pytest.mark.parametrize("price", [5, 5.0, -0.5])
+def test_a_key_is_the_same_before_and_after_it_was_stored(price):
+    fields = ("price", "discount", "either")
+    emitted = Fare(price, 3, 2)
+    stored = msgspec.json.decode(encode(emitted), type=Fare)
+    assert encode(stage_key(emitted, fields)) == encode(stage_key(stored, fields))
+    assert encode(stage_key(emitted, ("price",))) == encode(stage_key(stored, ("price",)))
+    assert stage_key(Fare(1), fields) is None

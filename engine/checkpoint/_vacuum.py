@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
+
+from pyarrow import fs
 
 from engine import clock
 from engine.checkpoint._delta import open_table
 from engine.checkpoint.checkpoint import Checkpoint, Kind
+from engine.checkpoint.files import file_system
 from engine.checkpoint.open_job import OpenJob, open_job
 from engine.checkpoint.tables import STATE_TABLES
 from engine.config import JobConfig
-from engine.errors import ConfigError
 
 _HOUR = 3_600_000
 
@@ -19,44 +20,39 @@ _HOUR = 3_600_000
 def vacuum(config: JobConfig, run_id: str, *, dry_run: bool = True) -> list[str]:
     """Remove files older than the retention that no kept checkpoint names; return their paths.
 
-    Kept are the last checkpoint, those younger than `retention.hours`, and all savepoints. With
-    `dry_run` nothing is removed. State on an object store is refused with `ConfigError`: use its
-    life-cycle rules there.
+    Kept are the last checkpoint, those younger than `retention.hours`, and all savepoints. With `dry_run` nothing is removed.
     """
-    if "://" in config.job_folder:
-        msg = f"vacuum works on local and mounted folders, not on {config.job_folder}"
-        raise ConfigError(msg)
     with open_job(config, run_id) as job:
-        unneeded = list(_unneeded(job))
+        store, folder = file_system(config.job_folder, config.storage_options)
+        unneeded = list(_unneeded(job, store, folder))
         if not dry_run:
             for path in unneeded:
-                path.unlink(missing_ok=True)
-    return [str(path) for path in unneeded]
+                store.delete_file(path)
+    return [config.job_folder + path.removeprefix(folder) for path in unneeded]
 
 
-def _unneeded(job: OpenJob) -> Iterator[Path]:
+def _unneeded(job: OpenJob, store: fs.FileSystem, folder: str) -> Iterator[str]:
     oldest = clock.now() - job.config.retention.hours * _HOUR
     kept = [checkpoint for checkpoint in job.log.checkpoints if _is_kept(checkpoint, job, oldest)]
     for name in STATE_TABLES:
-        table = Path(job.tables.uri(name))
         versions = {checkpoint.versions[name] for checkpoint in kept} | {job.versions[name]}
-        needed = {file for version in versions for file in _files(table, version)}
-        for path in table.glob("*.parquet"):
-            if path.name not in needed and _is_older(path, oldest):
+        needed = {file for version in versions for file in _files(job, name, version)}
+        for path in _old_files(store, f"{folder}/{name}", oldest):
+            if path.rpartition("/")[2] not in needed:
                 yield path
     # What dead attempts left between their stages, and outputs that were published long ago.
-    for folder in ("transit", "outputs"):
-        for path in Path(job.config.job_folder, folder).rglob("*.parquet"):
-            if _is_older(path, oldest) and str(path.relative_to(job.config.job_folder)) not in _due(job):
+    due = {f"{folder}/{file.path}" for files in job.last.outputs.values() for file in files}
+    for between in ("transit", "outputs"):
+        for path in _old_files(store, f"{folder}/{between}", oldest, recursive=True):
+            if path not in due:
                 yield path
 
 
-def _is_older(path: Path, oldest: int) -> bool:
-    return path.stat().st_mtime * 1000 < oldest
-
-
-def _due(job: OpenJob) -> set[str]:
-    return {file.path for files in job.last.outputs.values() for file in files}
+def _old_files(store: fs.FileSystem, folder: str, oldest: int, *, recursive: bool = False) -> Iterator[str]:
+    """Parquet files that were written before `oldest` (ms)."""
+    for file in store.get_file_info(fs.FileSelector(folder, allow_not_found=True, recursive=recursive)):
+        if file.extension == "parquet" and file.mtime_ns < oldest * 1_000_000:
+            yield file.path
 
 
 def _is_kept(checkpoint: Checkpoint, job: OpenJob, oldest: int) -> bool:
@@ -67,5 +63,6 @@ def _is_kept(checkpoint: Checkpoint, job: OpenJob, oldest: int) -> bool:
     )
 
 
-def _files(folder: Path, version: int) -> set[str]:
-    return {Path(uri).name for uri in open_table(str(folder), version=version).file_uris()}
+def _files(job: OpenJob, name: str, version: int) -> set[str]:
+    table = open_table(job.tables.uri(name), version=version, storage=job.config.storage_options)
+    return {uri.rpartition("/")[2] for uri in table.file_uris()}

@@ -105,7 +105,7 @@ def vacuum(
 
     Example:  headrace vacuum flights --dry-run
 
-    Exit codes: 0; 2 unknown job, or state on an object store; 3 while a run holds the job.
+    Exit codes: 0; 2 unknown job; 3 while a run holds the job.
     """
     from engine import checkpoint
     from engine.cli._output import print_json, show

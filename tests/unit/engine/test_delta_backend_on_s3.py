@@ -3,44 +3,28 @@
 from __future__ import annotations
 
 import pytest
-from moto.server import ThreadedMotoServer
 from pyarrow import fs
 
 from engine.checkpoint.tables import KEYED_STATE
 from engine.errors import StorageError
-from engine.materializer.upsert_materializer import history_entry
+from engine.materializer import history_entry
 from engine.state.codec import encode
 from engine.state.state_cache import StateCache
 from engine.state.timer_service import Timer, timer_entry
 from engine.state.value_store import value_entry
 from tests.unit.engine.committed_state import EVERYTHING, CommittedState, Memory
+from tests.unit.engine.s3 import BUCKET, object_store
 
 
 @pytest.fixture(scope="module")
 def storage():
-    started = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    started.start()
-    host, port = started.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    secret = "test"  # noqa: S105 - the server takes any
-    store = fs.S3FileSystem(
-        access_key="test", secret_key=secret, endpoint_override=endpoint, allow_bucket_creation=True, region="us-east-1"
-    )
-    store.create_dir("state")
-    yield {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ALLOW_HTTP": "true",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": secret,
-        "AWS_REGION": "us-east-1",
-        "aws_conditional_put": "etag",
-    }
-    started.stop()
+    with object_store() as storage:
+        yield storage
 
 
 @pytest.fixture
 def committed(storage, tmp_path):
-    return CommittedState(f"s3://state/{tmp_path.name}", storage)
+    return CommittedState(f"s3://{BUCKET}/{tmp_path.name}", storage)
 
 
 def test_it_has_what_was_committed(committed):

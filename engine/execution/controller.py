@@ -78,7 +78,8 @@ class AsyncExecutionController:
         self._limit = options.in_flight_records_limit
         self._batch_size = options.buffer_size
         self._timeout = options.buffer_timeout.total_seconds()
-        self._state_ordered = options.order_with_same_key is KeyOrder.STATE_ORDERED
+        # Switched off, there is no request to order by: records of a key run one after the other.
+        self._state_ordered = options.enabled and options.order_with_same_key is KeyOrder.STATE_ORDERED
         self._strict = options.event_order_watermark is EventOrder.STRICTLY_ORDERED
         self._mails: deque[tuple[Callable[..., None], Any, Any]] = deque()
         self._oldest_request = 0.0

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from engine.checkpoint.checkpoint import Checkpoint
 
 
+_COLUMNS = ("job", "checkpoint", "kind", "committed", "watermark", "rows_in", "quarantined", "held_by")
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("status")(status)
@@ -21,22 +24,48 @@ def register(app: typer.Typer) -> None:
 def status(job: Job = None, as_json: AsJson = False) -> None:
     """Say where each job stands, or only JOB.
 
-    Last checkpoint, watermark, what it took in, and which run holds the job at present.
+    Last checkpoint, watermark, what it took in, and which run holds the job at present. A job whose file is broken is
+    listed with what is wrong in it.
 
     Example:  headrace status
 
-    Exit codes: 0; 2 for an unknown job or a wrong file.
+    Exit codes: 0; 2 for an unknown job or a wrong file; 8 when a job's tables cannot be read.
     """
-    from engine.cli._output import print_json, show, table
+    from engine.cli._output import print_json
     from engine.config import list_jobs
 
-    found = [_status(name) for name in ([job] if job else list_jobs())]
+    names = [job] if job else list_jobs()
+    found = [_status(names[0])] if len(names) == 1 else [_status_or_error(name) for name in names]
     if as_json:
         print_json({"jobs": found})
-        return
+    else:
+        _show(found)
+    codes = [each["exit_code"] for each in found if each["error"]]
+    if codes:
+        raise typer.Exit(codes[0])
+
+
+def _show(found: list[dict[str, Any]]) -> None:
+    from engine.cli._output import show, table
+
     columns = ("job", "at", "kind", "committed", "watermark", "rows in", "set aside", "held by")
-    keys = ("job", "checkpoint", "kind", "committed", "watermark", "rows_in", "quarantined", "held_by")
-    show(table(columns, [[row[key] for key in keys] for row in found]))
+    show(table(columns, [[row[key] for key in _COLUMNS] for row in found]))
+    show(*(f"{row['job']}: {row['error']}" for row in found if row["error"]))
+
+
+def _status_or_error(name: str) -> dict[str, Any]:
+    from engine.errors import HeadraceError
+
+    try:
+        return _status(name)
+    except HeadraceError as error:
+        return {
+            **dict.fromkeys(_COLUMNS),
+            "job": name,
+            "kind": "ERROR",
+            "error": str(error),
+            "exit_code": error.exit_code,
+        }
 
 
 def _status(name: str) -> dict[str, Any]:
@@ -61,6 +90,7 @@ def _status(name: str) -> dict[str, Any]:
         "checkpoints": len(log.checkpoints),
         "held_by": holder.run_id if holder else None,
         "held_until": at_time(holder.expires_at) if holder else None,
+        "error": None,
     }
 
 

@@ -100,6 +100,17 @@ def test_status_tells_who_holds_the_job(headrace, state, at_nine):
     assert (job["checkpoint"], job["held_by"], job["held_until"]) == (4, "run-9", "2013-02-01T09:01:00Z")
 
 
+def test_status_lists_a_broken_job_beside_the_others(headrace, home):
+    (home / "conf" / "jobs" / "broken.yaml").write_text("job: broken\npipelin: x\n")
+    result = headrace("status --json")
+    found = {each["job"]: each["error"] for each in json.loads(result.stdout)["jobs"]}
+    broken = found.pop("broken")
+    assert (result.exit_code, list(found.values())) == (2, [None])
+    assert "pipelin" in broken
+    assert "pipelin" in headrace("status").stdout
+    assert (headrace("status broken").exit_code, headrace("status broken").stdout) == (2, "")
+
+
 def test_status_of_a_job_that_never_ran_is_no_error(headrace):
     result = headrace("status")
     assert (result.exit_code, "never run" in result.stdout) == (0, True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
@@ -131,6 +131,23 @@ def add_files(
         schema=schema,
         commit_properties=commit,
     )
+    return _landed(uri, parent_version + 1, storage)
+
+
+def add_columns(
+    uri: str,
+    parent_version: int,
+    columns: Sequence[pa.Field],
+    *,
+    commit: CommitProperties = ONE_ATTEMPT,
+    storage: Options = None,
+) -> int:
+    """Add columns, null in all rows so far, as version `parent_version + 1`; return that version. No file is rewritten.
+
+    Raises `CommitFailedError` when somebody else has taken that version.
+    """
+    table = open_table(uri, version=parent_version, storage=storage)
+    table.alter.add_columns(Schema.from_arrow(pa.schema(columns)).fields, commit_properties=commit)
     return _landed(uri, parent_version + 1, storage)
 
 

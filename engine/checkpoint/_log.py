@@ -16,10 +16,11 @@ from engine import clock
 from engine.checkpoint._delta import ONE_ATTEMPT, add_files, create_table, open_table, read, storage_errors
 from engine.checkpoint.checkpoint import Checkpoint, Kind, Lease
 from engine.checkpoint.files import stage
+from engine.checkpoint.state_schemas import StateSchemas
 from engine.checkpoint.tables import CHECKPOINTS, CHECKPOINTS_SCHEMA, FORMAT_VERSION
 from engine.errors import ConfigError, EngineBug, FencedError
 
-_JSON = ("offsets", "versions", "outputs", "local_copies", "metrics", "state_ttl")
+_JSON = ("offsets", "versions", "outputs", "local_copies", "metrics", "state_ttl", "state_schemas", "timers_fired")
 _TIMES = ("interval_start", "interval_end", "watermark", "committed_at", "lease_expires_at")
 
 
@@ -57,7 +58,9 @@ class CheckpointLog:
         if table.version() == self._version:
             return
         rows = read(table, CHECKPOINTS_SCHEMA).to_pylist()
-        decoded = [_decode(row) for row in rows if row["kind"] != Kind.LEASE.value]
+        committed = [row for row in rows if row["kind"] != Kind.LEASE.value]
+        _check_format(max((row["format_version"] for row in committed), default=0), self._uri)
+        decoded = [_decode(row) for row in committed]
         self.checkpoints = sorted(decoded, key=lambda checkpoint: checkpoint.checkpoint_id)
         self.lease = _last_lease(rows)
         self._version = table.version()
@@ -85,6 +88,10 @@ class CheckpointLog:
             msg = f"there is no savepoint '{name}'; see 'headrace checkpoints'"
             raise ConfigError(msg)
         return found[-1]
+
+    def state_schemas(self, checkpoint: Checkpoint) -> StateSchemas | None:
+        """The types of the states at a checkpoint; None where none were recorded (before format 2, or before any micro-batch)."""
+        return None if checkpoint.schemas_of is None else self.get(checkpoint.schemas_of).state_schemas
 
     def create(self) -> None:
         """Make the table if nobody has."""
@@ -188,6 +195,16 @@ def _decode(row: dict[str, Any]) -> Checkpoint:
         if name in fields:
             fields[name] = _milliseconds(fields[name])
     return msgspec.convert(fields, Checkpoint)
+
+
+def _check_format(newest: int, uri: str) -> None:
+    """Raise `ConfigError` for a format that this program does not know: it would read, or restore, what it misunderstands."""
+    if newest > FORMAT_VERSION:
+        msg = (
+            f"the state in {uri.rpartition('/')[0]} was written in format {newest}; this program knows up to {FORMAT_VERSION}. "
+            "Update Headrace."
+        )
+        raise ConfigError(msg)
 
 
 def _last_lease(rows: list[dict[str, Any]]) -> Lease | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine import faults
 from engine.checkpoint.checkpoint import Checkpoint, Kind
+from engine.checkpoint.migrations import migrate_format
 from engine.checkpoint.open_job import OpenJob, open_job
 from engine.config import JobConfig, check_name
 
@@ -26,7 +27,7 @@ def restore_in(job: OpenJob, target_id: int, why: str) -> Checkpoint:
     changed = {name: version for name, version in target.versions.items() if job.last.versions[name] != version}
     versions = {**job.versions, **job.tables.restore(changed, job.versions)}
     faults.reached("restore.prepared")
-    return job.commit(
+    restored = job.commit(
         Kind.RESTORE,
         versions=versions,
         restored_from=target_id,
@@ -34,10 +35,15 @@ def restore_in(job: OpenJob, target_id: int, why: str) -> Checkpoint:
         watermark=target.watermark,
         local_copies=target.local_copies,
         state_ttl=target.state_ttl,
+        schemas_of=target.schemas_of,
+        timers_fired=target.timers_fired,
+        format_version=target.format_version,
         interval_start=target.interval_start,
         interval_end=target.interval_end,
         note=why,
     )
+    migrate_format(job)  # the target may be older than the last migration
+    return restored
 
 
 def savepoint(config: JobConfig, name: str, why: str, run_id: str) -> Checkpoint:

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from engine.checkpoint.state_schemas import StateSchemas
+from engine.checkpoint.tables import FORMAT_VERSION
 from engine.checkpoint.ttl_history import TtlHistory
 
 
@@ -16,6 +18,7 @@ class Kind(enum.Enum):
     INITIAL = "initial"
     BATCH = "batch"
     COMPACTION = "compaction"
+    MIGRATION = "migration"
     RESTORE = "restore"
     SAVEPOINT = "savepoint"
     LEASE = "lease"
@@ -56,7 +59,10 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     `versions` names the Delta version of every state table. `outputs` names, per sink, the staged
     files to publish. `local_copies` names, per operator and key-group range, the local copy that
-    this checkpoint's tasks left behind. `state_ttl` is what lives of entries depend on. `note` says who and why (restores, savepoints).
+    this checkpoint's tasks left behind. `state_ttl` is what lives of entries depend on.
+    `schemas_of` names the checkpoint whose row has `state_schemas`, the types of the stored states: a row has them only where
+    they are not its parent's. `timers_fired` says, per operator and clock, up to which moment no timer is left (ms).
+    `note` says who and why (restores, savepoints, migrations).
     """
 
     checkpoint_id: int
@@ -75,10 +81,13 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     outputs: dict[str, list[OutputFile]] = {}
     local_copies: dict[str, dict[str, str]] = {}
     state_ttl: TtlHistory = TtlHistory()
+    state_schemas: StateSchemas | None = None
+    schemas_of: int | None = None
+    timers_fired: dict[str, dict[str, int]] = {}
     metrics: dict[str, Any] = {}
     note: str | None = None
     restored_from: int | None = None
-    format_version: int = 1
+    format_version: int = FORMAT_VERSION
 
 
 class Lease(msgspec.Struct, frozen=True):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from engine import faults
 from engine.checkpoint._delta import (
     Options,
+    add_columns,
     add_files,
     create_table,
     latest_version,
@@ -84,6 +86,16 @@ class JobTables:
         """Make `staged` the whole content of a table, as version `parent + 1`."""
         return self._guarded(name, parent, lambda: self._overwrite(name, parent, staged))
 
+    def add_columns(self, name: str, columns: Sequence[pa.Field], parent: int) -> int:
+        """Give a table nullable columns, as version `parent + 1`; the parent itself where it has them all."""
+        there = {
+            field.name for field in open_table(self.uri(name), version=parent, storage=self._storage).schema().fields
+        }
+        missing = [column for column in columns if column.name not in there]
+        if not missing:
+            return parent
+        return self._guarded(name, parent, lambda: self._add_columns(name, missing, parent))
+
     def restore(self, targets: Mapping[str, int], parents: Mapping[str, int]) -> Versions:
         """Make old versions the latest again, each as its parent version + 1."""
 
@@ -129,6 +141,9 @@ class JobTables:
                 storage=self._storage,
             ),
         )
+
+    def _add_columns(self, name: str, columns: Sequence[pa.Field], parent: int) -> int:
+        return add_columns(self.uri(name), parent, columns, commit=self._commit, storage=self._storage)
 
     def _overwrite(self, name: str, parent: int, staged: Sequence[StagedFile]) -> int:
         schema = STATE_TABLES[name].schema

@@ -12,7 +12,9 @@ from engine.checkpoint.checkpoint import Checkpoint, Kind
 from engine.checkpoint.files import StagedFile
 from engine.checkpoint.job_tables import JobTables, Versions
 from engine.checkpoint.lease import JobLease
+from engine.checkpoint.migrations import migrate_format
 from engine.checkpoint.publish import Publisher, SparkMerge
+from engine.checkpoint.state_schemas import StateSchemas
 from engine.checkpoint.tables import FORMAT_VERSION
 from engine.config import JobConfig
 from engine.errors import ConfigError
@@ -24,6 +26,19 @@ Notify = Callable[[str, str], None]
 
 def _silent(kind: str, message: str) -> None:
     del kind, message
+
+
+_INHERITED = (
+    "offsets",
+    "watermark",
+    "local_copies",
+    "state_ttl",
+    "schemas_of",
+    "timers_fired",
+    "interval_start",
+    "interval_end",
+    "format_version",
+)
 
 
 class OpenJob:
@@ -43,7 +58,7 @@ class OpenJob:
         self.config, self.tables, self.lease = config, tables, lease
         self._log = log
         self._publisher = publisher
-        self._notify = notify
+        self.notify = notify
         self.versions: Versions = {}
 
     @property
@@ -63,6 +78,11 @@ class OpenJob:
         """The id that the next checkpoint gets. Ids only ever grow."""
         return self.last.checkpoint_id + 1
 
+    @property
+    def state_schemas(self) -> StateSchemas | None:
+        """The types of the stored states; None where nobody has recorded them yet (format 1, or no micro-batch so far)."""
+        return self._log.state_schemas(self.last)
+
     def commit(
         self,
         kind: Kind,
@@ -74,17 +94,16 @@ class OpenJob:
         """Prepare, commit and publish a checkpoint on top of `last`.
 
         `files` are added to their tables; `versions` says that the tables were already brought
-        there. Other `fields` are as in `Checkpoint`; offsets, watermark, interval, local copies and TTL's history
-        are the parent's unless given. Raises `FencedError` when the job was lost, `StorageError`
+        there. Other `fields` are as in `Checkpoint`; what describes the state (offsets, watermark, interval, local copies,
+        schemas, ...) is the parent's unless given. Raises `FencedError` when the job was lost, `StorageError`
         when a sink refuses (the checkpoint is committed then, and published by the next run).
         """
         self.lease.check()
         prepared = versions if versions is not None else self.tables.prepare(files or {}, self.versions)
         parent = self.last
-        inherited = {
-            name: getattr(parent, name)
-            for name in ("offsets", "watermark", "local_copies", "state_ttl", "interval_start", "interval_end")
-        }
+        inherited = {name: getattr(parent, name) for name in _INHERITED}
+        if "state_schemas" in fields:
+            fields["schemas_of"] = self.next_id
         checkpoint = Checkpoint(
             checkpoint_id=self.next_id,
             parent_id=parent.checkpoint_id,
@@ -94,7 +113,6 @@ class OpenJob:
             max_parallelism=parent.max_parallelism,
             versions=prepared,
             committed_at=clock.now(),
-            format_version=FORMAT_VERSION,
             **{**inherited, **fields},
         )
         faults.reached("commit.before")
@@ -117,10 +135,10 @@ class OpenJob:
         faults.reached("fence.after")
         undone = sorted(name for name, version in self.versions.items() if version != committed[name])
         if undone:
-            self._notify("fenced", f"undid what an earlier attempt left in {', '.join(undone)}")
+            self.notify("fenced", f"undid what an earlier attempt left in {', '.join(undone)}")
         published = self.publish()
         if published:
-            self._notify("published", f"published checkpoint {self.last.checkpoint_id} to {published} sink(s)")
+            self.notify("published", f"published checkpoint {self.last.checkpoint_id} to {published} sink(s)")
 
 
 @contextmanager
@@ -137,7 +155,8 @@ def open_job(
 
     `create` makes a job's tables and its initial checkpoint the first time. Raises `FencedError`
     when another run holds the job, `ConfigError` when it was never run (without `create`), when the
-    number of key groups differs from the stored one, or when the format is newer than this program.
+    number of key groups differs from the stored one, or when the format is newer than this program. State in an older
+    format is migrated first: a checkpoint for each step.
     """
     attempt_id = clock.unique_id()
     storage = config.storage_options
@@ -162,6 +181,7 @@ def open_job(
         job = OpenJob(config, log, lease, tables, publisher=publisher, notify=notify)
         _check_fits(config, job.last)
         job.fence()
+        migrate_format(job)
         yield job
 
 
@@ -183,12 +203,6 @@ def _check_fits(config: JobConfig, last: Checkpoint) -> None:
         msg = (
             f"{config.where('max_parallelism')}: the state has {last.max_parallelism} key groups, not "
             f"{config.max_parallelism}. The number is fixed with the first run: set it back."
-        )
-        raise ConfigError(msg)
-    if last.format_version > FORMAT_VERSION:
-        msg = (
-            f"the state was written in format {last.format_version}; this program knows up to "
-            f"{FORMAT_VERSION}. Update Headrace."
         )
         raise ConfigError(msg)
 

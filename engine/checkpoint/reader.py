@@ -46,7 +46,8 @@ HISTORY = "history"
 # The history of a materializer, in the columns of keyed_state.
 _AS_STATE = (
     f"operator, key_group, key, '{HISTORY}' AS state, NULL AS namespace, "
-    'sequence_number::VARCHAR AS user_key, "row" AS value, inserted_at AS last_access, NULL AS expires_at, checkpoint_id'
+    'sequence_number::VARCHAR AS user_key, "row" AS value, inserted_at AS last_access, NULL AS expires_at, NULL AS ttl_ms, '
+    "checkpoint_id"
 )
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-FORMAT_VERSION = 1
-"""Version of the stored formats; written into every checkpoint."""
+FORMAT_VERSION = 2
+"""Version of the stored formats; written into every checkpoint. `engine.checkpoint.migrations` says what has changed."""
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -62,6 +62,7 @@ STATE_TABLES: dict[str, StateTable] = {
                 pa.field("value", pa.string()),
                 pa.field("last_access", TIMESTAMP),
                 pa.field("expires_at", TIMESTAMP),
+                pa.field("ttl_ms", pa.int64()),
             ],
         ),
         _table(
@@ -136,6 +137,9 @@ CHECKPOINTS_SCHEMA = pa.schema(
         pa.field("outputs", pa.string()),
         pa.field("local_copies", pa.string()),
         pa.field("state_ttl", pa.string()),
+        pa.field("state_schemas", pa.string()),
+        pa.field("schemas_of", pa.int64()),
+        pa.field("timers_fired", pa.string()),
         pa.field("metrics", pa.string()),
         pa.field("restored_from", pa.int64()),
         pa.field("note", pa.string()),

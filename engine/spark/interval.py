@@ -61,7 +61,8 @@ def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint]) -> Place:
     if position is None or wanted.start == position:
         return Place()
     if wanted.start > position:
-        if checkpoints[-1].note == why_restored(wanted):  # an attempt that broke off before its replay
+        made = [checkpoint for checkpoint in checkpoints if checkpoint.kind is not Kind.MIGRATION]
+        if made[-1].note == why_restored(wanted):  # an attempt that broke off before its replay
             return Place(replay=_between(position, wanted.start))
         msg = (
             f"interval {wanted} would leave a gap: the job has taken in everything up to {_text(position)}. "

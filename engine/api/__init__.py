@@ -3,17 +3,15 @@
 from engine.api._blocks import declare
 from engine.api._functions import AsyncFunction, Context, KeyedProcessFunction, TimeDomain, Timers
 from engine.api._future import StateFuture
+from engine.api._materialize import Emit, OnConflict, Strategy, UpsertMaterialize
 from engine.api._pipeline import (
     AsyncWait,
-    Emit,
     OutputMode,
     Pipeline,
     Process,
     SideOutput,
     Sink,
     Source,
-    Strategy,
-    UpsertMaterialize,
 )
 from engine.api._records import RowKind, Struct, Timestamp
 from engine.api._retry import AsyncRetryStrategy, ExponentialBackoff, FixedDelay, NoRetry
@@ -32,6 +30,7 @@ __all__ = [
     "FixedDelay",
     "KeyedProcessFunction",
     "NoRetry",
+    "OnConflict",
     "OnGap",
     "OutputMode",
     "Pipeline",

@@ -13,8 +13,10 @@ from typing import Any, get_args, get_origin
 import msgspec
 
 from engine.api._functions import AsyncFunction, KeyedProcessFunction, is_blocking
+from engine.api._materialize import Emit, OnConflict, Strategy, UpsertMaterialize
 from engine.api._names import check_name
 from engine.api._retry import AsyncRetryStrategy, NoRetry
+from engine.api._ttl import StateTtl
 
 
 class OutputMode(enum.Enum):
@@ -22,22 +24,6 @@ class OutputMode(enum.Enum):
 
     ORDERED = "ordered"
     UNORDERED = "unordered"
-
-
-class Strategy(enum.Enum):
-    """Layouts of a materializer's history (FLIP-544, "Public Interfaces")."""
-
-    LEGACY = "legacy"
-    VALUE = "value"
-    MAP = "map"
-    ADAPTIVE = "adaptive"
-
-
-class Emit(enum.Enum):
-    """What a materializer sends on: each change, or one per key and micro-batch."""
-
-    EVERY_CHANGE = "every_change"
-    NET_CHANGE = "net_change"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +67,6 @@ class Process:
     key: str
     function: KeyedProcessFunction[Any, Any]
     side_outputs: tuple[SideOutput, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class UpsertMaterialize:
-    """A sink upsert materializer (FLIP-544)."""
-
-    name: str
-    primary_key: tuple[str, ...]
-    upsert_key: tuple[str, ...] | None
-    strategy: Strategy
-    emit: Emit
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,18 +184,29 @@ class Pipeline:
         upsert_key: tuple[str, ...] | None = None,
         strategy: Strategy = Strategy.LEGACY,
         emit: Emit = Emit.NET_CHANGE,
+        ttl: StateTtl | None = None,
+        on_conflict: OnConflict = OnConflict.KEEP_HISTORY,
+        force: bool = False,
     ) -> Pipeline:
         """Reconcile a changelog whose rows may come out of order, by primary key (FLIP-544).
 
-        `strategy` is how a key's history is laid out. It never changes results; at present every
-        strategy keeps a list, as LEGACY does.
+        `strategy` is how a key's history is laid out; the job's file may give another one, and the history stays. `ttl` ends
+        a row so long after its insertion, in silence. `on_conflict` tells what happens to a second row of a key (FLIP-558).
+        Where the upsert key is the primary key no history is kept, unless `force`.
+
+        Raises `ValueError` without a primary key, for a field that the record lacks, and for a `ttl` that is renewed by
+        reading or shows the dead.
         """
         if not primary_key:
             msg = f"upsert_materialize '{name}' needs a primary key"
             raise ValueError(msg)
         for column in (*primary_key, *(upsert_key or ())):
             _check_field(self.record_type(), column)
-        return self._add(UpsertMaterialize(name, primary_key, upsert_key, strategy, emit))
+        return self._add(
+            UpsertMaterialize(
+                name, primary_key, upsert_key, strategy, emit, ttl=ttl, on_conflict=on_conflict, force=force
+            )
+        )
 
     def sink(self, name: str, /) -> Pipeline:
         """End the pipeline in the sink `name`."""

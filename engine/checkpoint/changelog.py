@@ -22,8 +22,7 @@ from engine.checkpoint.tables import (
     STATE_TABLES,
     TIMERS,
 )
-from engine.materializer import HistoryChange
-from engine.materializer.upsert_materializer import HistoryRow, history_entry, stored_history
+from engine.materializer import HistoryChange, HistoryRow, history_entry, stored_history
 from engine.state.backend import StateBackend, Write
 from engine.state.key_groups import KeyGroupRange, key_group
 from engine.state.timer_service import Timer, TimerChange, timer_entry

@@ -17,6 +17,7 @@ from engine.checkpoint.changelog import STORED
 from engine.checkpoint.files import Storage
 from engine.checkpoint.pruned_rows import Between, Everything, OfKeys, PrunedRows, Selection
 from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
+from engine.materializer import key_of_history
 from engine.state.backend import HISTORY, VALUES, Write
 from engine.state.key_groups import KeyGroupRange, key_group
 from engine.state.state_cache import StateCache
@@ -144,7 +145,7 @@ class DeltaBackend:
                 _, _, key = entry.partition(_END_OF_STATE)
                 wanted[KEYED_STATE].add((key_group(key, self._max_parallelism), key))
             elif kind == HISTORY:
-                key = entry[len(HISTORY) :]
+                key = key_of_history(entry)
                 wanted[MATERIALIZER_HISTORY].add((key_group(key, self._max_parallelism), key))
             else:
                 wanted[TIMERS].add((_earliest(entry), timer_of(entry).key_json))

@@ -10,8 +10,10 @@ from dataclasses import replace
 
 import msgspec
 
-from engine.config._types import Count, Section, Span
+from engine.api import Strategy
+from engine.config._types import Count, Section, Span, Whole
 from engine.execution.options import AsyncStateOptions, EventOrder, KeyOrder
+from engine.materializer.options import MaterializerOptions
 
 
 class AsyncStateConfig(Section, frozen=True, kw_only=True, rename="kebab"):
@@ -50,11 +52,35 @@ class AsyncStateConfig(Section, frozen=True, kw_only=True, rename="kebab"):
         return replace(options, **{name: value for name, value in given.items() if value is not None})
 
 
+class UpsertMaterializeConfig(Section, frozen=True, kw_only=True, rename="kebab"):
+    """How histories of upsert materializers are laid out (FLIP-544). None of it changes results, and all keeps the history.
+
+    Null or left out: what the job says; where the job says nothing either, the pipeline's strategy and the default thresholds.
+    """
+
+    strategy: Strategy | None = None
+    """legacy, value, map or adaptive, in place of what the pipeline says."""
+
+    threshold_high: Count | None = msgspec.field(default=None, name="adaptive.threshold.high")
+    """adaptive: rows of a key from which on its list becomes a map. Default: 50 on rocksdb, else 400."""
+
+    threshold_low: Whole | None = msgspec.field(default=None, name="adaptive.threshold.low")
+    """adaptive: rows of a key down to which its map becomes a list again. Default: 40 on rocksdb, else 300."""
+
+    def over(self, options: MaterializerOptions) -> MaterializerOptions:
+        """`options`, with what is given here in place of theirs."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        return replace(options, **{name: value for name, value in given.items() if value is not None})
+
+
 class ExecutionConfig(Section, frozen=True, kw_only=True, rename="kebab"):
     """How keyed operators execute."""
 
     async_state: AsyncStateConfig = AsyncStateConfig()
     """How tasks overlap state access."""
+
+    upsert_materialize: UpsertMaterializeConfig = UpsertMaterializeConfig()
+    """How histories of upsert materializers are laid out."""
 
 
 class OperatorConfig(Section, frozen=True, kw_only=True):

@@ -10,10 +10,13 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
+from engine.api import Strategy
 from engine.config._cluster import ClusterConfig
 from engine.config._execution import ExecutionConfig, OperatorConfig
 from engine.config._types import Count, Location, Name, PipelineRef, Section, Span, Whole
+from engine.errors import ConfigError
 from engine.execution.options import AsyncStateOptions
+from engine.materializer.options import MaterializerOptions
 
 
 class ScheduleConfig(Section, frozen=True, kw_only=True):
@@ -247,6 +250,20 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
         own = self.operators.get(operator, OperatorConfig())
         options = own.execution.async_state.over(self.execution.async_state.over(AsyncStateOptions()))
         return options if enabled is None else replace(options, enabled=enabled)
+
+    def upsert_materialize(self, operator: str) -> MaterializerOptions:
+        """How an upsert materializer lays out its histories: what it has under `operators`, else the job, else the default.
+
+        Raises `ConfigError` where the two thresholds contradict each other.
+        """
+        own = self.operators.get(operator, OperatorConfig())
+        try:
+            options = self.execution.upsert_materialize.over(MaterializerOptions())
+            options = own.execution.upsert_materialize.over(options)
+            options.layouts(Strategy.ADAPTIVE, self.state.backend)
+        except ValueError as error:
+            raise ConfigError(f"{self.where('execution.upsert-materialize')}: {error}") from None
+        return options
 
     def where(self, key: str) -> str:
         """`file:line: key`, for a message about `key` (its dotted path in the file)."""

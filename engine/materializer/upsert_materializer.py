@@ -1,12 +1,11 @@
-"""The sink upsert materializer in its original form: a list of rows a key (FLIP-544, LEGACY).
+"""The sink upsert materializer (FLIP-544): what a changelog, whose rows may come out of order, does to a table by primary key.
 
-Rules, as Flink's operator has them: an addition goes to the end of the key's list (or in place of the
-row with the same upsert key) and is emitted; a retraction removes the first matching row, whatever its
-kind; removing the last position brings back the row before it, removing the only row deletes the key,
-removing any other position is silent.
+Rules, as Flink's operator has them: an addition goes to the end of the key's history (or in place of the row with the same
+upsert key) and is emitted; a retraction removes the first matching row, whatever its kind; removing the last position brings
+back the row before it, removing the only row deletes the key, removing any other position is silent.
 
-Rows are compared and stored as JSON. Given the record type, it is first made the one text that equal
-rows have: a function may put `5` where a float is declared, and read it back from its state as `5.0`.
+`on_conflict` (FLIP-558) bends them where several rows are left when the watermark has passed them: DO_NOTHING shows the first
+row instead of the last, DEDUPLICATE forgets what stands before the last one, ERROR fails.
 """
 
 from __future__ import annotations
@@ -17,30 +16,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine.api import Emit, RowKind, UpsertMaterialize
-from engine.errors import UserFunctionError
-from engine.execution.element import Element, output_order
-from engine.state.backend import HISTORY, StateBackend, Write
-from engine.state.codec import encode
+from engine.api import Emit, OnConflict, RowKind, UpsertMaterialize
+from engine.execution.element import Element, Watermark, output_order
+from engine.materializer.histories import Histories, HistoryChange, Layout
+from engine.materializer.identities import Rows
+from engine.materializer.lives import Lives
+from engine.materializer.options import Layouts, MaterializerOptions
+from engine.materializer.ordered_multiset import ALL, LAST, NOTHING, Identity
+from engine.state.backend import StateBackend, Write
+from engine.state.timer_service import TimerChange
 
-
-class HistoryRow(msgspec.Struct, frozen=True, array_like=True):
-    """One row of a key's history; `row` is JSON text, `inserted_at` the event time (ms)."""
-
-    sequence_number: int
-    row: msgspec.Raw
-    row_kind: int
-    inserted_at: int
-
-
-class HistoryChange(NamedTuple):
-    """A row of a key's history that came, changed, or went (`row` is None)."""
-
-    key_json: bytes
-    sequence_number: int
-    row: bytes | None
-    row_kind: int
-    inserted_at: int
+LONG_HISTORY = 10_000
+"""Rows from which on a history is reported as long: it is read and sent on as fast as a short one, but it never ends."""
 
 
 class Output(NamedTuple):
@@ -59,190 +46,218 @@ class Unmatched(NamedTuple):
     rows_in_history: int
 
 
-_decode_history = msgspec.json.Decoder(list[HistoryRow]).decode
-
-
-def history_entry(key_json: bytes) -> bytes:
-    """The backend's entry for a key's history."""
-    return HISTORY + key_json
-
-
-def stored_history(rows: Sequence[HistoryRow]) -> bytes:
-    """The backend's value for a history."""
-    return encode(rows)
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = RowKind
+_RETRACTIONS = frozenset(int(kind) for kind in RowKind if kind.is_retraction)
 
 
 class UpsertMaterializer:
     """One materializer in one task. `record` is the type of the rows, by which they are compared."""
 
     def __init__(
-        self, operator: UpsertMaterialize, backend: StateBackend, *, record: type[msgspec.Struct] | None = None
+        self,
+        operator: UpsertMaterialize,
+        backend: StateBackend,
+        *,
+        record: type[msgspec.Struct] | None = None,
+        layouts: Layouts | None = None,
+        watermark: int | None = None,
+        watermarks: Sequence[Watermark] = (),
+        processing_time: int = 0,
     ) -> None:
-        """Bind the operator's histories to `backend`."""
+        """Bind the operator's histories to `backend`.
+
+        `layouts` are those of the operator's strategy on the hashmap backend, unless given. `watermark` is the last one
+        before the records, `watermarks` are those to come with them, `processing_time` that of the micro-batch (ms).
+        """
+        layouts = layouts or MaterializerOptions().layouts(operator.strategy, "hashmap")
+        upsert_key = operator.upsert_key or ()
+        one_a_key = bool(upsert_key) and {*upsert_key} <= {*operator.primary_key}
         self.operator = operator
         self.metrics: Counter[str] = Counter()
         self.unmatched: list[Unmatched] = []
-        self._backend = backend
-        self._stored: dict[bytes, list[HistoryRow]] = {}
-        self._live: dict[bytes, list[HistoryRow]] = {}
-        self._every: list[Output] = []
-        self._last: dict[bytes, Output] = {}
-        self._decode = None if record is None else msgspec.json.Decoder(record).decode
-        self._upsert_key = _projection(operator.upsert_key)
-        upsert_key = {*(operator.upsert_key or ())}
-        self._one_row_a_key = bool(upsert_key) and upsert_key <= {*operator.primary_key}
+        self._rows = Rows(operator.name, record, upsert_key, one_a_key=one_a_key)
+        self._histories = Histories(
+            backend, layouts, self._rows.identity_of, by=upsert_key, ages=operator.ttl is not None
+        )
+        self._emitted: list[tuple[bytes, RowKind, bytes, bytes]] = []
+        self._grown_at, self._shrunk_at = layouts.grown_at, layouts.shrunk_at
+        self._replaces = bool(upsert_key)
+        self._moves = operator.on_conflict is OnConflict.DEDUPLICATE and not one_a_key
+        self._shows_first = operator.on_conflict is OnConflict.DO_NOTHING
+        # A row replaced in place is emitted from where it stands, so among several rows with upsert keys
+        # the one that the sink holds need not be the last.
+        self._sink_holds_end = not upsert_key or one_a_key or self._moves or self._shows_first
+        self._lives: Lives | None = None
+        if operator.ttl is not None or operator.on_conflict is not OnConflict.KEEP_HISTORY:
+            self._lives = Lives(
+                operator,
+                layouts.strategy,
+                backend,
+                self._histories,
+                watermark=watermark,
+                watermarks=watermarks,
+                processing_time=processing_time,
+            )
 
     def run(self, batches: Iterable[Sequence[Element]]) -> None:
-        """Take in elements in arrival order.
+        """Take in elements in arrival order; then end what has ended by the last watermark.
 
-        Raises `UserFunctionError` for a row that does not fit the record type.
+        Raises `UserFunctionError` for a row that does not fit the record type, and for a conflict that is an error.
         """
         for batch in batches:
-            self._prefetch({element.key_json for element in batch})
-            for element in batch if self._decode is None else map(self._canonical, batch):
-                self.metrics["records"] += 1
-                if element.kind in _RETRACTIONS:
-                    self._retract(element)
-                else:
-                    self._add(element)
+            self.take(batch)
+        if self._lives is not None:
+            self._lives.finish()
+            self.metrics += self._lives.metrics
+
+    def take(self, batch: Sequence[Element]) -> None:
+        """Take in some elements."""
+        texts, identities = self._rows.read(batch)
+        keys = dict.fromkeys([element[3] for element in batch])
+        self._histories.load(keys)
+        if self._histories.is_partial:
+            self._histories.prefetch(
+                (element[3], identity) for element, identity in zip(batch, identities, strict=True)
+            )
+        self.metrics["records"] += len(batch)
+        if self._lives is not None:
+            self._lives.remember(keys)
+            self._take_living(batch, texts, identities, self._lives)
+        elif self._shows_first:
+            self._take_first(batch, texts, identities)
+        else:
+            self._take_last(batch, texts, identities)
 
     def outputs(self) -> list[Output]:
         """What to send on: every change, or the net change of each key, in arrival order."""
         if self.operator.emit is Emit.EVERY_CHANGE:
-            return self._every
+            return [Output(output_order(order, 0), kind, key, raw) for order, kind, key, raw in self._emitted]
         return sorted(self._net_changes())
 
     def changes(self) -> list[HistoryChange]:
         """What differs from the backend, row by row."""
-        found: list[HistoryChange] = []
-        for key, rows in self._live.items():
-            found += _difference(key, self._stored[key], rows)
-        return found
+        long = sum(layout.size >= LONG_HISTORY for layout in self._histories.live.values())
+        if long:
+            self.metrics["long_histories"] = long
+        return self._histories.changes()
 
     def writes(self) -> Iterator[Write]:
         """The changed histories as the backend takes them."""
-        for key, rows in self._live.items():
-            if rows != self._stored[key]:
-                yield history_entry(key), stored_history(rows) if rows else None
+        return self._histories.writes()
 
-    def _prefetch(self, keys: Iterable[bytes]) -> None:
-        missing = [key for key in keys if key not in self._live]
-        found = self._backend.get_many([history_entry(key) for key in missing])
-        for key, stored in zip(missing, found, strict=True):
-            rows = [] if stored is None else _decode_history(stored)
-            self._stored[key] = rows
-            self._live[key] = list(rows)
+    def rows_of(self, key_json: bytes) -> list[bytes]:
+        """The rows of a key in order, as JSON. For tests and tools."""
+        self._histories.load([key_json])
+        return [row[1] for _, row in self._histories.live[key_json].entries()]
 
-    def _canonical(self, element: Element) -> Element:
-        assert self._decode is not None  # noqa: S101 - called only with a record type
-        try:
-            raw = encode(self._decode(element.raw))
-        except msgspec.ValidationError as error:
-            key, row = element.key_json.decode(), element.raw[:500].decode(errors="replace")
-            why = f"the operator before it sent a row that does not fit: {error}"
-            raise UserFunctionError(self.operator.name, key, row, why) from error
-        return element if raw == element.raw else element._replace(raw=raw)
+    def sizes(self, entries: Iterable[bytes]) -> list[tuple[int, bool]]:
+        """Of the histories among a backend's entries, how many rows each has, and whether it is stored as a map."""
+        return self._histories.sizes(entries)
 
-    def _add(self, element: Element) -> None:
-        rows = self._live[element.key_json]
-        kind = RowKind.UPDATE_AFTER if rows else RowKind.INSERT
-        position = self._position_of_upsert_key(rows, element.raw)
-        if position is None:
-            number = rows[-1].sequence_number + 1 if rows else 0
-            rows.append(_row(number, element))
-        else:
-            rows[position] = _row(rows[position].sequence_number, element)
-        self._emit(element, kind, element.raw)
+    def timer_changes(self) -> list[TimerChange]:
+        """The sweeps that differ from those that the backend has."""
+        return [] if self._lives is None else self._lives.timer_changes()
 
-    def _retract(self, element: Element) -> None:
-        rows = self._live[element.key_json]
-        position = self._find(rows, element.raw)
-        if position is None:
-            self.metrics["unmatched_retractions"] += 1
-            self.unmatched.append(Unmatched(element, len(rows)))
-            return
-        last = position == len(rows) - 1
-        del rows[position]
-        if not rows:
-            self._emit(element, RowKind.DELETE, element.raw)
-        elif last:
-            self._emit(element, RowKind.UPDATE_AFTER, bytes(rows[-1].row))
+    def timer_writes(self, changes: Sequence[TimerChange]) -> Iterable[Write]:
+        """`changes` of sweeps as the backend takes them."""
+        return () if self._lives is None else self._lives.timer_writes(changes)
 
-    def _find(self, rows: Sequence[HistoryRow], raw: bytes) -> int | None:
-        if self._upsert_key is not None:
-            return self._position_of_upsert_key(rows, raw)
-        for position, row in enumerate(rows):
-            if bytes(row.row) == raw:
-                return position
-        return None
+    def _take_last(self, batch: Sequence[Element], texts: Sequence[bytes], identities: Sequence[Identity]) -> None:
+        """The loop that all time is spent in: rows have no lives, and the last one is shown."""
+        live, emit, switch = self._histories.live, self._emitted.append, self._histories.switch
+        replaces, grown_at, shrunk_at = self._replaces, self._grown_at, self._shrunk_at
+        for element, raw, identity in zip(batch, texts, identities, strict=True):
+            order, at, kind, key, _ = element
+            rows = live[key]
+            if kind not in _RETRACTIONS:
+                size = rows.size
+                if replaces:
+                    rows.put(identity, raw, kind, at)
+                else:
+                    rows.append(identity, raw, kind, at)
+                emit((order, UPDATE_AFTER if size else INSERT, key, raw))
+                if size >= grown_at - 1 and not rows.is_map and rows.size >= grown_at:
+                    switch(key)
+                continue
+            removed = rows.remove(identity)
+            if removed is LAST:
+                emit((order, UPDATE_AFTER, key, rows.last()[1]))
+            elif removed is ALL:
+                emit((order, DELETE, key, raw))
+            elif removed is NOTHING:
+                self._count_unmatched(element, raw, rows)
+            if rows.is_map and rows.size <= shrunk_at:
+                switch(key)
 
-    def _position_of_upsert_key(self, rows: Sequence[HistoryRow], raw: bytes) -> int | None:
-        if self._upsert_key is None:
-            return None
-        if self._one_row_a_key:
-            return 0 if rows else None
-        wanted = self._upsert_key(raw)
-        for position, row in enumerate(rows):
-            if self._upsert_key(bytes(row.row)) == wanted:
-                return position
-        return None
+    def _take_living(
+        self, batch: Sequence[Element], texts: Sequence[bytes], identities: Sequence[Identity], lives: Lives
+    ) -> None:
+        """Element by element: what has ended ends before the next one of its key."""
+        live = self._histories.live
+        take = self._take_first if self._shows_first else self._take_last
+        for element, raw, identity in zip(batch, texts, identities, strict=True):
+            key = element.key_json
+            at = lives.begin(key, element.order, element.timestamp)
+            unmatched = len(self.unmatched)
+            if self._moves and element.kind not in _RETRACTIONS and live[key].find(identity) is not None:
+                self._move(element._replace(timestamp=at), raw, identity)
+                continue
+            take([element._replace(timestamp=at)], [raw], [identity])
+            if lives.renews and element.kind in _RETRACTIONS and live[key].size and len(self.unmatched) == unmatched:
+                live[key].renew(at)
 
-    def _emit(self, element: Element, kind: RowKind, raw: bytes) -> None:
-        if self.operator.emit is Emit.EVERY_CHANGE:
-            self._every.append(Output(output_order(element.order, 0), kind, element.key_json, raw))
-        else:
-            self._last[element.key_json] = Output(element.order, kind, element.key_json, raw)
+    def _move(self, element: Element, raw: bytes, identity: Identity) -> None:
+        """Replace a row, and let the new one stand last."""
+        order, at, kind, key, _ = element
+        rows = self._histories.live[key]
+        rows.remove(identity)
+        rows.append(identity, raw, kind, at)
+        self._emitted.append((order, UPDATE_AFTER, key, raw))
+
+    def _take_first(self, batch: Sequence[Element], texts: Sequence[bytes], identities: Sequence[Identity]) -> None:
+        """The first row is shown: what comes after it is silent, until that one is taken back."""
+        for element, raw, identity in zip(batch, texts, identities, strict=True):
+            order, at, kind, key, _ = element
+            rows = self._histories.live[key]
+            before = rows.first()[0] if rows.size else None
+            if kind in _RETRACTIONS:
+                removed = rows.remove(identity)
+                if removed is NOTHING:
+                    self._count_unmatched(element, raw, rows)
+                elif removed is ALL:
+                    self._emitted.append((order, DELETE, key, raw))
+                elif rows.first()[0] != before:
+                    self._emitted.append((order, UPDATE_AFTER, key, rows.first()[1]))
+            else:
+                shown = before is None or (self._replaces and rows.find(identity) == before)
+                (rows.put if self._replaces else rows.append)(identity, raw, kind, at)
+                if shown:
+                    self._emitted.append((order, INSERT if before is None else UPDATE_AFTER, key, raw))
+            self._histories.switch(key)
+
+    def _count_unmatched(self, element: Element, raw: bytes, rows: Layout) -> None:
+        self.metrics["unmatched_retractions"] += 1
+        self.unmatched.append(Unmatched(element._replace(raw=raw), rows.size))
 
     def _net_changes(self) -> Iterator[Output]:
         """What the last of a key's changes does to the sink, which may hold a row of it or none."""
-        for key, output in self._last.items():
-            before, after = self._stored[key], self._live[key]
-            if not after:
+        last = {change[2]: change for change in self._emitted}
+        for key, (order, kind, _, raw) in last.items():
+            before, after = self._histories.size_before(key), self._histories.live[key]
+            if self.operator.ttl is not None:
+                # Rows die in silence, so the sink may hold one of a key whose history is gone.
+                yield Output(order, kind, key, raw)
+            elif not after.size:
                 if before:
-                    yield output._replace(kind=RowKind.DELETE)
+                    yield Output(order, DELETE, key, raw)
             elif not before:
-                yield output._replace(kind=RowKind.INSERT)
-            elif self._changes_sink(before, after):
-                yield output._replace(kind=RowKind.UPDATE_AFTER)
+                yield Output(order, INSERT, key, raw)
+            elif self._changes_sink(key, after):
+                yield Output(order, UPDATE_AFTER, key, raw)
 
-    def _changes_sink(self, before: Sequence[HistoryRow], after: Sequence[HistoryRow]) -> bool:
-        # A row replaced in place is emitted from where it stands, so among several rows with upsert keys
-        # the one that the sink holds need not be the last.
-        sink_holds_last = self._upsert_key is None or self._one_row_a_key
-        return not sink_holds_last or before[-1].row != after[-1].row
-
-
-_RETRACTIONS = frozenset(int(kind) for kind in RowKind if kind.is_retraction)
-
-
-class _Projection:
-    """Picks the upsert key's fields out of a row's JSON; NULL equals NULL."""
-
-    def __init__(self, fields: tuple[str, ...]) -> None:
-        self._fields = fields
-        self._decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
-    def __call__(self, raw: bytes) -> tuple[bytes, ...]:
-        row = self._decode(raw)
-        # A record type with `omit_defaults` leaves fields out: then absent equals absent.
-        return tuple(bytes(row.get(field, b"")) for field in self._fields)
-
-
-def _projection(fields: tuple[str, ...] | None) -> _Projection | None:
-    return _Projection(fields) if fields else None
-
-
-def _row(number: int, element: Element) -> HistoryRow:
-    return HistoryRow(number, msgspec.Raw(element.raw), element.kind, element.timestamp)
-
-
-def _difference(key: bytes, before: list[HistoryRow], after: list[HistoryRow]) -> list[HistoryChange]:
-    old = {row.sequence_number: row for row in before}
-    new = {row.sequence_number: row for row in after}
-    gone = [HistoryChange(key, n, None, row.row_kind, row.inserted_at) for n, row in old.items() if n not in new]
-    come = [
-        HistoryChange(key, n, bytes(row.row), row.row_kind, row.inserted_at)
-        for n, row in new.items()
-        if old.get(n) != row
-    ]
-    return gone + come
+    def _changes_sink(self, key: bytes, after: Layout) -> bool:
+        if not self._sink_holds_end:
+            return True
+        first, last = self._histories.ends_before(key)
+        before, now = (first, after.first()) if self._shows_first else (last, after.last())
+        return before is None or before[1] != now[1]

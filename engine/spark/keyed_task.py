@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engine import faults
-from engine.api import Process, UpsertMaterialize
+from engine.api import OnConflict, Process, UpsertMaterialize
 from engine.checkpoint.buffered_requests import StoredRequest, load, numbered
 from engine.checkpoint.tables import BUFFERED_REQUESTS, KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
 from engine.errors import EngineBug
 from engine.execution.element import Element, Emitted, ProcessingTime, Watermark, processing_time_order, record_order
-from engine.execution.fast_drain import Held, divided, merged
+from engine.execution.fast_drain import Held, divided, merged, seen_and_held
 from engine.execution.keyed_process import KeyedProcess
-from engine.materializer import UpsertMaterializer
+from engine.materializer import PassThrough, UpsertMaterializer
 from engine.plan.pipelines import plan_of
 from engine.plan.stages import KeyedStage, Plan
 from engine.spark.reports import KeyedTask, TaskReport
@@ -106,21 +106,40 @@ class _Work:
         self._send_on(process.emitted)
 
     def materialize(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> None:
-        materializer = UpsertMaterializer(operator, self.opened.backend, record=self.stage.record)
         resumed = self._resumed()
         if resumed or self.task.cut is not None:
             elements, held = divided(merged(elements, [request for _, request in resumed]), self.task.cut)
             self._hold(resumed, held)
-        materializer.run(elements)
-        changes = materializer.changes()
-        self.opened.write(materializer.writes())
-        output = self.output
-        output.state(MATERIALIZER_HISTORY, output.changelog.history(changes, _upsert_key(operator)))
-        output.quarantine([_unmatched(operator, element, rows) for element, rows in materializer.unmatched])
-        output.count(**_counted(materializer.metrics))
+        if operator.is_needed:
+            materializer: UpsertMaterializer | PassThrough = self._with_history(operator, elements)
+        else:
+            materializer = PassThrough(operator, record=self.stage.record)
+            materializer.run(elements)
+        self.output.count(**_counted(materializer.metrics))
         decode = msgspec.json.Decoder(self.stage.record).decode
         rows = [Emitted(order, 0, kind, decode(raw)) for order, kind, _, raw in materializer.outputs()]
-        output.merge_sink(self.plan, rows)
+        self.output.merge_sink(self.plan, rows)
+
+    def _with_history(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> UpsertMaterializer:
+        task, output = self.task, self.output
+        watermarks, _ = seen_and_held([Watermark(record_order(at), time) for at, time in task.watermarks], task.cut)
+        materializer = UpsertMaterializer(
+            operator,
+            self.opened.backend,
+            record=self.stage.record,
+            layouts=task.upsert_materialize.layouts(operator.strategy, task.place.backend),
+            watermark=task.watermark,
+            watermarks=watermarks,
+            processing_time=task.processing_time,
+        )
+        materializer.run(elements)
+        changes, sweeps = materializer.changes(), materializer.timer_changes()
+        self.opened.write(materializer.writes())
+        self.opened.write(materializer.timer_writes(sweeps))
+        output.state(MATERIALIZER_HISTORY, output.changelog.history(changes, _upsert_key(operator)))
+        output.state(TIMERS, output.changelog.timers(sweeps))
+        output.quarantine([_unmatched(operator, element, rows) for element, rows in materializer.unmatched])
+        return materializer
 
     def _keep_state(self, process: KeyedProcess) -> None:
         opened, output = self.opened, self.output
@@ -170,9 +189,19 @@ def _upsert_key(operator: UpsertMaterialize) -> Callable[[bytes], str | None]:
 
 
 def _unmatched(operator: UpsertMaterialize, element: Element, rows: int) -> QuarantineRow:
-    error = f"a retraction that matches none of the {rows} rows in its key's history"
+    error = f"a retraction that matches none of the {rows} rows in its key's history{_dropped(operator)}"
     position = element.order.hex()
     return operator.name, position, element.key_json.decode(), element.raw.decode(), error
+
+
+def _dropped(operator: UpsertMaterialize) -> str:
+    """Why a row that once came may be there no more."""
+    reasons = []
+    if operator.ttl is not None:
+        reasons.append(f"rows die after {operator.ttl.ttl}")
+    if operator.on_conflict in {OnConflict.DO_NOTHING, OnConflict.DEDUPLICATE}:
+        reasons.append(f"on_conflict={operator.on_conflict.value} keeps one row a key")
+    return f" ({'; '.join(reasons)})" if reasons else ""
 
 
 def _counted(metrics: Counter[str]) -> dict[str, int]:

@@ -10,6 +10,7 @@ from engine.checkpoint.checkpoint import OutputFile
 from engine.checkpoint.files import StagedFile
 from engine.checkpoint.ttl_history import TtlHistory
 from engine.execution.options import AsyncStateOptions
+from engine.materializer.options import MaterializerOptions
 
 
 class InputFile(msgspec.Struct, frozen=True):
@@ -62,6 +63,7 @@ class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):
     first_ordinal: int
     """The arrival ordinal that the micro-batch's first record has, or would have."""
     async_state: AsyncStateOptions = AsyncStateOptions()
+    upsert_materialize: MaterializerOptions = MaterializerOptions()
     state_ttl: TtlHistory = TtlHistory()
     local_copies: dict[str, str] = {}
     parent_id: int = 0

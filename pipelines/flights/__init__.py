@@ -37,7 +37,11 @@ pipeline: Final = (
     .process("delay_propagation", DelayPropagation())
     .side_output("overdue", OverdueAlert, sink="overdue_alerts")
     # With the upsert key a line whose state was forgotten is still replaced, or removed, rather than doubled.
-    .upsert_materialize("board", primary_key=("flight_id",), upsert_key=("flight_id",), strategy=Strategy.LEGACY)
+    # All changes of a flight come from its aircraft, in order, so no history would be needed. It is kept all the same: it
+    # finds corrections that take back what never was on the board.
+    .upsert_materialize(
+        "board", primary_key=("flight_id",), upsert_key=("flight_id",), strategy=Strategy.ADAPTIVE, force=True
+    )
     .sink("flight_board")
 )
 

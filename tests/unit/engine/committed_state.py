@@ -16,8 +16,7 @@ from engine.checkpoint.delta_backend import DeltaBackend
 from engine.checkpoint.job_tables import JobTables
 from engine.checkpoint.state_files import stage_state
 from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, STATE_TABLES, TIMERS
-from engine.materializer import HistoryChange
-from engine.materializer.upsert_materializer import HistoryRow, history_entry, stored_history
+from engine.materializer import HistoryChange, HistoryRow, history_entry, stored_history
 from engine.state.backend import HashMapBackend
 from engine.state.key_groups import KeyGroupRange, key_group, task_of
 from engine.state.state_cache import StateCache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.materializer.upsert_materializer import history_entry
+from engine.materializer import history_entry
 from engine.state.codec import encode
 from engine.state.rocksdb import RocksDbBackend
 from engine.state.timer_service import Timer, timer_entry

@@ -17,7 +17,7 @@ from engine.checkpoint.delta_backend import DeltaStatistics
 from engine.checkpoint.pruned_rows import PrunedRows
 from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
 from engine.errors import StorageError
-from engine.materializer.upsert_materializer import history_entry
+from engine.materializer import history_entry
 from engine.state.codec import encode
 from engine.state.key_groups import KeyGroupRange, key_group, key_group_range
 from engine.state.state_cache import StateCache

@@ -1,0 +1,183 @@
+"""A key's history as the entries of a backend. In Delta it has a row for each of its rows, whatever the layout here.
+
+    h<key>                       a list: [[number, row, kind, inserted at], ...]
+                                 a map:  {"size": 3, "first": 0, "last": 7, ..., "by": ["part"]}
+    h<key> 00 n<number>          a map's node
+    h<key> 00 i<identity>        first and last number of the rows with this identity
+
+The text of a long identity (a whole row, mostly) is replaced by its hash, so that a row is stored once. It is a
+cryptographic one: two rows that share it need not be reckoned with.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from engine.errors import EngineBug
+from engine.materializer.identities import IdentityOf
+from engine.materializer.map_layout import Head, MapLayout, Node, Queue
+from engine.materializer.ordered_multiset import Identity, Row
+from engine.state.backend import HISTORY, StateBackend, Write
+from engine.state.codec import encode
+
+
+class HistoryRow(msgspec.Struct, frozen=True, array_like=True):
+    """One row of a key's history; `row` is JSON text, `inserted_at` the event time (ms)."""
+
+    sequence_number: int
+    row: msgspec.Raw
+    row_kind: int
+    inserted_at: int
+
+
+class StoredHead(Head, omit_defaults=True):
+    """The entry of a map. `by` names what its rows are found by: the fields of the upsert key, none for whole rows."""
+
+    by: tuple[str, ...] = ()
+
+
+class _StoredNode(msgspec.Struct, array_like=True):
+    row: msgspec.Raw
+    row_kind: int
+    inserted_at: int
+    previous: int | None
+    next: int | None
+    same: int | None
+    older: int | None
+    newer: int | None
+
+
+_NUMBER = struct.Struct(">Q")
+_END_OF_KEY = b"\x00"  # JSON has none
+_LONGEST = 32
+_A_MAP = b"{"
+
+_decode_list = msgspec.json.Decoder(list[HistoryRow]).decode
+_decode_head = msgspec.json.Decoder(StoredHead).decode
+_decode_node = msgspec.json.Decoder(_StoredNode).decode
+_decode_queue = msgspec.json.Decoder(tuple[int, int]).decode
+
+
+def history_entry(key_json: bytes) -> bytes:
+    """The backend's entry for a key's history."""
+    return HISTORY + key_json
+
+
+def key_of_history(entry: bytes) -> bytes:
+    """The key of any entry of a history."""
+    key_json, _, _ = entry[len(HISTORY) :].partition(_END_OF_KEY)
+    return key_json
+
+
+def stored_history(rows: Sequence[HistoryRow | tuple[int, msgspec.Raw, int, int]]) -> bytes:
+    """The backend's value for a list."""
+    return encode(rows)
+
+
+def stored_list(rows: Iterable[Row]) -> bytes:
+    """The backend's value for a list of plain rows."""
+    return encode([(number, msgspec.Raw(raw), kind, inserted_at) for number, raw, kind, inserted_at in rows])
+
+
+def rows_of(stored: bytes) -> list[Row]:
+    """The rows of a stored list."""
+    return [(row.sequence_number, bytes(row.row), row.row_kind, row.inserted_at) for row in _decode_list(stored)]
+
+
+def head_of(stored: bytes) -> StoredHead | None:
+    """The head of a stored map; None if it is a list."""
+    return _decode_head(stored) if stored[:1] == _A_MAP else None
+
+
+class StoredMap:
+    """One key's map in a backend, as it was before the task: where a `MapLayout` finds the nodes that it needs."""
+
+    def __init__(self, backend: StateBackend, key_json: bytes, identity_of: IdentityOf) -> None:
+        """Nothing is read yet."""
+        self._backend = backend
+        self._entry = history_entry(key_json) + _END_OF_KEY
+        self._identity_of = identity_of
+        self._nodes: dict[int, bytes] = {}
+        self.rows: dict[int, Row] = {}
+        """The rows that were asked for, as they are stored."""
+        self._queues: dict[Identity, Queue | None] = {}
+
+    def node(self, number: int) -> Node:
+        """See `NodeSource.node`."""
+        (stored,) = self._backend.get_many([self.node_entry(number)])
+        return self.admit_node(number, stored)
+
+    def queue(self, identity: Identity) -> Queue | None:
+        """See `NodeSource.queue`."""
+        (stored,) = self._backend.get_many([self.queue_entry(identity)])
+        return self.admit_queue(identity, stored)
+
+    def has_given(self, number: int) -> bool:
+        """Whether a node was asked for already: what has become of it since, the layout knows."""
+        return number in self.rows
+
+    def node_entry(self, number: int) -> bytes:
+        """The entry of a node."""
+        return self._entry + b"n" + _NUMBER.pack(number)
+
+    def queue_entry(self, identity: Identity) -> bytes:
+        """The entry of the rows with an identity."""
+        text = identity if isinstance(identity, bytes) else encode(identity)
+        if len(text) <= _LONGEST:
+            return self._entry + b"i=" + text
+        return self._entry + b"i#" + blake2b(text, digest_size=16).digest()
+
+    def admit_node(self, number: int, stored: bytes | None) -> Node:
+        """Take in what the backend has for a node."""
+        if stored is None:
+            msg = f"node {number} of the history {self._entry!r} is missing"
+            raise EngineBug(msg)
+        found = _decode_node(stored)
+        raw = bytes(found.row)
+        self._nodes[number] = stored
+        self.rows[number] = (number, raw, found.row_kind, found.inserted_at)
+        links = (found.previous, found.next, found.same, found.older, found.newer)
+        return [self._identity_of(raw), raw, found.row_kind, found.inserted_at, *links]
+
+    def admit_queue(self, identity: Identity, stored: bytes | None) -> Queue | None:
+        """Take in what the backend has for an identity."""
+        self._queues[identity] = queue = None if stored is None else _decode_queue(stored)
+        return queue
+
+    def writes(self, layout: MapLayout) -> Iterator[Write]:
+        """What has to be written so that the backend has `layout`; nodes that are not in memory are as they were."""
+        before, nodes = self._nodes, layout.nodes
+        for number in before:
+            if number not in nodes:
+                yield self.node_entry(number), None
+        for number, node in nodes.items():
+            stored = _stored_node(node)
+            if before.get(number) != stored:
+                yield self.node_entry(number), stored
+        now = dict(layout.queues())
+        for identity, queue in now.items():
+            if self._queues.get(identity) != queue:
+                yield self.queue_entry(identity), None if queue is None else encode(queue)
+        for identity, queue in self._queues.items():
+            if queue is not None and identity not in now:
+                yield self.queue_entry(identity), None
+
+    def removal(self) -> Iterator[Write]:
+        """Take all entries but the head away. All nodes must have been asked for."""
+        for number, (_, raw, _, _) in self.rows.items():
+            yield self.node_entry(number), None
+            yield self.queue_entry(self._identity_of(raw)), None
+
+
+def _stored_node(node: Node) -> bytes:
+    _, raw, *rest = node
+    return encode((msgspec.Raw(raw), *rest))
+
+
+def stored_head(head: Head, by: tuple[str, ...]) -> bytes:
+    """The backend's value for a map's head."""
+    return encode(StoredHead(head.size, head.first, head.last, head.oldest, head.newest, by))

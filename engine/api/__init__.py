@@ -1,9 +1,12 @@
 """What user code imports. Nothing here knows Spark, Airflow or Delta."""
 
+from engine.api._async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
+from engine.api._blocking import BlockingFunction
 from engine.api._blocks import declare
 from engine.api._functions import AsyncFunction, Context, KeyedProcessFunction, TimeDomain, Timers
 from engine.api._future import StateFuture
 from engine.api._materialize import Emit, OnConflict, Strategy, UpsertMaterialize
+from engine.api._lookup import LookupFunction
 from engine.api._pipeline import (
     AsyncWait,
     OutputMode,
@@ -22,6 +25,9 @@ __all__ = [
     "AsyncFunction",
     "AsyncRetryStrategy",
     "AsyncWait",
+    "Batching",
+    "BlockingFunction",
+    "CircuitBreaker",
     "Cleanup",
     "Context",
     "Emit",
@@ -29,12 +35,16 @@ __all__ = [
     "ExponentialBackoff",
     "FixedDelay",
     "KeyedProcessFunction",
+    "LookupCache",
+    "LookupFunction",
     "NoRetry",
+    "OnFailure",
     "OnConflict",
     "OnGap",
     "OutputMode",
     "Pipeline",
     "Process",
+    "RecoveryOption",
     "RowKind",
     "SideOutput",
     "Sink",

@@ -176,7 +176,9 @@ class AsyncFunction(abc.ABC, Generic[In, Out]):
         Called in place of `invoke` where the operator has `batch=Batching(...)`. An exception fails all of `records`, and each
         then goes through the retry strategy by itself. Unless overridden it raises `NotImplementedError`.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no invoke_many(), which batch=... asks for: {records!r:.100}")
+        raise NotImplementedError(
+            f"{type(self).__name__} has no invoke_many(), which batch=... asks for: {records!r:.100}"
+        )
 
     async def timeout(self, record: In, /) -> list[Out]:
         """Answer for a record whose time is up: called once, and its outcome is final (Flink, `timeout`).
@@ -191,7 +193,9 @@ class AsyncFunction(abc.ABC, Generic[In, Out]):
 
         `error` is the last one. Unless overridden it raises `NotImplementedError`.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no default(), which on_failure=DEFAULT asks for") from error
+        raise NotImplementedError(
+            f"{type(self).__name__} has no default(), which on_failure=DEFAULT asks for"
+        ) from error
 
     def cache_key(self, record: In, /) -> Hashable:
         """What the answer depends on, where the operator has `cache=LookupCache(...)`: the record unless overridden.

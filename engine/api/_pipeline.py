@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
+from engine.api._async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
 from engine.api._functions import AsyncFunction, KeyedProcessFunction, is_blocking
 from engine.api._materialize import Emit, OnConflict, Strategy, UpsertMaterialize
 from engine.api._names import check_name
@@ -20,10 +21,21 @@ from engine.api._ttl import StateTtl
 
 
 class OutputMode(enum.Enum):
-    """The order in which results of async calls go on (Flink Async I/O, ordered and unordered)."""
+    """The order in which results of async calls go on (Flink Async I/O; FLIP-425 for the keyed one)."""
 
     ORDERED = "ordered"
+    """As the records came. Whatever comes after an element that waits, waits with it."""
+
     UNORDERED = "unordered"
+    """Unordered in event time: between two watermarks an element that waits holds nobody up, but no result, and so
+    nothing downstream, passes the next watermark before it."""
+
+    UNORDERED_PROCESSING_TIME = "unordered_processing_time"
+    """An element that waits holds nobody up, watermarks neither: it may come to operators downstream as a late one."""
+
+    KEYED_ORDERED = "keyed_ordered"
+    """After `key_by`: calls for a key are made one after the other, each when the one before it has its answer.
+    Other keys overtake, up to the next watermark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,14 @@ class AsyncWait:
     capacity: int
     timeout: timedelta
     retry: AsyncRetryStrategy
+    park_after: timedelta | None = None
+    recovery: RecoveryOption = RecoveryOption.COST_TIME
+    on_failure: OnFailure = OnFailure.FAIL
+    breaker: CircuitBreaker | None = None
+    cache: LookupCache | None = None
+    batch: Batching | None = None
+    service: str | None = None
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +151,23 @@ class Pipeline:
         capacity: int = 100,
         timeout: timedelta,
         retry: AsyncRetryStrategy | None = None,
+        park_after: timedelta | None = None,
+        recovery: RecoveryOption = RecoveryOption.COST_TIME,
+        on_failure: OnFailure = OnFailure.FAIL,
+        breaker: CircuitBreaker | None = None,
+        cache: LookupCache | None = None,
+        batch: Batching | None = None,
+        service: str | None = None,
     ) -> Pipeline:
-        """Call `function` for each record, up to `capacity` calls at once a task.
+        """Call `function` for each record, up to `capacity` calls at once a task (waits between attempts included).
 
-        `timeout` covers all attempts of one record. `mode` tells how results leave the queue;
-        what operators downstream see is arrival order in both modes.
+        `timeout` covers all attempts of one record, from the moment it is accepted. `mode` tells how results leave; within a
+        micro-batch operators downstream see arrival order in every mode. `KEYED_ORDERED` needs `key_by` before it.
+
+        `park_after`: an element whose next attempt is so far off, or farther, does not wait in the task but in the table
+        `async_requests`, and the first micro-batch after it is due takes it up. None: it always waits in the task.
+        `recovery` tells what is left of its timeout then. `on_failure` tells what becomes of one that is given up on.
+        `service` names the service in the job's file whose `rate` and `concurrency` this operator shares with others.
         """
         if capacity < 1:
             msg = f"capacity of '{name}' must be at least 1, not {capacity}"
@@ -143,7 +175,32 @@ class Pipeline:
         if timeout <= timedelta(0):
             msg = f"timeout of '{name}' must be positive, not {timeout}"
             raise ValueError(msg)
-        return self._add(AsyncWait(name, function, mode, capacity, timeout, retry or NoRetry()))
+        if park_after is not None and park_after < timedelta(0):
+            msg = f"park_after of '{name}' must not be negative, not {park_after}"
+            raise ValueError(msg)
+        if self._key is not None and mode is not OutputMode.KEYED_ORDERED:
+            msg = f"key_by('{self._key}') must be followed by process(), or '{name}' must have mode KEYED_ORDERED"
+            raise ValueError(msg)
+        if self._key is None and mode is OutputMode.KEYED_ORDERED:
+            msg = f"async_wait '{name}' in mode KEYED_ORDERED needs a key: call key_by() before it"
+            raise ValueError(msg)
+        wait = AsyncWait(
+            name,
+            function,
+            mode,
+            capacity,
+            timeout,
+            retry or NoRetry(),
+            park_after=park_after,
+            recovery=recovery,
+            on_failure=on_failure,
+            breaker=breaker,
+            cache=cache,
+            batch=batch,
+            service=service,
+            key=self._key,
+        )
+        return replace(self, _key=None)._add(wait)  # noqa: SLF001 - its own copy
 
     def key_by(self, field_name: str, /) -> Pipeline:
         """Key the stream by a field; a record whose key is null goes to quarantine."""
@@ -228,7 +285,7 @@ class Pipeline:
     def _add(self, operator: Operator) -> Pipeline:
         check_name(operator.name)
         if self._key is not None:
-            msg = f"key_by('{self._key}') must be followed by process(), not by '{operator.name}'"
+            msg = f"key_by('{self._key}') must be followed by process() or async_wait(), not by '{operator.name}'"
             raise ValueError(msg)
         if self.operators and isinstance(self.operators[-1], Sink):
             msg = f"'{operator.name}' follows sink '{self.operators[-1].name}', which ends pipeline '{self.name}'"
@@ -258,7 +315,8 @@ def input_type(function: AsyncFunction[Any, Any] | KeyedProcessFunction[Any, Any
 def _named_type(function: AsyncFunction[Any, Any] | KeyedProcessFunction[Any, Any], place: int) -> type[msgspec.Struct]:
     for cls in type(function).__mro__:
         for base in getattr(cls, "__orig_bases__", ()):
-            if get_origin(base) in {AsyncFunction, KeyedProcessFunction}:
+            origin = get_origin(base)
+            if isinstance(origin, type) and issubclass(origin, AsyncFunction | KeyedProcessFunction):
                 named = get_args(base)[place]
                 if isinstance(named, type):
                     return named

@@ -1,161 +1,192 @@
-"""The async wait operator in its simplest correct form: all elements of a slice, within one run.
+"""The async wait operator (Flink Async I/O, FLIP-232): all elements of a slice, and those that earlier ones have left.
 
-Up to `capacity` calls run at once on one asyncio loop; a call that fails is repeated as the retry
-strategy says, within the timeout that covers all attempts of its record. Results leave in arrival
-order, so both output modes look the same downstream.
+Up to `capacity` elements are under way at once on one asyncio loop. Results leave through the queue of the operator's mode;
+what is in the queue at the end is for the table `async_requests`. Elements of a slice are in memory anyway, so unlike in
+Flink results that are done, and wait for earlier ones, take no capacity: an element that waits for its retry costs the
+ordered mode nothing but itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import traceback
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Sequence
-
-import msgspec
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from heapq import merge
 
 from engine import clock
-from engine.api import AsyncWait
-from engine.api._pipeline import output_type
-from engine.errors import ServiceError, UserFunctionError
-from engine.execution.element import Emitted, output_order
+from engine.api import AsyncWait, OutputMode
+from engine.async_io.attempts import Attempts, user_error
+from engine.async_io.circuit_breaker import Breaker
+from engine.async_io.element import AsyncElement, Status
+from engine.async_io.element_queue import ElementQueue, OrderedQueue, UnorderedQueue
+from engine.async_io.invocation import Invocation
+from engine.async_io.recovery import recovered
+from engine.async_io.service_limit import ServiceLimit
+from engine.async_io.service_metrics import ServiceMetrics
+from engine.execution.element import Emitted
+
+_SECONDS_BETWEEN_LOOKS = 0.25
 
 
 class AsyncWaitOperator:
     """One `AsyncWait` operator in one task."""
 
-    def __init__(self, operator: AsyncWait, services: dict[str, str]) -> None:
-        """`services` is handed to the function's `open`."""
-        self.operator = operator
-        self.metrics: Counter[str] = Counter()
-        self._services = services
-        self._out = output_type(operator.function)
+    def __init__(
+        self,
+        operator: AsyncWait,
+        services: dict[str, str],
+        *,
+        limit: ServiceLimit | None = None,
+        open_until: int | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> None:
+        """`services` is handed to the function's `open`, `limit` is what its service can bear.
 
-    def run(self, elements: Sequence[Emitted]) -> list[Emitted]:
-        """Answer every element; return the results in the elements' order.
-
-        Raises `ServiceError` when an element has used up its retries or its timeout, and
-        `UserFunctionError` for an exception that the retry strategy does not cover, an answer that is
-        no list of the function's output type, or an exception of `open` or `close` (where it never
-        hides an earlier failure). The first failure ends the run: calls still in flight are cancelled.
+        `open_until` is when the breaker that an earlier micro-batch left open lets a probe through (ms). `stop` is asked four
+        times a second whether to stop: calls under way are then interrupted, and their elements stay pending.
         """
-        return asyncio.run(self._run(elements))
+        self.operator = operator
+        self.metrics = ServiceMetrics(latencies={})
+        self.pending: list[AsyncElement] = []
+        """After a run: what was taken in and not emitted, in order."""
+        self.settled: list[AsyncElement] = []
+        """After a run: resumed elements whose rows are to be removed."""
+        self.quarantined: list[AsyncElement] = []
+        self._services = services
+        self._limit = limit
+        self._open_until = open_until
+        self._stop = stop
+        self._breaker: Breaker | None = None
 
-    async def _run(self, elements: Sequence[Emitted]) -> list[Emitted]:
-        async with self.opened():
-            results = await self._answer_all(elements)
-        return [
-            emitted
-            for element, answers in zip(elements, results, strict=True)
-            for emitted in results_of(element, answers)
-        ]
+    def run(self, elements: Sequence[Emitted], resumed: Sequence[AsyncElement] = ()) -> list[Emitted]:
+        """`run_async`, in a loop of its own."""
+        return asyncio.run(self.run_async(elements, resumed))
+
+    async def run_async(self, elements: Sequence[Emitted], resumed: Sequence[AsyncElement] = ()) -> list[Emitted]:
+        """Answer elements, and those of `resumed` that are due; return what may be emitted, in arrival order.
+
+        Raises `ServiceError` when an element is given up on and the operator says `FAIL`; `UserFunctionError` for an
+        exception that the retry strategy does not cover, an answer that is no list of the function's output type, or an
+        exception of `open` or `close` (where it never hides an earlier failure). The first failure ends the run: calls
+        still in flight are cancelled.
+        """
+        queue = queue_of(self.operator.mode)
+        arrived = in_order(map(AsyncElement, elements), self.taken_up(resumed))
+        for element in arrived:
+            queue.put(element)
+            if element.is_done:
+                queue.done(element)
+        if any(is_due(element) for element in arrived):
+            async with self.opened() as attempts:
+                await self._settle_all(attempts, arrived, queue)
+        self.keep(arrived, queue)
+        return self.emitted
+
+    def taken_up(self, resumed: Sequence[AsyncElement]) -> Iterable[AsyncElement]:
+        """Elements that an earlier micro-batch has left, as they are now."""
+        self.metrics.resumed += len(resumed)
+        return sorted((recovered(one, self.operator.recovery) for one in resumed), key=_order_of)
+
+    def keep(self, arrived: Sequence[AsyncElement], queue: ElementQueue) -> None:
+        """Note what goes on, and what becomes of the rest."""
+        taken = sorted((one for one in queue.take() if isinstance(one, AsyncElement)), key=_order_of)
+        self.emitted = [output for element in taken for output in element.outputs()]
+        self.pending = [one for one in queue.remaining() if isinstance(one, AsyncElement)]
+        self.quarantined = [one for one in arrived if one.status is Status.QUARANTINED and one.results is None]
+        self.settled = [one for one in taken if one.sequence is not None]
 
     @contextlib.asynccontextmanager
-    async def opened(self) -> AsyncIterator[None]:
+    async def opened(self) -> AsyncIterator[Attempts]:
         """Open the function for the block, and close it after it, whatever happens."""
-        function = self.operator.function
+        function, began = self.operator.function, clock.monotonic()
         try:
             await self._opens_or_closes("none yet: open() failed", function.open(self._services))
-            yield
+            attempts = self._attempts()
+            try:
+                with self._looking_for_stop(attempts):
+                    yield attempts
+            finally:
+                attempts.close()
+                await self._invocation.close()
         except BaseException:
             with contextlib.suppress(Exception):
                 await function.close()
             raise
         await self._opens_or_closes("none any more: close() failed", function.close())
+        self.metrics.busy_ms += round((clock.monotonic() - began) * 1000)
+        self.note_breaker()
 
-    async def _answer_all(self, elements: Sequence[Emitted]) -> list[Sequence[msgspec.Struct]]:
-        results: list[Sequence[msgspec.Struct]] = [()] * len(elements)
-        queue = iter(enumerate(elements))
+    def _attempts(self) -> Attempts:
+        policy = self.operator.breaker
+        self._breaker = None if policy is None else Breaker(policy, self._open_until)
+        self._invocation = Invocation(self.operator, self.metrics, self._limit)
+        return Attempts(self.operator, self._invocation, self.metrics, self._breaker)
+
+    def note_breaker(self) -> None:
+        """Say in the metrics how the breaker stands."""
+        if self._breaker is not None:
+            self.metrics.breaker = self._breaker.state.value
+            self.metrics.breaker_opened = self._breaker.opened
+            self.metrics.open_until = self._breaker.open_until
+
+    async def _settle_all(self, attempts: Attempts, elements: Sequence[AsyncElement], queue: ElementQueue) -> None:
+        due = [element for element in elements if is_due(element)]
+        feed = iter(due)
 
         async def worker() -> None:
-            for position, element in queue:
-                results[position] = await self.answer(element.record)
+            for element in feed:
+                await attempts.settle(element)
+                if element.is_done:
+                    queue.done(element)
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(min(self.operator.capacity, len(elements))):
+                for _ in range(min(self.operator.capacity, len(due))):
                     group.create_task(worker())
         except ExceptionGroup as errors:
             first = errors.exceptions[0]
             raise first from first.__cause__
-        return results
 
-    async def answer(self, record: msgspec.Struct) -> Sequence[msgspec.Struct]:
-        """Call for one record until there is an answer; errors as in `run`."""
-        seconds = self.operator.timeout.total_seconds()
-        self.metrics["requests"] += 1
+    @contextlib.contextmanager
+    def _looking_for_stop(self, attempts: Attempts) -> Iterator[None]:
+        """Ask four times a second. Not at once: a run whose time is up gets on by a little."""
+        if self._stop is None:
+            yield
+            return
+        looking = asyncio.create_task(_look(self._stop, attempts))
         try:
-            async with asyncio.timeout(seconds):
-                answers = await self._attempts(record, clock.monotonic() + seconds)
-        except TimeoutError as error:
-            self.metrics["timeouts"] += 1
-            last = f" (last error: {_text(error.__cause__)})" if isinstance(error.__cause__, Exception) else ""
-            msg = (
-                f"operator '{self.operator.name}' had no answer within {seconds:g} s for {record!r:.300}{last}. "
-                "Nothing was committed; check the service, then run again."
-            )
-            raise ServiceError(msg) from error
-        if not isinstance(answers, list | tuple) or not all(isinstance(answer, self._out) for answer in answers):
-            msg = f"invoke() must answer with a list of {self._out.__name__}, not {answers!r:.200}"
-            raise UserFunctionError(self.operator.name, None, f"{record!r:.500}", msg)
-        return answers
-
-    async def _attempts(self, record: msgspec.Struct, deadline: float) -> Sequence[msgspec.Struct]:
-        retry = self.operator.retry
-        retries = 0
-        while True:
-            try:
-                return await self._invoke(record)
-            except UserFunctionError:
-                raise
-            except Exception as error:
-                if not retry.retries_exception(error):
-                    raise self._user_error(repr(record), error) from error
-                if not retry.can_retry(retries):
-                    raise self._given_up(record, retries, error) from error
-                seconds = retry.backoff(retries).total_seconds()
-                if clock.monotonic() + seconds >= deadline:
-                    raise TimeoutError from error  # no other call could begin in time
-                self.metrics["retries"] += 1
-                await clock.sleep_async(seconds)
-                retries += 1
-
-    async def _invoke(self, record: msgspec.Struct) -> Sequence[msgspec.Struct]:
-        try:
-            answers: Sequence[msgspec.Struct] = await self.operator.function.invoke(record)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise  # by the timeout, or since another call has failed
-            # The function's own doing. Let through, it would end this worker in silence: a lost record.
-            raise self._user_error(repr(record), error) from error
-        return answers
+            yield
+        finally:
+            looking.cancel()
 
     async def _opens_or_closes(self, what: str, call: Awaitable[None]) -> None:
         try:
             await call
         except Exception as error:
-            raise self._user_error(what, error) from error
-
-    def _given_up(self, record: msgspec.Struct, retries: int, error: Exception) -> ServiceError:
-        return ServiceError(
-            f"operator '{self.operator.name}' gave up after {retries + 1} calls for {record!r:.300}: "
-            f"{_text(error)}. Nothing was committed; check the service, then run again."
-        )
-
-    def _user_error(self, what: str, error: BaseException) -> UserFunctionError:
-        text = "".join(traceback.format_exception(error))
-        return UserFunctionError(self.operator.name, None, what[:500], text)
+            raise user_error(self.operator.name, what, error) from error
 
 
-def results_of(element: Emitted, answers: Sequence[msgspec.Struct]) -> list[Emitted]:
-    """What goes on for an element that was answered."""
-    return [
-        Emitted(output_order(element.order, index), element.timestamp, element.kind, record)
-        for index, record in enumerate(answers)
-    ]
+async def _look(stop: Callable[[], bool], attempts: Attempts) -> None:
+    await clock.sleep_async(_SECONDS_BETWEEN_LOOKS)
+    while not stop():
+        await clock.sleep_async(_SECONDS_BETWEEN_LOOKS)
+    attempts.stop()
 
 
-def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+def queue_of(mode: OutputMode) -> ElementQueue:
+    """The queue of a mode."""
+    return OrderedQueue() if mode is OutputMode.ORDERED else UnorderedQueue()
+
+
+def is_due(element: AsyncElement) -> bool:
+    """Whether an element is to be called for now."""
+    return not element.is_done and (element.next_attempt_at is None or element.next_attempt_at <= clock.now())
+
+
+def in_order(arriving: Iterable[AsyncElement], resumed: Iterable[AsyncElement]) -> list[AsyncElement]:
+    """Both, in arrival order."""
+    return list(merge(resumed, arriving, key=_order_of))
+
+
+def _order_of(element: AsyncElement) -> bytes:
+    return element.emitted.order

@@ -1,45 +1,51 @@
-"""Executes requests as coroutines on an asyncio loop, for a controller that runs in another thread."""
+"""Executes requests as coroutines on an asyncio loop that runs whenever the controller waits.
+
+Controller and loop take turns in one thread. A thread of its own for the loop would fight with the controller over the
+interpreter, and each hand-over would cost more than the whole way of a record.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from engine.execution.request import AsyncRequest
 
+T = TypeVar("T")
 
-class AsyncioExecutor:
-    """Calls `call(action)` for each request, at most `capacity` at once; a request is a batch of its own.
+_BEGUN_BEFORE_A_TURN = 64
+"""So many requests are begun before the loop gets a turn: a turn costs some 10 microseconds."""
 
-    The loop lives within `around`, which opens clients for it and closes them.
-    """
+
+class AsyncioExecutor(Generic[T]):
+    """Calls `call(opened)(action)` for each request, at most `capacity` at once; a request is a batch of its own."""
 
     def __init__(
         self,
-        call: Callable[[Any], Awaitable[Any]],
         capacity: int,
-        around: Callable[[], AbstractAsyncContextManager[None]],
+        around: Callable[[], AbstractAsyncContextManager[T]],
+        call: Callable[[T], Callable[[Any], Awaitable[Any]]],
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Start the loop, and wait until it is open. Raises what opening it raises."""
+        """Enter `around` in the loop: it opens clients, and closes them in `close`. Raises what it raises."""
         self.in_flight = 0
-        self._call = call
         self._capacity = capacity
-        self._around = around
-        self._done: queue.SimpleQueue[AsyncRequest] = queue.SimpleQueue()
-        self._opened: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        self._failed: BaseException | None = None
-        self._loop = asyncio.new_event_loop()
-        self._end = asyncio.Event()
-        self._thread = threading.Thread(target=self._run, name="async-io", daemon=True)
-        self._thread.start()
-        failure = self._opened.get()
-        if failure is not None:
-            self._thread.join()
-            raise failure
+        self._done: list[AsyncRequest] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._begun = 0
+        self._is_waiting = False
+        self._runner = asyncio.Runner(loop_factory=None if loop is None else lambda: loop)
+        self._loop = self._runner.get_loop()
+        self._end = self._loop.create_future()
+        opened: asyncio.Future[T] = self._loop.create_future()
+        self._serving = self._loop.create_task(self._serve(around, opened))
+        try:
+            self._call = call(self._loop.run_until_complete(self._first(opened)))
+        except BaseException:
+            self._runner.close()
+            raise
 
     @property
     def has_room(self) -> bool:
@@ -50,44 +56,57 @@ class AsyncioExecutor:
         """See `AsyncExecutor.submit`."""
         for request in batch:
             self.in_flight += 1
-            asyncio.run_coroutine_threadsafe(self._execute(request), self._loop)
+            self._begun += 1
+            task = self._loop.create_task(self._execute(request))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     def completed(self, *, wait: bool) -> list[AsyncRequest]:
         """See `AsyncExecutor.completed`."""
-        done: list[AsyncRequest] = []
-        while self.in_flight:
-            try:
-                done.append(self._done.get(block=wait and not done))
-            except queue.Empty:
-                break
-            self.in_flight -= 1
+        if self.in_flight and not self._done:
+            if wait:
+                self._is_waiting = True
+                self._loop.run_forever()
+                self._is_waiting = False
+            elif self._begun >= _BEGUN_BEFORE_A_TURN:
+                self._loop.call_soon(self._loop.stop)
+                self._loop.run_forever()
+            self._begun = 0
+        done, self._done = self._done, []
+        self.in_flight -= len(done)
         return done
 
     def close(self) -> None:
         """Cancel what is running and end the loop. Raises what closing it raises."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._end.set)
-            self._thread.join()
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
-            raise failed
+        if self._loop.is_closed():
+            return
+        try:
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+            if not self._serving.done():
+                self._end.set_result(None)
+            self._loop.run_until_complete(self._serving)
+        finally:
+            self._runner.close()
 
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            try:
-                runner.run(self._serve())
-            except BaseException as error:  # noqa: BLE001 - raised again in the task's thread
-                self._failed = error
-                self._opened.put(error)
+    async def _serve(self, around: Callable[[], AbstractAsyncContextManager[T]], opened: asyncio.Future[T]) -> None:
+        async with around() as found:
+            opened.set_result(found)
+            await self._end
 
-    async def _serve(self) -> None:
-        async with self._around():
-            self._opened.put(None)
-            await self._end.wait()
+    async def _first(self, opened: asyncio.Future[T]) -> T:
+        await asyncio.wait((opened, self._serving), return_when=asyncio.FIRST_COMPLETED)
+        if not opened.done():
+            self._serving.result()  # it raises
+        return opened.result()
 
     async def _execute(self, request: AsyncRequest) -> None:
         try:
             request.answer = await self._call(request.action)
-        except BaseException as error:  # noqa: BLE001 - raised again in the task's thread
+        except BaseException as error:  # noqa: BLE001 - raised again by the controller
             request.error = error
-        self._done.put(request)
+        self._done.append(request)
+        if self._is_waiting:
+            self._loop.stop()

@@ -1,20 +1,22 @@
 """Look-ups in order of keys: the second use of the controller (FLIP-425, "Generalize the Async execution model").
 
-For one key a call begins when the one before it has ended; calls for other keys overtake.
+For one key a call begins when the one before it has its answer; calls for other keys overtake. A key whose element is
+parked is blocked: its later elements wait in `async_requests` as well, behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from operator import attrgetter
+from heapq import merge
 from typing import Any
 
-import msgspec
-
-from engine.async_io.async_wait import AsyncWaitOperator, results_of
+from engine.async_io.async_wait import AsyncWaitOperator, is_due, queue_of
 from engine.async_io.asyncio_executor import AsyncioExecutor
+from engine.async_io.attempts import Attempts
+from engine.async_io.element import AsyncElement
 from engine.execution.controller import AsyncExecutionController
 from engine.execution.element import Emitted
 from engine.execution.options import AsyncStateOptions
@@ -27,11 +29,17 @@ KeyedElement = tuple[bytes, Emitted]
 class KeyedOrderedWait:
     """One `AsyncWait` operator in one task, in mode keyed-ordered."""
 
-    def __init__(self, wait: AsyncWaitOperator, *, in_flight_limit: int = 6000) -> None:
-        """`wait` knows how to call; up to `in_flight_limit` records are taken in at once, most of them waiting."""
+    def __init__(
+        self, wait: AsyncWaitOperator, *, in_flight_limit: int = 6000, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        """`wait` knows how to call; up to `in_flight_limit` records are taken in at once, most of them waiting.
+
+        Raises `UserFunctionError` when the function cannot be opened.
+        """
         self._wait = wait
-        self._emitted: list[Emitted] = []
-        executor = AsyncioExecutor(wait.answer, wait.operator.capacity, wait.opened)
+        self._queue = queue_of(wait.operator.mode)
+        self._blocked: set[bytes] = set()
+        executor = AsyncioExecutor(wait.operator.capacity, wait.opened, _settle, loop)
         options = AsyncStateOptions(
             buffer_size=1,
             buffer_timeout=timedelta(0),
@@ -39,27 +47,40 @@ class KeyedOrderedWait:
         )
         self.controller = AsyncExecutionController(self, executor, options)
 
-    def run(self, elements: Iterable[KeyedElement]) -> list[Emitted]:
-        """Answer every element; return the results in the elements' order. Errors as in `AsyncWaitOperator.run`."""
+    def run(self, elements: Iterable[KeyedElement], resumed: Sequence[AsyncElement] = ()) -> list[Emitted]:
+        """Answer elements, and those of `resumed` that are due; see `AsyncWaitOperator.run_async`."""
+        arrived: list[AsyncElement] = []
         try:
-            for key_json, element in elements:
-                self.controller.process(RecordContext(self.controller, key_json, element))
+            for element in merge(self._wait.taken_up(resumed), map(_element, elements), key=_order_of):
+                arrived.append(element)
+                self._queue.put(element)
+                if element.is_done:
+                    self._queue.done(element)
+                else:
+                    self.controller.process(RecordContext(self.controller, element.key_json, element))
             self.controller.drain()
         except BaseException:
             with suppress(Exception):  # the first error is the one to report
                 self.controller.close()
             raise
         self.controller.close()
-        return sorted(self._emitted, key=attrgetter("order"))
+        self._wait.keep(arrived, self._queue)
+        return self._wait.emitted
 
     def call(self, context: RecordContext) -> None:
         """See `KeyedWork.call`."""
-        element: Emitted = context.record
+        element: AsyncElement = context.record
+        if element.key_json in self._blocked or not is_due(element):
+            self._blocked.add(element.key_json)
+            return
 
-        def answered(answers: list[msgspec.Struct]) -> None:
-            self._emitted += results_of(element, answers)
+        def answered(_: None) -> None:
+            if element.is_done:
+                self._queue.done(element)
+            else:
+                self._blocked.add(element.key_json)
 
-        self.controller.request(context, element.record, answered)
+        self.controller.request(context, element, answered)
 
     def before(self, _: Any) -> None:
         """See `KeyedWork.before`."""
@@ -70,3 +91,17 @@ class KeyedOrderedWait:
     def failed(self, _: Any, error: Exception) -> Exception:
         """See `KeyedWork.failed`."""
         return error
+
+
+def _settle(attempts: Attempts) -> Any:
+    return attempts.settle
+
+
+def _element(keyed: KeyedElement) -> AsyncElement:
+    element = AsyncElement(keyed[1])
+    element.key_json = keyed[0]
+    return element
+
+
+def _order_of(element: AsyncElement) -> bytes:
+    return element.emitted.order

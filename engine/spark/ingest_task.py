@@ -31,7 +31,8 @@ def run_ingest(task: IngestTask, index: int) -> TaskReport:
     for wait in stage.waits:
         operator = AsyncWaitOperator(_configured(wait, task), task.services)
         emitted = operator.run(emitted)
-        output.count(**operator.metrics)
+        made = operator.metrics
+        output.count(requests=made.elements, retries=made.retries, timeouts=made.timeouts)
     output.transit(emitted, stage.key)
     return output.report
 

@@ -14,6 +14,7 @@ from engine.api import AsyncFunction, AsyncWait, ExponentialBackoff, FixedDelay,
 from engine.async_io import AsyncWaitOperator
 from engine.errors import ServiceError, UserFunctionError
 from engine.execution.element import Emitted, output_order, record_order
+from engine.testing._virtual_loop import LoopClock, VirtualLoop
 
 
 class Question(Struct, frozen=True):
@@ -68,7 +69,18 @@ def wait_of(function, *, capacity=3, timeout=30.0, retry=None):
 def run(function, count=1, **options):
     operator = AsyncWaitOperator(wait_of(function, **options), {"weather": "http://x"})
     asked = [Emitted(record_order(n), 1_000 + n, n % 4, Question(n, n % 4)) for n in range(count)]
-    return operator.run(asked), operator
+    return in_virtual_time(lambda: operator.run_async(asked)), operator
+
+
+def in_virtual_time(work):
+    """The answer of a coroutine that has a loop and a clock of its own."""
+    loop = VirtualLoop()
+    clock = LoopClock(loop, lambda: None)
+    try:
+        return loop.run_whole(work())
+    finally:
+        loop.close()
+        engine_clock.use(clock.replaced)
 
 
 retries = st.dictionaries(st.integers(0, 15), st.integers(0, 3))
@@ -76,41 +88,38 @@ retries = st.dictionaries(st.integers(0, 15), st.integers(0, 3))
 
 @given(count=st.integers(0, 16), capacity=st.integers(1, 20), failures=retries, answers=retries)
 def test_every_record_is_answered_once_in_order_within_capacity(count, capacity, failures, answers):
-    previous = engine_clock.use(engine_clock.VirtualClock())
     service, retry = Service(failures, answers), FixedDelay(max_retries=3, delay=seconds(2))
-    try:
-        found, operator = run(service, count, capacity=capacity, timeout=1e6, retry=retry)
-    finally:
-        engine_clock.use(previous)
+    found, operator = run(service, count, capacity=capacity, timeout=1e6, retry=retry)
     assert found == [
         Emitted(output_order(record_order(n), index), 1_000 + n, n % 4, Answer(n, failures.get(n, 0) + 1))
         for n in range(count)
         for index in range(answers.get(n, 1))
     ]
     assert service.most <= capacity
-    assert operator.metrics["requests"] == count
-    assert operator.metrics["retries"] == sum(times for n, times in failures.items() if n < count)
+    assert operator.metrics.elements == count
+    assert operator.metrics.retries == sum(times for n, times in failures.items() if n < count)
 
 
-def test_as_many_calls_run_at_once_as_capacity_allows(clock):
+def test_as_many_calls_run_at_once_as_capacity_allows():
     service = Service()
     run(service, 10, capacity=4)
     assert service.most == 4
 
 
-def test_the_function_is_opened_with_the_services_and_closed_after_the_last_call(clock):
+def test_the_function_is_opened_with_the_services_and_closed_after_the_last_call():
     service = Service()
     run(service, 5)
     assert service.log == [("open", {"weather": "http://x"}), ("close", 0)]
 
 
-def test_waits_between_attempts_are_the_strategys(clock):
+def test_waits_between_attempts_are_the_strategys():
     retry = ExponentialBackoff(max_retries=3, initial_delay=seconds(1), max_delay=seconds(3))
-    run(Service({0: 3}), retry=retry)
-    assert clock.now() - 1_000_000 == 1_000 + 2_000 + 3_000 + 4  # four calls take a millisecond each
+    _, operator = run(Service({0: 3}), retry=retry)
+    assert operator.metrics.retry_wait_ms == 1_000 + 2_000 + 3_000
+    assert operator.metrics.busy_ms == 1_000 + 2_000 + 3_000 + 4  # four calls take a millisecond each
 
 
-def test_retries_used_up_is_a_service_error_with_the_last_error(clock):
+def test_retries_used_up_is_a_service_error_with_the_last_error():
     service = Service({0: 9})
     with pytest.raises(
         ServiceError, match=r"'weather' gave up after 3 calls for Question.*Unavailable: attempt 3 of 0"
@@ -123,7 +132,7 @@ def test_retries_used_up_is_a_service_error_with_the_last_error(clock):
 #    calls at 0, 10, 20, 30 s; the fifth could only begin at 40 s, after the timeout
 
 
-def test_the_timeout_is_over_all_attempts_and_final(clock):
+def test_the_timeout_is_over_all_attempts_and_final():
     service = Service({0: 99})
     with pytest.raises(ServiceError, match=r"no answer within 35 s.*last error: Unavailable: attempt 4 of 0"):
         run(service, timeout=35, retry=FixedDelay(max_retries=98, delay=seconds(10)))
@@ -150,18 +159,18 @@ def test_a_timeout_counts_as_one_and_is_not_retried():
     operator = AsyncWaitOperator(wait_of(Silent(), timeout=0, retry=FixedDelay(max_retries=5, delay=seconds(0))), {})
     with pytest.raises(ServiceError):
         operator.run([Emitted(record_order(0), 0, 0, Question(0))])
-    assert operator.metrics == {"requests": 1, "timeouts": 1}
+    assert (operator.metrics.elements, operator.metrics.timeouts, operator.metrics.retries) == (1, 1, 0)
     assert operator.operator.function.attempts == {0: 1}
 
 
-def test_a_timeout_of_the_clients_own_is_an_error_like_any_other(clock):
+def test_a_timeout_of_the_clients_own_is_an_error_like_any_other():
     found, operator = run(Service({0: 1}, error=TimeoutError), retry=FixedDelay(max_retries=1, delay=seconds(1)))
     assert [out.record.attempt for out in found] == [2]
-    assert operator.metrics == {"requests": 1, "retries": 1}
+    assert (operator.metrics.elements, operator.metrics.retries, operator.metrics.timeouts) == (1, 1, 0)
 
 
 @pytest.mark.parametrize("retry", [NoRetry(), FixedDelay(max_retries=5, delay=seconds(1), exceptions=(Unavailable,))])
-def test_an_exception_that_the_strategy_does_not_cover_is_the_functions_fault(clock, retry):
+def test_an_exception_that_the_strategy_does_not_cover_is_the_functions_fault(retry):
     service = Service({0: 1}, error=ZeroDivisionError)
     with pytest.raises(UserFunctionError) as raised:
         run(service, retry=retry)
@@ -172,7 +181,7 @@ def test_an_exception_that_the_strategy_does_not_cover_is_the_functions_fault(cl
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
 
 
-def test_the_first_failure_cancels_the_calls_in_flight_before_close(clock):
+def test_the_first_failure_cancels_the_calls_in_flight_before_close():
     class Slow(Service):
         async def invoke(self, question, /):
             if question.number == 1:
@@ -189,14 +198,14 @@ def test_the_first_failure_cancels_the_calls_in_flight_before_close(clock):
     assert service.log[-1] == ("close", 0)
 
 
-def test_a_call_that_cancels_itself_does_not_lose_its_record(clock):
+def test_a_call_that_cancels_itself_does_not_lose_its_record():
     # A task group takes a cancelled task for one that has ended well.
     with pytest.raises(UserFunctionError, match="CancelledError"):
         run(Service({1: 1}, error=asyncio.CancelledError), 3, capacity=1)
 
 
 @pytest.mark.parametrize("answer", [None, 7, Answer(0, 0), [Question(0)], [None], {"a": 1}])
-def test_an_answer_that_is_no_list_of_the_output_type_is_the_functions_fault(clock, answer):
+def test_an_answer_that_is_no_list_of_the_output_type_is_the_functions_fault(answer):
     class Wrong(Service):
         async def invoke(self, _, /):
             return answer
@@ -205,7 +214,7 @@ def test_an_answer_that_is_no_list_of_the_output_type_is_the_functions_fault(clo
         run(Wrong())
 
 
-def test_a_function_that_cannot_open_is_closed_and_blamed(clock):
+def test_a_function_that_cannot_open_is_closed_and_blamed():
     class Broken(Service):
         async def open(self, _, /):
             raise KeyError("weather_url")
@@ -217,7 +226,7 @@ def test_a_function_that_cannot_open_is_closed_and_blamed(clock):
     assert service.attempts == {}
 
 
-def test_a_function_that_cannot_close_is_blamed_but_hides_no_earlier_error(clock):
+def test_a_function_that_cannot_close_is_blamed_but_hides_no_earlier_error():
     class Broken(Service):
         async def close(self):
             raise OSError("half closed")

@@ -112,7 +112,10 @@ def lines(pipeline, name="lines"):
         (lambda p: p.key_by("key"), "Enriched has no field 'key'; it has name"),
         (lambda p: p.process("lines", Lines()), "process 'lines' needs a key"),
         (lambda p: lines(p).process("more", Lines()), "process 'more' needs a key"),
-        (lambda p: p.key_by("name").sink("board"), r"key_by\('name'\) must be followed by process\(\), not by 'board'"),
+        (
+            lambda p: p.key_by("name").sink("board"),
+            r"key_by\('name'\) must be followed by process\(\) or async_wait\(\), not by 'board'",
+        ),
         (
             lambda p: p.key_by("name").async_wait("again", Lookup(), timeout=SECOND),
             r"key_by\('name'\) must be followed by process\(\)",

@@ -1,0 +1,289 @@
+"""All calls for one element, until it has its answer, is given up on, or is left to a later micro-batch (FLIP-232).
+
+accepted ──> breaker ──> call ──answer──> completed
+               ^          │ fails, or the answer is refused
+               │          v
+               └── wait ──┴── next attempt far off ──> parked (left to a later micro-batch)
+                          └── no retry left ────────> given up: fails, quarantine or default
+the timeout ends any of it: the hook `timeout()`, or given up
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from engine import clock
+from engine.api import AsyncWait, OnFailure
+from engine.api._pipeline import output_type
+from engine.async_io.batched_calls import WrongAnswersError
+from engine.async_io.circuit_breaker import Breaker
+from engine.async_io.deadlines import Deadlines
+from engine.async_io.element import AsyncElement, Status
+from engine.async_io.invocation import Invocation
+from engine.async_io.recovery import seconds_left
+from engine.async_io.service_metrics import ServiceMetrics
+from engine.errors import ServiceError, UserFunctionError
+
+
+class Attempts:
+    """Settles elements of one operator, many at a time, on one loop."""
+
+    def __init__(
+        self, wait: AsyncWait, invocation: Invocation, metrics: ServiceMetrics, breaker: Breaker | None
+    ) -> None:
+        """Within the loop."""
+        self.under_way: set[AsyncElement] = set()
+        self.retrying: dict[AsyncElement, asyncio.Future[None]] = {}
+        """The in-flight retry set: elements that wait for their next call."""
+        self.is_stopping = False
+        self._wait = wait
+        self._invocation = invocation
+        self._ask = invocation.ask
+        self._metrics = metrics
+        self._breaker = breaker
+        self._out = output_type(wait.function)
+        self._seconds = wait.timeout.total_seconds()
+        self._park_after = None if wait.park_after is None else wait.park_after.total_seconds()
+        self._loop = asyncio.get_running_loop()
+        self._deadlines = Deadlines(self._loop)
+        self._is_finishing = False
+
+    async def settle(self, element: AsyncElement) -> None:
+        """Call for an element until nothing is left to do for it now: it is done, or parked, or was told to stop.
+
+        Raises `ServiceError` when it is given up on and the operator says `FAIL`; `UserFunctionError` for an exception that
+        the retry strategy does not cover, or an answer that is no list of the function's output type.
+        """
+        if self.is_stopping:
+            return
+        task = element.task = asyncio.current_task()
+        began = element.began = self._loop.time()
+        self._metrics.elements += 1
+        has_past = element.first_attempt_at is not None
+        element.is_parked, element.is_expired = False, False
+        element.deadline = began + (seconds_left(element, self._wait) if has_past else self._seconds)
+        self.under_way.add(element)
+        self._deadlines.watch(element)
+        try:
+            await self._attempt(element)
+        except asyncio.CancelledError:
+            if not element.is_expired and not self.is_stopping:
+                raise
+            assert task is not None  # noqa: S101 - this is a coroutine of a task
+            task.uncancel()
+            if element.is_expired:
+                await self._timed_out(element)
+        finally:
+            element.task = None
+            self.under_way.discard(element)
+            element.cost_ms += (self._loop.time() - began) * 1000
+
+    def so_far(self, element: AsyncElement) -> tuple[int, float]:
+        """The calls of an element that have ended, and what it has cost (ms), while it may be under way."""
+        if element.task is None:
+            return element.attempts, element.cost_ms
+        return element.attempts - element.is_calling, element.cost_ms + (self._loop.time() - element.began) * 1000
+
+    def finish(self) -> None:
+        """The input has ended: waiting retries are made at once, with none after them (FLIP-232, `endInput`)."""
+        self._is_finishing = True
+        for woken in self.retrying.values():
+            _wake(woken)
+
+    def stop(self) -> None:
+        """Interrupt everything: elements under way stay pending."""
+        self.is_stopping = True
+        for element in self.under_way:
+            if element.task is not None:
+                element.task.cancel()
+
+    def close(self) -> None:
+        """Let go of timers."""
+        self._deadlines.close()
+
+    async def _attempt(self, element: AsyncElement) -> None:
+        breaker, time = self._breaker, self._loop.time
+        while True:
+            if breaker is not None and not breaker.admits() and not await self._admitted(element, breaker):
+                return
+            if element.first_attempt_at is None:
+                element.first_attempt_at = clock.now()
+            element.attempts += 1
+            element.is_changed = True
+            self._metrics.calls += 1
+            element.is_calling = True
+            began = time()
+            try:
+                results = await self._ask(element.emitted.record)
+            except asyncio.CancelledError as error:
+                raise self._interrupted(element, error) from error
+            except (UserFunctionError, WrongAnswersError) as error:
+                raise self._user_error(element, error) from error
+            except Exception as error:  # noqa: BLE001 - whatever it is, it goes through the retry strategy
+                self._metrics.failures += 1
+                pause = self._failed(element, error)
+            else:
+                element.is_calling = False
+                self._metrics.took(time() - began)
+                pause = self._answered(element, results)
+            if pause is None:
+                return
+            self._metrics.retries += 1
+            await self._sleep(element, pause)
+
+    # ------------------------------------------------------------------------------------------ outcomes of a call
+
+    def _answered(self, element: AsyncElement, results: Any) -> float | None:
+        checked = self._checked(element, results)
+        if self._breaker is not None:
+            self._breaker.succeeded()
+        if self._wait.retry.retries_result(checked):
+            self._invocation.forget(element.emitted.record)
+            element.last_error = f"the answer is worth another call: {checked!r:.300}"
+            if not self._is_finishing and self._wait.retry.can_retry(element.attempts - 1):
+                return self._again(element)
+        element.complete(checked)
+        return None
+
+    def _failed(self, element: AsyncElement, error: Exception) -> float | None:
+        """How long to wait before the next call (s); None if there is none now."""
+        element.is_calling = False
+        element.last_error = text_of(error)
+        retry = self._wait.retry
+        is_covered = retry.retries_exception(error)
+        if self._breaker is not None:
+            self._breaker.failed() if is_covered else self._breaker.gave_way()
+        if is_covered and not self._is_finishing and retry.can_retry(element.attempts - 1):
+            return self._again(element)
+        self._give_up(element, error, self._given_up(element, error) if is_covered else None)
+        return None
+
+    def _again(self, element: AsyncElement) -> float | None:
+        pause = self._wait.retry.backoff(element.attempts - 1).total_seconds()
+        element.status = Status.WAITING_FOR_RETRY
+        element.next_attempt_at = clock.now() + round(pause * 1000)
+        return None if self._parks(element, pause) else pause
+
+    def _parks(self, element: AsyncElement, pause: float) -> bool:
+        element.is_parked = self._park_after is not None and pause >= self._park_after
+        self._metrics.parked += element.is_parked
+        return element.is_parked
+
+    def _interrupted(self, element: AsyncElement, error: asyncio.CancelledError) -> BaseException:
+        """What to raise for a call that was cancelled."""
+        element.is_calling = False
+        if self._breaker is not None:
+            # A call that never answers says as much about the service as one that fails.
+            self._breaker.failed() if element.is_expired else self._breaker.gave_way()
+        task = asyncio.current_task()
+        if task is None or not task.cancelling():
+            # The function's own doing. Let through, it would end this task in silence: a lost record.
+            return self._user_error(element, error)
+        if not element.is_expired:
+            element.attempts -= 1  # it has not failed: somebody else has
+        return error
+
+    async def _timed_out(self, element: AsyncElement) -> None:
+        self._metrics.timeouts += 1
+        last = f" (last error: {element.last_error})" if element.last_error else ""
+        record = element.emitted.record
+        try:
+            results = await self._wait.function.timeout(record)
+        except TimeoutError as error:
+            seconds = self._seconds
+            msg = (
+                f"operator '{self._wait.name}' had no answer within {seconds:g} s for {record!r:.300}{last}. "
+                "Nothing was committed; check the service, then run again."
+            )
+            element.last_error = f"no answer within {seconds:g} s{last}"
+            self._give_up(element, error, ServiceError(msg))
+        except Exception as error:  # noqa: BLE001 - the user's hook: it goes on as its outcome
+            element.last_error = text_of(error)
+            self._give_up(element, error, None)
+        else:
+            element.complete(self._checked(element, results))
+
+    def _give_up(self, element: AsyncElement, error: Exception, told: ServiceError | None) -> None:
+        """`told` is what the run fails with; None if the error is the function's own fault."""
+        match self._wait.on_failure:
+            case OnFailure.FAIL:
+                raise (told or self._user_error(element, error)) from error
+            case OnFailure.QUARANTINE:
+                element.status = Status.QUARANTINED
+                self._metrics.quarantined += 1
+            case OnFailure.DEFAULT:
+                try:
+                    results = self._wait.function.default(element.emitted.record, error)
+                except Exception as raised:
+                    raise self._user_error(element, raised) from raised
+                self._metrics.defaulted += 1
+                element.complete(self._checked(element, results))
+
+    # ---------------------------------------------------------------------------------------------------- waiting
+
+    async def _admitted(self, element: AsyncElement, breaker: Breaker) -> bool:
+        """Wait until the breaker admits a call; False if the element is parked instead."""
+        while not self._is_finishing and not breaker.admits():
+            pause = breaker.seconds_to_probe()
+            if pause <= 0:
+                await breaker.change()
+                continue
+            if self._parks(element, pause):
+                element.next_attempt_at = max(element.next_attempt_at or 0, breaker.open_until or 0)
+                return False
+            await self._sleep(element, pause)
+        return True
+
+    async def _sleep(self, element: AsyncElement, seconds: float) -> None:
+        woken = self.retrying[element] = self._loop.create_future()
+        timer = self._loop.call_later(seconds, _wake, woken)
+        began = self._loop.time()
+        try:
+            await woken
+        finally:
+            timer.cancel()
+            del self.retrying[element]
+            self._metrics.retry_wait_ms += round((self._loop.time() - began) * 1000)
+
+    # ----------------------------------------------------------------------------------------------------- errors
+
+    def _checked(self, element: AsyncElement, results: Any) -> Sequence[msgspec.Struct]:
+        out = self._out
+        if isinstance(results, list | tuple):
+            if len(results) == 1 and type(results[0]) is out:
+                return results
+            if all(isinstance(result, out) for result in results):
+                return results
+        msg = f"invoke() must answer with a list of {out.__name__}, not {results!r:.200}"
+        raise UserFunctionError(self._wait.name, None, f"{element.emitted.record!r:.500}", msg)
+
+    def _given_up(self, element: AsyncElement, error: Exception) -> ServiceError:
+        return ServiceError(
+            f"operator '{self._wait.name}' gave up after {element.attempts} calls for "
+            f"{element.emitted.record!r:.300}: {text_of(error)}. Nothing was committed; check the service, then run again."
+        )
+
+    def _user_error(self, element: AsyncElement, error: BaseException) -> UserFunctionError:
+        if isinstance(error, UserFunctionError):
+            return error
+        return user_error(self._wait.name, repr(element.emitted.record), error)
+
+
+def user_error(operator: str, what: str, error: BaseException) -> UserFunctionError:
+    """An exception of user code, with the place and the traceback."""
+    return UserFunctionError(operator, None, what[:500], "".join(traceback.format_exception(error)))
+
+
+def text_of(error: BaseException) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {error}"
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)

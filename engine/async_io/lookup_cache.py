@@ -1,0 +1,74 @@
+"""Answers that are remembered, and equal calls in flight that become one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any
+
+from engine.api import LookupCache
+from engine.async_io.service_metrics import ServiceMetrics
+
+
+class CachedCalls:
+    """Calls by key, through a cache: LRU with a time to live."""
+
+    def __init__(self, call: Callable[[Any], Awaitable[Any]], policy: LookupCache, metrics: ServiceMetrics) -> None:
+        """`call` is made with what `ask` is given, unless the answer is known or under way."""
+        self._call = call
+        self._size = policy.size
+        forever = float("inf")
+        self._ttl = policy.ttl.total_seconds() if policy.ttl is not None else forever
+        self._negative_ttl = policy.negative_ttl.total_seconds() if policy.negative_ttl is not None else self._ttl
+        self._metrics = metrics
+        self._answers: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
+        self._in_flight: dict[Hashable, asyncio.Task[Any]] = {}
+        self._loop = asyncio.get_running_loop()
+
+    async def ask(self, key: Hashable, asked: Any) -> Any:
+        """The answer for a key. Whoever asks while a call is under way shares its answer, or its failure."""
+        known = self._answers.get(key)
+        if known is not None and known[0] > self._loop.time():
+            self._answers.move_to_end(key)
+            self._metrics.cache_hits += 1
+            return known[1]
+        call = self._in_flight.get(key)
+        if call is None:
+            call = self._in_flight[key] = self._loop.create_task(self._make(key, asked))
+            call.add_done_callback(_looked_at)
+        else:
+            self._metrics.coalesced += 1
+        # One that runs into its timeout must not take the answer from the others that wait for it.
+        return await asyncio.shield(call)
+
+    def forget(self, key: Hashable) -> None:
+        """Do not use an answer again."""
+        self._answers.pop(key, None)
+
+    async def close(self) -> None:
+        """Cancel what is under way."""
+        calls = list(self._in_flight.values())
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        self._answers.clear()
+
+    async def _make(self, key: Hashable, asked: Any) -> Any:
+        try:
+            answer = await self._call(asked)
+        finally:
+            del self._in_flight[key]
+        ttl = self._ttl if answer else self._negative_ttl
+        if ttl > 0:
+            self._answers[key] = (self._loop.time() + ttl, answer)
+            self._answers.move_to_end(key)
+            if len(self._answers) > self._size:
+                self._answers.popitem(last=False)
+        return answer
+
+
+def _looked_at(call: asyncio.Task[Any]) -> None:
+    """Whoever asked may have been cancelled since; then nobody else looks at the failure, and asyncio complains."""
+    if not call.cancelled():
+        call.exception()

@@ -1,0 +1,111 @@
+"""What an operator has to say about its service: counts, and how long calls took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+_PARTS = 2
+"""Each power of two is cut into 2**_PARTS buckets: a percentile is right to about 12 %."""
+
+
+class ServiceMetrics(msgspec.Struct, kw_only=True):
+    """Counts of one operator in one task; the driver adds those of all tasks. Times are milliseconds."""
+
+    elements: int = 0
+    """Elements that were accepted: their first call in this micro-batch has begun."""
+    calls: int = 0
+    failures: int = 0
+    """Calls that raised, those that were repeated included."""
+    retries: int = 0
+    """Calls after the first of an element, in this micro-batch."""
+    retry_wait_ms: int = 0
+    """Time that elements waited for a retry within the task, all together."""
+    timeouts: int = 0
+    parked: int = 0
+    """Elements that were left to a later micro-batch."""
+    resumed: int = 0
+    """Elements that an earlier micro-batch had left."""
+    quarantined: int = 0
+    defaulted: int = 0
+    cache_hits: int = 0
+    coalesced: int = 0
+    """Elements that joined an equal call in flight."""
+    batches: int = 0
+    """Calls of `invoke_many`."""
+    busy_ms: int = 0
+    """How long the operator ran."""
+    breaker: str = ""
+    """`closed`, `open` or `half_open`; empty without a breaker."""
+    breaker_opened: int = 0
+    open_until: int | None = None
+    """When the breaker lets the next probe through (ms since the epoch)."""
+    latencies: dict[int, int] = {}
+    """Calls by how long they took, in buckets of `bucket_of`."""
+
+    def took(self, seconds: float) -> None:
+        """Count a call that was answered."""
+        bucket = bucket_of(int(seconds * 1e6))
+        latencies = self.latencies
+        latencies[bucket] = latencies.get(bucket, 0) + 1
+
+    def percentile(self, share: float) -> float | None:
+        """The time (ms) within which this share of the calls was answered; None if none was."""
+        total = sum(self.latencies.values())
+        seen = 0
+        for bucket in sorted(self.latencies):
+            seen += self.latencies[bucket]
+            if seen >= share * total:
+                return round(middle_of(bucket) / 1000, 3)
+        return None
+
+    def shown(self) -> dict[str, int | float | str | None]:
+        """For `checkpoints`: counts that are not zero, and percentiles in place of buckets."""
+        found: dict[str, int | float | str | None] = {
+            name: getattr(self, name) for name in self.__struct_fields__ if name != "latencies" and getattr(self, name)
+        }
+        for name, share in (("p50_ms", 0.5), ("p95_ms", 0.95), ("p99_ms", 0.99)):
+            value = self.percentile(share)
+            if value is not None:
+                found[name] = value
+        return found
+
+
+def bucket_of(microseconds: int) -> int:
+    """The bucket of a duration. 1,000 and 1,100 microseconds are in one, 1,000 and 1,300 are not."""
+    width = microseconds.bit_length()
+    return microseconds if width <= _PARTS else (width << _PARTS) + (microseconds >> (width - 1 - _PARTS))
+
+
+def middle_of(bucket: int) -> float:
+    """A duration (microseconds) from the middle of a bucket."""
+    if bucket < 1 << _PARTS:
+        return float(bucket)
+    # The leading bits carry over into the width: (width << P) + (1 << P) + rest.
+    width, rest = divmod(bucket - (1 << _PARTS), 1 << _PARTS)
+    unit = 2.0 ** (width - 1 - _PARTS)
+    return ((1 << _PARTS) + rest + 0.5) * unit
+
+
+def merged(parts: Iterable[Mapping[str, ServiceMetrics]]) -> dict[str, ServiceMetrics]:
+    """The metrics of all tasks by operator. A breaker that is open in any task is open."""
+    found: dict[str, ServiceMetrics] = {}
+    for part in parts:
+        for name, one in part.items():
+            _add(found.setdefault(name, ServiceMetrics(latencies={})), one)
+    return found
+
+
+def _add(total: ServiceMetrics, one: ServiceMetrics) -> None:
+    for name in one.__struct_fields__:
+        value = getattr(one, name)
+        if isinstance(value, int) and name not in {"open_until", "busy_ms"}:
+            setattr(total, name, getattr(total, name) + value)
+    total.busy_ms = max(total.busy_ms, one.busy_ms)
+    for bucket, count in one.latencies.items():
+        total.latencies[bucket] = total.latencies.get(bucket, 0) + count
+    order = ("", "closed", "half_open", "open")
+    total.breaker = max(total.breaker, one.breaker, key=order.index)
+    known = [until for until in (total.open_until, one.open_until) if until is not None]
+    total.open_until = max(known, default=None)

@@ -1,0 +1,58 @@
+"""A service made of promises: what each call is answered with, and when, is drawn beforehand."""
+
+from __future__ import annotations
+
+import asyncio
+
+from engine.api import AsyncFunction, Struct
+
+
+class Question(Struct, frozen=True):
+    number: int
+    key: str = ""
+
+
+class Answer(Struct, frozen=True):
+    number: int
+    attempt: int
+
+
+class Unavailable(Exception):  # noqa: N818 - a test's own
+    pass
+
+
+class Promised(AsyncFunction[Question, Answer]):
+    """The calls for a question take, and end, as its script says; after the script they answer at once."""
+
+    def __init__(self, scripts=None, error=Unavailable):
+        self.scripts = scripts or {}
+        self.error = error
+        self.calls = []
+        self.running, self.most = 0, 0
+        self.by_key = {}
+        self.log = []
+
+    async def open(self, services, /):
+        self.log.append("open")
+
+    async def close(self):
+        self.log.append("close")
+
+    async def invoke(self, question, /):
+        number = question.number
+        attempt = sum(1 for called in self.calls if called == number) + 1
+        self.calls.append(number)
+        assert not self.by_key.get(question.key) or not question.key, f"two calls at once for key {question.key}"
+        self.by_key[question.key] = True
+        self.running += 1
+        self.most = max(self.most, self.running)
+        script = self.scripts.get(number, ())
+        seconds, succeeds = script[attempt - 1] if attempt <= len(script) else (0.0, True)
+        try:
+            await asyncio.sleep(seconds)
+            if not succeeds:
+                raise self.error(f"call {attempt} for {number}")
+            return [Answer(number, attempt)]
+        finally:
+            self.running -= 1
+            self.by_key[question.key] = False

@@ -1,0 +1,417 @@
+"""The async wait operator a step at a time, on a virtual clock: order, capacity, retries, restarts."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.api import ExponentialBackoff, FixedDelay, OnFailure, OutputMode, RecoveryOption
+from engine.errors import ServiceError, UserFunctionError
+from engine.testing import AsyncWaitHarness, CapacityFull, QuarantinedRecord, Watermark
+from tests.unit.engine.asking import Answer, Promised, Question
+
+MS = timedelta(milliseconds=1)
+UNORDERED = (OutputMode.UNORDERED, OutputMode.UNORDERED_PROCESSING_TIME)
+
+
+def harness(function, mode=OutputMode.UNORDERED, **options):
+    options = {"capacity": 10, "timeout": 1000 * MS, **options}
+    key = (lambda question: question.key) if mode is OutputMode.KEYED_ORDERED else None
+    return AsyncWaitHarness(function, mode=mode, key=key, **options)
+
+
+def after(*milliseconds, fails=()):
+    """Calls that take so long; those at the places `fails` fail."""
+    return [(time / 1000, place not in fails) for place, time in enumerate(milliseconds)]
+
+
+def numbers(output):
+    return [one.number if isinstance(one, Answer) else one for one in output]
+
+
+# ------------------------------------------------------------------------------------------------------- order
+
+
+def test_ordered_a_result_waits_for_those_before_it_and_so_does_a_watermark():
+    #  1 ─────────10   2 ──5   W   3 ─7
+    with harness(Promised({1: after(10), 2: after(5), 3: after(7)}), OutputMode.ORDERED) as h:
+        h.process(Question(1))
+        h.process(Question(2))
+        h.watermark(100)
+        h.process(Question(3))
+        h.clock.advance(9)
+        assert h.output() == []
+        assert h.statistics().completed == 2
+        h.clock.advance(1)
+        assert numbers(h.output()) == [1, 2, Watermark(100), 3]
+
+
+def test_unordered_results_pass_each_other_but_not_a_watermark():
+    #  set {1 ────10, 2 ─5}  W  set {3 ──7, 4 ─3}
+    with harness(Promised({1: after(10), 2: after(5), 3: after(7), 4: after(3)})) as h:
+        h.process(Question(1))
+        h.process(Question(2))
+        h.watermark(100)
+        h.process(Question(3))
+        h.process(Question(4))
+        h.clock.advance(9)
+        assert numbers(h.output()) == [2]
+        h.clock.advance(1)
+        assert numbers(h.output()) == [1, Watermark(100), 4, 3]
+
+
+def test_unordered_in_processing_time_watermarks_hold_nobody_up():
+    with harness(Promised({1: after(10), 2: after(5)}), OutputMode.UNORDERED_PROCESSING_TIME) as h:
+        h.process(Question(1))
+        h.watermark(100)
+        h.process(Question(2))
+        h.clock.advance(10)
+        assert numbers(h.output()) == [Watermark(100), 2, 1]
+
+
+def test_keyed_ordered_a_call_waits_for_the_one_before_it_of_its_key():
+    with harness(Promised({1: after(10), 2: after(5), 3: after(5)}), OutputMode.KEYED_ORDERED) as h:
+        h.process(Question(1, "a"))
+        h.process(Question(2, "a"))
+        h.process(Question(3, "b"))
+        h.clock.advance(9)
+        assert (numbers(h.output()), h.function.calls) == ([3], [1, 3])
+        h.clock.advance(6)
+        assert numbers(h.output()) == [1, 2]
+
+
+def test_watermarks_and_results_that_wait_take_capacity():
+    with harness(Promised({1: after(10)}), OutputMode.ORDERED, capacity=3) as h:
+        h.process(Question(1))
+        h.process(Question(2))
+        h.watermark(5)
+        with pytest.raises(CapacityFull):
+            h.process(Question(3))
+        h.process(Question(3), block=True)
+        assert h.clock.now() == 10
+        assert numbers(h.output()) == [1, 2, Watermark(5), 3]
+
+
+# ----------------------------------------------------------------------------------------------------- retries
+
+
+def test_a_retry_begins_when_the_strategy_says():
+    retry = ExponentialBackoff(max_retries=2, initial_delay=100 * MS, max_delay=1000 * MS)
+    with harness(Promised({1: after(1, 1, 1, fails=(0, 1))}), retry=retry) as h:
+        h.process(Question(1))
+        h.clock.advance(1)
+        assert h.statistics().waiting_for_retry == 1
+        h.clock.advance(99)
+        assert h.statistics().attempts == 1
+        h.clock.advance(1)
+        assert h.statistics().attempts == 2
+        h.clock.advance(1 + 200 + 1)
+        assert h.output() == [Answer(1, 3)]
+
+
+def test_the_timeout_is_over_all_attempts_its_outcome_is_final_and_comes_in_time():
+    class Hooked(Promised):
+        async def timeout(self, question, /):
+            return [Answer(question.number, -1)]
+
+    with harness(Hooked({1: after(300, 300, 600, fails=(0, 1))}), retry=FixedDelay(max_retries=9, delay=50 * MS)) as h:
+        h.process(Question(1))
+        h.clock.advance(999)
+        assert h.output() == []
+        h.clock.advance(1)
+        assert h.output() == [Answer(1, -1)]
+        h.clock.advance(10_000)
+        assert (h.function.calls, h.statistics().timeouts) == ([1, 1, 1], 1)
+
+
+def test_by_default_a_timeout_fails_the_run():
+    with harness(Promised({1: after(2000)})) as h:
+        h.process(Question(1))
+        with pytest.raises(ServiceError, match="no answer within 1 s"):
+            h.clock.advance(1000)
+
+
+def test_an_answer_that_the_strategy_refuses_is_asked_for_again_and_emitted_when_retries_are_used_up():
+    retry = FixedDelay(max_retries=2, delay=10 * MS, results=lambda answers: answers[0].attempt < 99)
+    with harness(Promised(), retry=retry) as h:
+        h.process(Question(1))
+        h.clock.advance(20)
+        assert h.output() == [Answer(1, 3)]
+
+
+def test_back_off_belongs_to_the_record():
+    retry = ExponentialBackoff(max_retries=5, initial_delay=100 * MS, max_delay=1000 * MS)
+    with harness(Promised({1: after(0, 0, 0, fails=(0, 1)), 2: after(0, 0, fails=(0,))}), retry=retry) as h:
+        h.process(Question(1))
+        h.clock.advance(150)
+        h.process(Question(2))
+        h.clock.advance(100)
+        assert h.output() == [Answer(2, 2)]
+        h.clock.advance(50)
+        assert h.output() == [Answer(1, 3)]
+
+
+def test_at_the_end_of_input_waiting_retries_are_made_at_once_and_for_the_last_time():
+    retry = FixedDelay(max_retries=9, delay=timedelta(milliseconds=500))
+    with harness(Promised({1: after(1, 1, fails=(0,)), 2: after(1, 1, fails=(0, 1))}), retry=retry) as h:
+        h.process(Question(1))
+        h.clock.advance(1)
+        h.finish()
+        assert (h.output(), h.clock.now()) == ([Answer(1, 2)], 2)
+    with harness(Promised({2: after(1, 1, fails=(0, 1))}), retry=retry) as h:
+        h.process(Question(2))
+        h.clock.advance(1)
+        with pytest.raises(ServiceError, match="gave up after 2 calls"):
+            h.finish()
+
+
+# --------------------------------------------------------------------------------------------------- giving up
+
+
+def test_what_is_given_up_on_goes_to_quarantine_with_its_last_error():
+    with harness(Promised({1: after(0, fails=(0,))}), on_failure=OnFailure.QUARANTINE) as h:
+        h.process(Question(1))
+        h.process(Question(2))
+        assert h.output() == [QuarantinedRecord(Question(1), "Unavailable: call 1 for 1"), Answer(2, 1)]
+
+
+def test_or_its_default_is_emitted():
+    class WithDefault(Promised):
+        def default(self, question, error, /):
+            return [Answer(question.number, 0)]
+
+    with harness(WithDefault({1: after(0, fails=(0,))}), on_failure=OnFailure.DEFAULT) as h:
+        h.process(Question(1))
+        assert h.output() == [Answer(1, 0)]
+
+
+def test_a_default_that_is_missing_is_the_functions_fault():
+    with (
+        harness(Promised({1: after(0, fails=(0,))}), on_failure=OnFailure.DEFAULT) as h,
+        pytest.raises(UserFunctionError, match=r"no default\(\)"),
+    ):
+        h.process(Question(1))
+
+
+# -------------------------------------------------------------------------------------------- parking, restarts
+
+
+@pytest.mark.parametrize("mode", UNORDERED)
+def test_a_parked_element_takes_no_capacity_and_holds_nobody_up(mode):
+    retry = FixedDelay(max_retries=5, delay=timedelta(hours=1))
+    with harness(
+        Promised({1: after(0, fails=(0,))}), mode, capacity=1, retry=retry, park_after=timedelta(seconds=1)
+    ) as h:
+        h.process(Question(1))
+        assert h.statistics().parked == 1
+        h.process(Question(2))
+        assert numbers(h.output()) == [2]
+        h.clock.advance(3_600_000)
+        assert h.output() == [Answer(1, 2)]
+
+
+def test_in_ordered_mode_nothing_overtakes_a_parked_element():
+    retry = FixedDelay(max_retries=5, delay=timedelta(hours=1))
+    with harness(Promised({1: after(0, fails=(0,))}), OutputMode.ORDERED, retry=retry, park_after=timedelta(0)) as h:
+        h.process(Question(1))
+        h.process(Question(2))
+        assert h.output() == []
+        h.clock.advance(3_600_000)
+        assert numbers(h.output()) == [1, 2]
+
+
+#   attempts at 0 and 300 ms; taken up at 10,000 ms, when 300 ms were spent in the harness. Of 1,000 ms are left:
+#   restart 1,000; latency first 1,000 - 10,000, at least 1,000 / 5; cost 1,000 - 300
+
+
+@pytest.mark.parametrize(
+    ("recovery", "left", "attempts"),
+    [(RecoveryOption.RESTART, 1000, 4), (RecoveryOption.LATENCY_FIRST, 200, 2), (RecoveryOption.COST_TIME, 700, 2)],
+)
+def test_what_is_left_of_the_timeout_after_a_restart(recovery, left, attempts):
+    retry = FixedDelay(max_retries=4, delay=300 * MS)
+    with harness(Promised({1: after(0, 0, fails=(0, 1))}), retry=retry) as h:
+        h.process(Question(1))
+        h.clock.advance(300)
+        snapshot = h.snapshot()
+    assert snapshot.queued[0].attempts == 2
+    silent = Promised({1: after(99_000)})
+    with AsyncWaitHarness.restore(
+        snapshot, silent, capacity=10, timeout=1000 * MS, retry=retry, recovery=recovery, now=10_000
+    ) as h:
+        h.clock.advance(left - 1)
+        assert silent.calls == [1]
+        with pytest.raises(ServiceError, match="no answer"):
+            h.clock.advance(1)
+
+
+def test_with_restart_all_attempts_are_there_again_and_without_only_what_is_left():
+    for recovery, calls in ((RecoveryOption.RESTART, 3), (RecoveryOption.COST_TIME, 1)):
+        retry = FixedDelay(max_retries=2, delay=10 * MS)
+        with harness(Promised({1: after(0, 0, fails=(0, 1))}), retry=retry) as h:
+            h.process(Question(1))
+            h.clock.advance(10)
+            snapshot = h.snapshot()
+        failing = Promised({1: after(0, 0, 0, fails=(0, 1, 2))})
+        with AsyncWaitHarness.restore(snapshot, failing, timeout=1000 * MS, retry=retry, recovery=recovery) as h:
+            with pytest.raises(ServiceError):
+                h.clock.advance(100)
+            assert len(failing.calls) == calls
+
+
+# -------------------------------------------------------------------------------------------------- properties
+
+script = st.lists(st.tuples(st.integers(0, 40).map(lambda ms: ms / 1000), st.booleans()), max_size=4)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("process"), st.sampled_from("abc")),
+        st.tuples(st.just("watermark"), st.just("")),
+        st.tuples(st.just("advance"), st.integers(1, 60)),
+        st.tuples(st.just("restart"), st.integers(0, 500)),
+    ),
+    max_size=25,
+)
+
+
+class Story:
+    """Drives a harness through steps, restarts included, and remembers everything that happened."""
+
+    def __init__(self, mode, scripts, options):
+        self.mode, self.options = mode, options
+        self.function = Promised(scripts)
+        self.harness = harness(self.function, mode, **options)
+        self.taken, self.out, self.last_watermark = [], [], 0
+        self.completed = set()
+
+    def step(self, what, argument):
+        h = self.harness
+        try:
+            if what == "process":
+                question = Question(len([one for one in self.taken if isinstance(one, Question)]), argument)
+                h.process(question)
+                self.taken.append(question)
+            elif what == "watermark":
+                h.watermark(self.last_watermark + 1)
+                self.last_watermark += 1
+                self.taken.append(Watermark(self.last_watermark))
+            elif what == "advance":
+                h.clock.advance(argument)
+            else:
+                self.restart(argument)
+        except CapacityFull:
+            assert h.statistics().queued - h.statistics().parked == self.options["capacity"]
+        self.look()
+
+    def look(self):
+        self.out += self.harness.output()
+        assert self.function.most <= self.options["capacity"]
+        pending = [one for one in self.harness.snapshot().queued if not isinstance(one, int)]
+        for row in pending:
+            if row.status == "completed":
+                self.completed.add(row.sequence)
+        ended = [
+            o.number if isinstance(o, Answer) else o.record.number for o in self.out if not isinstance(o, Watermark)
+        ]
+        waiting = [row.sequence - 1 - self.watermarks_before(row) for row in pending]
+        taken = [one.number for one in self.taken if isinstance(one, Question)]
+        assert sorted([*ended, *waiting]) == sorted(taken)
+
+    def watermarks_before(self, row):
+        del row
+        return 0  # only records take an ordinal
+
+    def restart(self, outage):
+        before = len(self.function.calls)
+        snapshot, now = self.harness.snapshot(), self.harness.clock.now() + outage
+        key = self.harness.key
+        self.harness.close()
+        asked = self.function.calls[:before]
+        self.function = Promised(self.function.scripts)
+        self.function.calls = asked
+        answered = {row.sequence - 1 for row in snapshot.queued if not isinstance(row, int) and row.result is not None}
+        self.harness = AsyncWaitHarness.restore(
+            snapshot, self.function, mode=self.mode, key=key, now=now, timeout=1000 * MS, **self.options
+        )
+        self.answered = getattr(self, "answered", set()) | answered
+        self.counted = {number: asked.count(number) for number in self.answered}
+
+    def end(self):
+        for _ in range(200):
+            if not self.harness.statistics().queued:
+                break
+            self.harness.clock.advance(100)
+        self.look()
+        assert not self.harness.statistics().queued
+        self.harness.close()
+        for number, calls in getattr(self, "counted", {}).items():
+            assert self.function.calls.count(number) == calls, "a completed result was asked for again"
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    mode=st.sampled_from(OutputMode),
+    drawn=steps,
+    scripts=st.dictionaries(st.integers(0, 12), script),
+    capacity=st.integers(1, 6),
+    park_after=st.sampled_from([None, 0, 15]),
+    retries=st.integers(0, 3),
+    recovery=st.sampled_from(RecoveryOption),
+)
+def test_every_element_is_emitted_quarantined_or_pending_in_the_order_of_its_mode(
+    mode, drawn, scripts, capacity, park_after, retries, recovery
+):
+    story = Story(
+        mode,
+        scripts,
+        {
+            "capacity": capacity,
+            "retry": FixedDelay(max_retries=retries, delay=20 * MS),
+            "park_after": None if park_after is None else park_after * MS,
+            "on_failure": OnFailure.QUARANTINE,
+            "recovery": recovery,
+        },
+    )
+    for what, argument in drawn:
+        story.step(what, argument)
+    story.end()
+    assert_order(mode, story.taken, story.out)
+
+
+def assert_order(mode, taken, out):
+    def name(one):
+        return (
+            one.number
+            if isinstance(one, Answer | Question)
+            else one.record.number
+            if isinstance(one, QuarantinedRecord)
+            else one
+        )
+
+    came, went = [name(one) for one in taken], [name(one) for one in out]
+    assert len(came) == len(went)
+    if mode is OutputMode.ORDERED:
+        assert went == came
+        return
+    if mode is OutputMode.UNORDERED_PROCESSING_TIME:
+        assert sorted(map(str, went)) == sorted(map(str, came))
+        return
+    assert sets_of(went) == sets_of(came)
+    if mode is OutputMode.KEYED_ORDERED:
+        keys = {one.number: one.key for one in taken if isinstance(one, Question)}
+        for key in "abc":
+            assert [n for n in went if keys.get(n, "") == key] == [n for n in came if keys.get(n, "") == key]
+
+
+def sets_of(names):
+    """What lies between watermarks, without its order."""
+    found, current = [], set()
+    for one in names:
+        if isinstance(one, Watermark):
+            found += [current, one]
+            current = set()
+        else:
+            current.add(one)
+    return [*found, current]

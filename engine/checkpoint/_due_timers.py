@@ -22,4 +22,4 @@ def any_timer_due(job: OpenJob, processing_time: int) -> bool:
     predicate = f"domain = '{TimeDomain.PROCESSING_TIME.value}' AND \"timestamp\" <= {moment}"
     changes = read(table, STATE_TABLES[TIMERS].schema, predicate=predicate)
     # A timer that fired is removed by a row with the same time, so none of these is still to be overruled.
-    return bool(changes.num_rows and live_entries(changes, TIMERS, {}).num_rows)
+    return bool(changes.num_rows and live_entries(changes, TIMERS).num_rows)

@@ -59,6 +59,21 @@ def copy(connection: duckdb.DuckDBPyConnection, target: str, stream: Any) -> Non
         connection.unregister("incoming")
 
 
+def with_nulls(stream: Any, missing: Sequence[pa.Field]) -> Any:
+    """An Arrow stream with further columns, which are null."""
+    import pyarrow as pa
+
+    if not missing:
+        return stream
+    reader = pa.RecordBatchReader.from_stream(stream)
+    schema = pa.schema([*reader.schema, *missing])
+    batches = (
+        pa.record_batch([*batch.columns, *(pa.nulls(batch.num_rows, field.type) for field in missing)], schema=schema)
+        for batch in reader
+    )
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
 def ask_once(stream: Any, query: str, parameters: Sequence[Any] = ()) -> Rows:
     """Answer a query over `raw`, the stream, which it may name once. Nothing is copied.
 
@@ -89,6 +104,19 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
         return list(column.to_pylist())
     numbers = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64()).to_pylist()
     return [None if number is None else _EPOCH + timedelta(microseconds=number) for number in numbers]
+
+
+def moment(time: int) -> datetime | None:
+    """Milliseconds as a moment; None for one that no calendar has."""
+    try:
+        return _EPOCH + timedelta(milliseconds=time)
+    except OverflowError:
+        return None
+
+
+def milliseconds(moment: datetime) -> int:
+    """A moment as milliseconds."""
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def gone(table: str, version: int | None, error: Exception) -> StorageError:

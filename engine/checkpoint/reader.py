@@ -9,14 +9,18 @@ would cost more than all the rest of `headrace state get`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from engine import clock
 from engine.checkpoint._log import CheckpointLog
-from engine.checkpoint._query import Rows, ask, ask_once, connect, copy, gone, literal
+from engine.checkpoint._query import Rows, ask, ask_once, connect, copy, gone, literal, milliseconds, moment, with_nulls
 from engine.checkpoint.checkpoint import Checkpoint, Kind
+from engine.checkpoint.entry_history import IDENTITY, Compacted, EntryHistory
+from engine.checkpoint.expiry import NEVER, Expiry, expiries, is_dead
 from engine.checkpoint.tables import (
     CHECKPOINTS,
     KEYED_STATE,
@@ -25,12 +29,15 @@ from engine.checkpoint.tables import (
     STATE_TABLES,
     TIMERS,
 )
+from engine.checkpoint.ttl_history import declared_ttls, last_micro_batch
 from engine.config import JobConfig
 from engine.errors import ConfigError, StorageError
 from engine.state.key_groups import key_group
+from engine.state.ttl import LiveTtl
 
 if TYPE_CHECKING:
     import duckdb
+    import pyarrow as pa
 
 __all__ = ["CHANGELOG", "PUBLISHED", "Rows", "StateReader", "resolve"]
 
@@ -50,16 +57,20 @@ _AS_STATE = (
     "checkpoint_id"
 )
 
+_AGES = ("last_access", "expires_at", "ttl_ms")
+"""The columns from which it follows whether an entry is dead."""
+
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class StateReader:
     """The state of a job as of one checkpoint.
 
-    `at` is a checkpoint id, the name of a savepoint, or None for the last checkpoint. Entries that
-    had expired by the checkpoint's watermark are hidden unless `with_expired`. Raises `ConfigError`
-    when the job has no checkpoint yet or `at` names none; any method raises `StorageError` when
-    the files of an old checkpoint are gone.
+    `at` is a checkpoint id, the name of a savepoint, or None for the last checkpoint. Entries that the TTL which the job
+    declares now has expired are hidden unless `with_expired`: by the checkpoint's watermark, or in processing time by the
+    clock, which for a checkpoint that is named stands at its commit.
+    Raises `ConfigError` when the job has no checkpoint yet or `at` names none; any method raises `StorageError` when the
+    files of an old checkpoint are gone.
     """
 
     def __init__(self, config: JobConfig, at: int | str | None = None, *, with_expired: bool = False) -> None:
@@ -68,6 +79,9 @@ class StateReader:
         self._log = CheckpointLog(config.job_folder, config.storage_options)
         self._with_expired = with_expired
         self.checkpoint = resolve(self._log, config, at)
+        self._now = clock.now() if at is None else self.checkpoint.committed_at
+        self._expiries, self.not_declared = self._expiring(at)
+        """`not_declared` says why nobody knows what the job declares: then the moment that was stored with an entry counts."""
 
     def list_states(self) -> Rows:
         """What is stored: per operator and state the live entries, keys, bytes and last change."""
@@ -84,10 +98,11 @@ class StateReader:
         """
         filters = [*self._key_filter(key), *_equal(operator=operator)]
         order = "ORDER BY operator, state, namespace, user_key"
-        found = self._live_rows(KEYED_STATE, [*filters, *_equal(state=state)], order)
+        found = self._entries([*filters, *_equal(state=state)], order)
         if state not in {None, HISTORY}:
             return found
-        rows = self._live_rows(MATERIALIZER_HISTORY, filters, "ORDER BY operator, sequence_number", columns=_AS_STATE)
+        columns = f"{_AS_STATE}, false AS expired" if self._with_expired else _AS_STATE
+        rows = self._live_rows(MATERIALIZER_HISTORY, filters, "ORDER BY operator, sequence_number", columns=columns)
         return Rows(found.columns, [*found.rows, *rows.rows])
 
     def scan(
@@ -100,28 +115,47 @@ class StateReader:
                 f'(starts_with("key", {literal(prefix)}) OR starts_with("key", {literal(chr(34) + prefix)}))'
             )
         order = "ORDER BY operator, state, key, namespace, user_key LIMIT ?"
-        return self._live_rows(KEYED_STATE, filters, order, [limit])
+        return self._entries(filters, order, [limit])
 
     def history(self, key: str, operator: str | None = None, state: str | None = None) -> Rows:
-        """Every change of one key up to the checkpoint, oldest first, also from before compactions.
+        """What happened to one key up to the checkpoint, oldest first, also before compactions; see `EntryHistory.told`.
 
         Versions whose files were vacuumed are left out. A change that a restore undid is no part of
         the checkpoint's past, and not listed.
         """
         filters = [*self._key_filter(key), *_equal(operator=operator, state=state)]
-        uri = f"{self._config.job_folder}/{KEYED_STATE}"
         connection = connect()
         sources = []
         for number, version in enumerate(self._past_versions()):
             try:
-                copy(connection, f"part{number}", self._stream(uri, version, filters))
+                copy(connection, f"part{number}", self._state(KEYED_STATE, version, filters))
             except StorageError:
                 continue
             sources.append(f"FROM part{number}")
         if not sources:
             return Rows([], [])
-        union = " UNION ".join(sources)
-        return ask(connection, f"FROM ({union}) ORDER BY checkpoint_id, operator, state, user_key")
+        union = " UNION BY NAME ".join(sources)
+        changes = ask(connection, f"FROM ({union}) ORDER BY checkpoint_id, operator, state, user_key")
+        expiries = self._expiries or []
+        ttls = {(each.operator, each.state): each.live for each in expiries}
+        return EntryHistory(self._log.checkpoints, self._compacted(filters), ttls, self._clock).told(changes)
+
+    def _compacted(self, filters: Sequence[str]) -> Iterator[Compacted]:
+        """The compactions before the checkpoint, with the entries that each of them left."""
+        for compaction in (at for at in self._past() if at.kind is Kind.COMPACTION):
+            try:
+                stream = self._state(KEYED_STATE, compaction.versions.get(KEYED_STATE, 0), filters)
+                found = ask_once(stream, f"SELECT {', '.join(IDENTITY)} FROM raw")  # noqa: S608 - our own columns
+            except StorageError:
+                continue
+            yield Compacted(compaction.checkpoint_id, set(found.rows))
+
+    def _clock(self, ttl: LiveTtl, at: Checkpoint | None) -> int | None:
+        """What a TTL's clock said at a checkpoint, or says now."""
+        checkpoint = self.checkpoint if at is None else at
+        if ttl.by_watermark:
+            return checkpoint.watermark
+        return self._now if at is None else checkpoint.committed_at
 
     def timers(self, limit: int = 50) -> Rows:
         """Registered timers, the next one first."""
@@ -176,17 +210,18 @@ class StateReader:
         identity = [column for column in STATE_TABLES[table].entry if column != "key_group"]
         entry = ", ".join(f'"{column}"' for column in identity)
         # arg_max_null: the plain one passes over nulls, to an older change.
-        expires = "arg_max_null(expires_at, checkpoint_id)" if table == KEYED_STATE else "NULL::TIMESTAMPTZ"
-        columns = {*identity, size, "checkpoint_id", "deleted", *(["expires_at"] if table == KEYED_STATE else [])}
+        ages = _AGES if table == KEYED_STATE else ()
+        of_age = "".join(f", arg_max_null({age}, checkpoint_id) AS {age}" for age in ages)
+        columns = {*identity, size, "checkpoint_id", "deleted", *ages}
         return ask_once(
             self._changes(table, columns=sorted(columns)),
             f"""SELECT operator, state, count(*) AS entries, count(DISTINCT key) AS keys,
                        sum(bytes)::BIGINT AS bytes, max(changed) AS last_change
                 FROM (SELECT {entry}, {state} AS state, arg_max_null(deleted, checkpoint_id) AS gone,
                              coalesce(arg_max_null(strlen("{size}"), checkpoint_id), 0) AS bytes,
-                             max(checkpoint_id) AS changed, {expires} AS expires_at
+                             max(checkpoint_id) AS changed{of_age}
                       FROM raw GROUP BY ALL)
-                WHERE NOT gone AND {self._unexpired()}
+                WHERE NOT gone AND {self._unexpired() if ages else "true"}
                 GROUP BY ALL ORDER BY ALL""",  # noqa: S608 - names of columns and a number, all ours
         )
 
@@ -206,10 +241,45 @@ class StateReader:
         )
 
     def _unexpired(self) -> str:
+        return "true" if self._with_expired else f"NOT {self._is_dead()}"
+
+    def _is_dead(self) -> str:
+        """SQL for rows of keyed_state."""
+        if self._expiries is not None:
+            return is_dead(self._expiries)
         watermark = self.checkpoint.watermark
-        if self._with_expired or watermark is None:
-            return "true"
-        return f"(expires_at IS NULL OR epoch_ms(expires_at) > {int(watermark)})"
+        return NEVER if watermark is None else f"coalesce(epoch_ms(expires_at) <= {int(watermark)}, false)"
+
+    def _expiring(self, at: int | str | None) -> tuple[list[Expiry] | None, str | None]:
+        """What expires, as the job declares it now. A pipeline that cannot be loaded is no reason to hide the state."""
+        from engine.plan import plan_of
+
+        try:
+            declared = declared_ttls(plan_of(self._config.pipeline))
+        except Exception as error:  # noqa: BLE001 - user code
+            return (
+                None,
+                f"the pipeline cannot be loaded ({error}): expired is what was by the TTL that it was written with",
+            )
+        paused_since = last_micro_batch(self._log) if at is None else None
+        found = expiries(
+            declared,
+            self.checkpoint.state_ttl,
+            watermark=self.checkpoint.watermark,
+            processing_time=self._now,
+            paused_since=paused_since,
+        )
+        return found, None
+
+    def _entries(self, filters: Sequence[str], order: str, parameters: Sequence[Any] = ()) -> Rows:
+        """Rows of keyed_state, with the moment at which they die by the TTL declared now; `expired` says whether it has come."""
+        columns = f"*, {self._is_dead()} AS expired" if self._with_expired else "*"
+        found = self._live_rows(KEYED_STATE, filters, order, parameters, columns=columns)
+        if self._expiries is None:
+            return found
+        live = {(each.operator, each.state): each.live for each in self._expiries}
+        place = {name: found.columns.index(name) for name in ("operator", "state", *_AGES)}
+        return Rows(found.columns, [_as_declared(row, place, live) for row in found.rows])
 
     def _key_filter(self, key: str) -> list[str]:
         candidates = _key_candidates(key)
@@ -219,30 +289,45 @@ class StateReader:
 
     def _past_versions(self) -> Iterator[int]:
         """The versions of keyed_state that together hold all changes: now, and before each compaction."""
-        at: Checkpoint | None = self.checkpoint
         yield self.checkpoint.versions.get(KEYED_STATE, 0)
+        for at, before in pairwise(self._past()):
+            if at.kind is Kind.COMPACTION:
+                yield before.versions.get(KEYED_STATE, 0)
+
+    def _past(self) -> Iterator[Checkpoint]:
+        """The checkpoint, and those that led to it, newest first."""
         known = {checkpoint.checkpoint_id: checkpoint for checkpoint in self._log.checkpoints}
+        at: Checkpoint | None = self.checkpoint
         while at is not None:
+            yield at
             before = at.restored_from if at.kind is Kind.RESTORE else at.parent_id
-            parent = known.get(before) if before is not None else None
-            if at.kind is Kind.COMPACTION and parent is not None:
-                yield parent.versions.get(KEYED_STATE, 0)
-            at = parent
+            at = known.get(before) if before is not None else None
 
     def _changes(self, table: str, filters: Sequence[str] = (), *, columns: Sequence[str] = ()) -> Any:
         """The rows of a state table at the checkpoint. A table that the checkpoint lacks is empty."""
         version = self.checkpoint.versions.get(table)
         if version is None:
             return STATE_TABLES[table].schema.empty_table().to_reader()
-        return self._stream(f"{self._config.job_folder}/{table}", version, filters, columns)
+        return self._state(table, version, filters, columns)
 
-    def _stream(self, uri: str, version: int | None, filters: Sequence[str] = (), columns: Sequence[str] = ()) -> Any:
+    def _state(self, table: str, version: int, filters: Sequence[str] = (), columns: Sequence[str] = ()) -> Any:
+        """Rows of a state table. A column that it did not have yet at this version is null."""
+        schema = STATE_TABLES[table].schema
+        wanted = [schema.field(name) for name in columns or schema.names]
+        return self._stream(f"{self._config.job_folder}/{table}", version, filters, wanted)
+
+    def _stream(
+        self, uri: str, version: int | None, filters: Sequence[str] = (), wanted: Sequence[pa.Field] = ()
+    ) -> Any:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
             table = DeltaTable(uri, version=version, storage_options=self._config.storage_options)
-            return table.scan(columns=list(columns) or None, predicate=" AND ".join(filters) or None)
+            there = {field.name for field in table.schema().fields}
+            present = [field.name for field in wanted if field.name in there]
+            found = table.scan(columns=present or None, predicate=" AND ".join(filters) or None)
+            return with_nulls(found, [field for field in wanted if field.name not in there])
         except TableNotFoundError as error:
             msg = f"there is no table {uri} (yet)"
             raise StorageError(msg) from error
@@ -280,6 +365,19 @@ def resolve(log: CheckpointLog, config: JobConfig, at: int | str | None) -> Chec
         return log.last
     text = str(at)
     return log.get(int(text)) if text.isdecimal() else log.savepoint(text)
+
+
+def _as_declared(
+    row: tuple[Any, ...], place: Mapping[str, int], live: Mapping[tuple[str, str], LiveTtl]
+) -> tuple[Any, ...]:
+    """A row with the `expires_at` that the TTL declared now gives it."""
+    ttl, stamp = live.get((row[place["operator"]], row[place["state"]])), row[place["last_access"]]
+    values = list(row)
+    values[place["expires_at"]] = None
+    if ttl is not None and stamp is not None:
+        end = ttl.expires_at(milliseconds(stamp), row[place["ttl_ms"]] or 0)
+        values[place["expires_at"]] = moment(end)
+    return tuple(values)
 
 
 def _published(commit: dict[str, Any]) -> int:

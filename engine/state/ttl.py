@@ -48,15 +48,15 @@ class LiveTtl:
     """
 
     __slots__ = (
-        "_by_watermark",
-        "_gaps",
         "_in_event_time",
-        "_since",
         "_starts",
+        "by_watermark",
+        "gaps",
         "milliseconds",
         "renews_on_read",
         "renews_on_write",
         "returns_expired",
+        "since",
     )
 
     def __init__(self, ttl: StateTtl, gaps: Sequence[Gap] = (), since: int | None = None) -> None:
@@ -70,10 +70,13 @@ class LiveTtl:
         self.returns_expired = ttl.visibility is Visibility.RETURN_IF_NOT_CLEANED_UP and not ttl.cleanup.exact
         """Whether a dead entry may be seen as long as it is there."""
         self._in_event_time = ttl.time is TtlTime.EVENT
-        self._by_watermark = ttl.expires_by_watermark
-        self._gaps = _counted(gaps, ttl)
-        self._starts = [start for start, _ in self._gaps]
-        self._since = since
+        self.by_watermark = ttl.expires_by_watermark
+        """Whether the clock is the watermark, not processing time."""
+        self.gaps = _counted(gaps, ttl)
+        """The pauses that prolong a life."""
+        self._starts = [start for start, _ in self.gaps]
+        self.since = since
+        """No life begins before this (ms)."""
 
     @classmethod
     def of(cls, ttl: StateTtl | None, gaps: Sequence[Gap] = (), since: int | None = None) -> LiveTtl | None:
@@ -90,33 +93,46 @@ class LiveTtl:
 
     def clock(self, moment: TtlMoment) -> int:
         """What ages entries: an entry is dead when this has reached `expires_at`."""
-        return moment.watermark if self._by_watermark else moment.processing_time
+        return moment.watermark if self.by_watermark else moment.processing_time
 
     def is_dead(self, moment: TtlMoment, stamp: int, own_ttl_ms: int = 0) -> bool:
         """Whether an entry's life is over."""
-        clock = moment.watermark if self._by_watermark else moment.processing_time
+        clock = moment.watermark if self.by_watermark else moment.processing_time
         return self.is_dead_at(clock, stamp, own_ttl_ms)
 
     def is_dead_at(self, clock: int, stamp: int, own_ttl_ms: int = 0) -> bool:
         """As `is_dead`, by what the clock says (ms)."""
         # Gaps, and having been switched on late, only ever prolong a life.
         return stamp + (own_ttl_ms or self.milliseconds) <= clock and (
-            (not self._starts and self._since is None) or self.expires_at(stamp, own_ttl_ms) <= clock
+            (not self._starts and self.since is None) or self.expires_at(stamp, own_ttl_ms) <= clock
         )
 
     def expires_at(self, stamp: int, own_ttl_ms: int = 0) -> int:
         """When the entry dies (ms), as far as gaps are known."""
-        if self._since is not None and stamp < self._since:
-            stamp = self._since
+        if self.since is not None and stamp < self.since:
+            stamp = self.since
         end = stamp + (own_ttl_ms or self.milliseconds)
         # The gap before the first one that begins after the stamp may still contain it.
         for number in range(max(0, bisect_right(self._starts, stamp) - 1), len(self._starts)):
-            gap_start, gap_end = self._gaps[number]
+            gap_start, gap_end = self.gaps[number]
             if gap_start >= end:
                 break
             if gap_end > stamp:
                 end += gap_end - max(gap_start, stamp)
         return end
+
+    def dead_until(self, clock: int) -> int | None:
+        """The youngest stamp that is dead when the clock says this (ms), of entries without a life of their own; None: none is."""
+        left, time = self.milliseconds, clock
+        for start, end in reversed(self.gaps):
+            if start >= time:
+                continue
+            if left <= time - end:
+                break
+            left -= max(0, time - end)
+            time = start
+        youngest = time - left
+        return None if self.since is not None and youngest < self.since else youngest
 
     def remaining(self, moment: TtlMoment, stamp: int, own_ttl_ms: int = 0) -> int:
         """How long the entry has to live (ms), 0 when it is dead."""

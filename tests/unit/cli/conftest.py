@@ -142,6 +142,10 @@ class Writer:
         self.log.claim(Lease("run-9", "a", "elsewhere:1:2", until, START))
 
 
+def moment(at: int) -> datetime:
+    return datetime.fromtimestamp((START + at) / 1000, UTC)
+
+
 def entry(key: str, value: str | None, checkpoint: int, *, expires: int | None = None, deleted: bool = False):
     text = f'"{key}"'
     return {
@@ -150,7 +154,8 @@ def entry(key: str, value: str | None, checkpoint: int, *, expires: int | None =
         "key": text,
         "state": "last_leg",
         "value": value,
-        "expires_at": datetime.fromtimestamp((START + expires) / 1000, UTC) if expires is not None else None,
+        "last_access": None if deleted else moment((12 * HOUR if expires is None else expires) - 12 * HOUR),
+        "expires_at": None if expires is None else moment(expires),
         "checkpoint_id": checkpoint,
         "deleted": deleted,
     }
@@ -162,7 +167,7 @@ def timer(key: str, at: int, checkpoint: int, *, deleted: bool = False, domain: 
         "key_group": 1,
         "key": f'"{key}"',
         "domain": domain,
-        "timestamp": datetime.fromtimestamp((START + at) / 1000, UTC),
+        "timestamp": moment(at),
         "checkpoint_id": checkpoint,
         "deleted": deleted,
     }

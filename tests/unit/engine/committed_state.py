@@ -16,7 +16,8 @@ from engine.checkpoint.delta_backend import DeltaBackend
 from engine.checkpoint.job_tables import JobTables
 from engine.checkpoint.state_files import stage_state
 from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, STATE_TABLES, TIMERS
-from engine.materializer import HistoryChange, HistoryRow, history_entry, stored_history
+from engine.materializer import HistoryChange
+from engine.materializer.upsert_materializer import HistoryRow, history_entry, stored_history
 from engine.state.backend import HashMapBackend
 from engine.state.key_groups import KeyGroupRange, key_group, task_of
 from engine.state.state_cache import StateCache
@@ -95,7 +96,7 @@ class CommittedState:
         """Rewrite a table to one row per live entry."""
         schema = STATE_TABLES[name].schema
         rows = read(open_table(self.tables.uri(name), storage=self.storage), schema)
-        staged = stage_state(self.folder, name, self._file_name(), live_entries(rows, name, {}), self.storage)
+        staged = stage_state(self.folder, name, self._file_name(), live_entries(rows, name), self.storage)
         self.versions[name] = self.tables.replace(name, [staged] if staged.rows else [], self.versions[name])
 
     def backend(

@@ -102,5 +102,5 @@ def test_timers_of_both_domains_come_back_from_files_of_their_own(tables, tmp_pa
     rebuild(rebuilt, str(tmp_path), versions, "steps", KeyGroupRange(0, GROUPS - 1))
     assert dict(rebuilt.items()).keys() == {timer_entry(timer) for timer in changes}
     stored = read(open_table(tables.uri(TIMERS), version=versions[TIMERS]), STATE_TABLES[TIMERS].schema)
-    live = live_entries(stored, TIMERS, {})
+    live = live_entries(stored, TIMERS)
     assert sorted(live["domain"].to_pylist()) == [event, processing, processing]

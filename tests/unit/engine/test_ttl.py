@@ -43,6 +43,14 @@ def test_an_entry_is_dead_when_it_has_lived_its_ttl_gaps_apart(stamp, ttl, gaps,
     assert (live.expires_at(stamp, own) <= clock) is dead
 
 
+@given(st.integers(1, 20), gaps, times, st.none() | times)
+def test_the_youngest_stamp_that_is_dead(ttl, gaps, clock, since):
+    live = LiveTtl.of(prolonging(ttl), gaps, since)
+    dead = [stamp for stamp in range(-100, 100) if live.is_dead_at(clock, stamp)]
+    youngest = live.dead_until(clock)
+    assert dead == ([] if youngest is None else list(range(-100, youngest + 1)))
+
+
 @given(times, st.integers(1, 20), gaps, times)
 def test_gaps_change_nothing_unless_they_prolong(stamp, ttl, gaps, clock):
     live = LiveTtl.of(StateTtl(ms(ttl)), gaps)

@@ -1,0 +1,141 @@
+"""Dead entries asked for in SQL are those that `LiveTtl` finds dead, and compaction drops no others."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.api import ExpiryClock, OnGap, StateTtl, TtlTime
+from engine.checkpoint._compaction import live_entries
+from engine.checkpoint.checkpoint import Checkpoint, Kind
+from engine.checkpoint.expiry import Expiry, certain_expiries, expiries, is_dead
+from engine.checkpoint.tables import KEYED_STATE, STATE_TABLES
+from engine.checkpoint.ttl_history import TtlHistory
+from engine.state.ttl import LiveTtl
+
+SCHEMA = STATE_TABLES[KEYED_STATE].schema
+TEN = timedelta(milliseconds=10)
+
+
+def row(stamp, *, own=None, state="s", user_key="0", checkpoint=1, deleted=False):
+    return {
+        "operator": "op",
+        "key_group": 0,
+        "key": '"k"',
+        "state": state,
+        "user_key": user_key,
+        "value": "1",
+        "last_access": None if stamp is None else datetime.fromtimestamp(stamp / 1000, UTC),
+        "ttl_ms": own,
+        "checkpoint_id": checkpoint,
+        "deleted": deleted,
+    }
+
+
+def table(rows):
+    return pa.Table.from_pylist([{**dict.fromkeys(SCHEMA.names), **each} for each in rows], SCHEMA)
+
+
+def survivors(rows, dead):
+    return sorted(live_entries(table(rows), KEYED_STATE, dead)["user_key"].to_pylist())
+
+
+times = st.integers(0, 60)
+gaps = st.lists(times, unique=True, max_size=6).map(sorted).map(lambda at: list(zip(at[::2], at[1::2], strict=False)))
+stamps = st.lists(st.tuples(times, st.none() | st.integers(0, 30)), min_size=1, max_size=8)
+
+
+@given(stamps, gaps, st.none() | times, times, st.integers(1, 20))
+def test_sql_and_logic_agree_on_who_is_dead(entries, gaps, since, clock, ttl):
+    declared = StateTtl(timedelta(milliseconds=ttl), on_gap=OnGap.PROLONG, gap_threshold=timedelta(milliseconds=1))
+    live = LiveTtl.of(declared, gaps, since)
+    rows = [row(stamp, own=own, user_key=str(number)) for number, (stamp, own) in enumerate(entries)]
+    alive = [str(n) for n, (stamp, own) in enumerate(entries) if not live.is_dead_at(clock, stamp, own or 0)]
+    assert survivors(rows, is_dead([Expiry("op", "s", live, clock)])) == sorted(alive)
+
+
+def test_only_the_last_row_of_an_entry_says_whether_it_is_dead():
+    expiry = Expiry("op", "s", LiveTtl.of(StateTtl(TEN)), 20)
+    renewed = [row(5, checkpoint=1), row(15, checkpoint=2)]
+    late = [row(15, user_key="1", checkpoint=1), row(5, user_key="1", checkpoint=2)]
+    assert survivors([*renewed, *late], is_dead([expiry])) == ["0"]
+
+
+def test_states_of_other_names_and_rows_without_stamp_stay():
+    expiry = Expiry("op", "s", LiveTtl.of(StateTtl(TEN)), 1_000)
+    rows = [row(0), row(0, state="other", user_key="1"), row(None, user_key="2")]
+    assert survivors(rows, is_dead([expiry])) == ["1", "2"]
+    assert survivors(rows, is_dead([])) == ["0", "1", "2"]
+
+
+def test_a_state_or_operator_name_is_never_sql():
+    expiry = Expiry("op' OR true --", "s", LiveTtl.of(StateTtl(TEN)), 1_000)
+    assert survivors([row(0)], is_dead([expiry])) == ["0"]
+
+
+def test_sql_is_small_enough_for_a_gap_a_day_for_ten_years():
+    gaps = [(day * 100, day * 100 + 50) for day in range(3_650)]
+    ttl = StateTtl(TEN, on_gap=OnGap.PROLONG, gap_threshold=timedelta(milliseconds=1))
+    live = LiveTtl.of(ttl, gaps)
+    dead = is_dead([Expiry("op", "s", live, 365_000)])
+    assert survivors([row(0), row(364_980, user_key="1"), row(364_999, user_key="2")], dead) == ["2"]
+    assert live.is_dead_at(365_000, 364_980)
+
+
+# --------------------------------------------------------------------------------------------------- clocks
+
+PROLONG = {"on_gap": OnGap.PROLONG, "gap_threshold": timedelta(milliseconds=100)}
+
+
+def clocks(ttl, *, watermark=50, now=1_000, committed=300, history=None):
+    last = Checkpoint(
+        checkpoint_id=1, kind=Kind.BATCH, run_id="r", attempt_id="a", max_parallelism=1, versions={},
+        committed_at=committed, watermark=watermark, state_ttl=history or TtlHistory(),
+    )  # fmt: skip
+    log = SimpleNamespace(checkpoints=[last], last=last)
+    return [each.clock for each in certain_expiries(log, last, {"op.s": ttl}, now)]
+
+
+@pytest.mark.parametrize(
+    ("ttl", "expected"),
+    [
+        (None, []),
+        (StateTtl(TEN), [50]),
+        (StateTtl(TEN, expiry=ExpiryClock.PROCESSING_TIME), [1_000]),
+        (StateTtl(TEN, time=TtlTime.PROCESSING), [1_000]),
+        # Whether the pause since 300 becomes a gap is not known yet.
+        (StateTtl(TEN, time=TtlTime.PROCESSING, **PROLONG), [300]),
+        (StateTtl(TEN, **PROLONG), [50]),
+    ],
+)
+def test_compaction_goes_by_a_clock_that_no_later_run_can_turn_back(ttl, expected):
+    assert clocks(ttl) == expected
+
+
+def test_without_a_watermark_nothing_expires_in_event_time():
+    assert clocks(StateTtl(TEN), watermark=None) == []
+
+
+def test_compaction_right_after_ttl_was_switched_on_drops_nothing_that_was_readable():
+    history = TtlHistory(declared={"op.s": "off"})
+    (expiry,) = expiries({"op.s": StateTtl(TEN)}, history, watermark=500, processing_time=1_000, paused_since=None)
+    assert survivors([row(0)], is_dead([expiry])) == ["0"]
+    assert survivors([row(0)], is_dead([expiry._replace(clock=510)])) == []
+
+
+def test_nothing_that_a_later_gap_prolongs_is_dropped_in_the_pause():
+    ttl = StateTtl(TEN, time=TtlTime.PROCESSING, **PROLONG)
+    last = Checkpoint(
+        checkpoint_id=1, kind=Kind.BATCH, run_id="r", attempt_id="a", max_parallelism=1, versions={}, committed_at=300
+    )
+    log = SimpleNamespace(checkpoints=[last], last=last)
+    for now in (311, 350, 10_000):
+        dropped = is_dead(certain_expiries(log, last, {"op.s": ttl}, now))
+        assert survivors([row(289, user_key="dead"), row(295, user_key="alive")], dropped) == ["alive"]
+    resumed = last.state_ttl.advanced({"op.s": ttl}, paused_since=300, watermark=None, processing_time=10_000)
+    assert not resumed.lives("op").of(ttl, "s").is_dead_at(10_000, 295)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import bisect
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Any, cast
@@ -68,7 +68,7 @@ class KeyedProcess:
     `watermark` is the last one before the slice and `last_watermark` the last one that `run` will be given (ms), None
     without any. `processing_time` is that of the micro-batch; without one, it is what the clock says, and no timer of it
     fires by itself. `stage` is the operator's place among the pipeline's keyed ones,
-    `lives` what TTL has to know of the job. `executor` answers state requests;
+    `lives` what TTL has to know of the job, `timers_fired` up to where the operator's timers have fired, by clock. `executor` answers state requests;
     unless given, it is one that fits the backend and `options`.
     """
 
@@ -83,6 +83,7 @@ class KeyedProcess:
         processing_time: ProcessingTime | None = None,
         stage: int = 0,
         lives: Lives | None = None,
+        timers_fired: Mapping[str, int] | None = None,
         options: AsyncStateOptions | None = None,
         executor: AsyncExecutor | None = None,
     ) -> None:
@@ -93,6 +94,7 @@ class KeyedProcess:
             backend,
             watermark if last_watermark is None else last_watermark,
             None if processing_time is None else processing_time.timestamp,
+            fired_until=timers_fired,
         )
         self._records = self._late = 0
         self.controller = AsyncExecutionController(self, executor or _executor_for(backend, options), options)
@@ -412,9 +414,8 @@ class KeyedProcess:
 
     def _timer_context(self, timer: Timer) -> TimerContext:
         key_json, time = timer.key_json, timer.timestamp
-        function = self.timer_functions.get(
-            timer.domain
-        )  # nobody's, if what the engine set it for is not declared any more
+        # Nobody's, if what the engine has set it for is not declared any more.
+        function = self.timer_functions.get(timer.domain)
         return TimerContext(self.controller, self._outputs, self.timers, key_json, function, time, timer)
 
     def _chunks(

@@ -82,6 +82,7 @@ class _Work:
             processing_time=ProcessingTime(began, self.task.processing_time),
             stage=self.task.stage,
             lives=self.task.state_ttl.lives(operator.name),
+            timers_fired=self.task.timers_fired,
             options=self.task.async_state,
         )
         resumed = self._resumed()
@@ -151,6 +152,7 @@ class _Work:
         timers = process.timers.changes()
         opened.write(process.timers.writes(timers))
         output.state(TIMERS, output.changelog.timers(timers))
+        output.report.timers_fired = process.timers.fired_until()
 
     def _resumed(self) -> list[StoredRequest]:
         place = self.task.place

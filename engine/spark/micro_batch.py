@@ -38,6 +38,7 @@ class BatchResult:
     files: dict[str, list[StagedFile]] = field(default_factory=dict)
     outputs: dict[str, list[OutputFile]] = field(default_factory=dict)
     local_copies: dict[str, dict[str, str]] = field(default_factory=dict)
+    timers_fired: dict[str, dict[str, int]] = field(default_factory=dict)
     metrics: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)
     bucket: Bucket = field(default_factory=Bucket)
@@ -49,6 +50,10 @@ class BatchResult:
     def add(self, operator: str, reports: Iterable[TaskReport]) -> None:
         """Take in the reports of a stage."""
         copies: dict[str, str] = {}
+        reports = list(reports)
+        if fired := [report.timers_fired for report in reports if report.timers_fired]:
+            clocks = set.intersection(*map(set, fired))
+            self.timers_fired[operator] = {name: min(until[name] for until in fired) for name in sorted(clocks)}
         for report in reports:
             for table, files in report.state_files.items():
                 self.files.setdefault(table, []).extend(files)
@@ -215,6 +220,7 @@ class MicroBatch:
             processing_time=self._processing_time,
             first_ordinal=parent.offsets.get(self._plan.ingest.source.name, SourceOffset()).bucket.next_ordinal,
             async_state=self._job.config.async_state(operator, enabled=self._async_state),
+            timers_fired=parent.timers_fired.get(operator, {}),
             upsert_materialize=self._job.config.upsert_materialize(operator),
             state_ttl=self.state_ttl,
             local_copies={} if operator in self._rebuilt else parent.local_copies.get(operator, {}),

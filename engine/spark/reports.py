@@ -65,6 +65,8 @@ class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):
     async_state: AsyncStateOptions = AsyncStateOptions()
     upsert_materialize: MaterializerOptions = MaterializerOptions()
     state_ttl: TtlHistory = TtlHistory()
+    timers_fired: dict[str, int] = {}
+    """By clock, up to where no timer of the operator is left (ms)."""
     local_copies: dict[str, str] = {}
     parent_id: int = 0
     resumes: bool = False
@@ -87,6 +89,7 @@ class TaskReport(msgspec.Struct, kw_only=True):
     buckets: dict[int, int] = {}
     metrics: dict[str, int] = {}
     local_copy: dict[str, str] = {}
+    timers_fired: dict[str, int] = {}
     cut: bytes | None = None
     held: int = 0
     error: str | None = None

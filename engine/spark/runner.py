@@ -223,6 +223,7 @@ class _Run:
             offsets={self.plan.ingest.source.name: offset},
             watermark=result.watermark,
             local_copies=result.local_copies,
+            timers_fired={**self.job.last.timers_fired, **result.timers_fired},
             state_ttl=batch.state_ttl,
             interval_start=interval[0] if interval else None,
             interval_end=interval[1] if interval else None,

@@ -11,6 +11,7 @@ from unittest import mock
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import Schema
 
 from engine.checkpoint import changelog
 from engine.checkpoint.changelog import Changelog
@@ -141,6 +142,9 @@ class FakeTable:
 
     def __init__(self, rows):
         self.rows = rows
+
+    def schema(self):
+        return Schema.from_arrow(self.rows.schema)
 
     def scan(self, *, columns, predicate):
         operator, first, last = PREDICATE.fullmatch(predicate).groups()

@@ -8,6 +8,7 @@ from engine.testing._async_wait_harness import (
     QuarantinedRecord,
 )
 from engine.testing._keyed_harness import HarnessStatistics, KeyedHarness, LateRecord, SideOutput, Snapshot, Watermark
+from engine.testing._materializer_harness import MaterializerHarness, MaterializerSnapshot, MaterializerStatistics
 
 __all__ = [
     "AsyncSnapshot",
@@ -17,6 +18,9 @@ __all__ = [
     "HarnessStatistics",
     "KeyedHarness",
     "LateRecord",
+    "MaterializerHarness",
+    "MaterializerSnapshot",
+    "MaterializerStatistics",
     "QuarantinedRecord",
     "SideOutput",
     "Snapshot",

@@ -210,12 +210,13 @@ class Histories:
 
     def _changes(self, key: bytes, layout: Layout) -> Iterator[HistoryChange]:
         before = self._stored[key].rows
-        now = {row[0]: row for row in layout.in_memory()}
-        for number, (_, _, kind, inserted_at) in before.items():
-            if number not in now:
-                yield HistoryChange(key, number, None, kind, inserted_at)
-        for number, row in now.items():
-            if before.get(number) != row:
+        if before:
+            now = {row[0] for row in layout.in_memory()}
+            for number, (_, _, kind, inserted_at) in before.items():
+                if number not in now:
+                    yield HistoryChange(key, number, None, kind, inserted_at)
+        for row in layout.in_memory():
+            if before.get(row[0]) != row:
                 yield HistoryChange(key, *row)
 
     def _writes(self, key: bytes, layout: Layout) -> Iterator[Write]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
+from typing import Any
 
 import msgspec
 from msgspec import inspect
@@ -40,15 +41,28 @@ class Rows:
     """The rows that reach one operator: their texts, and their identities."""
 
     def __init__(
-        self, operator: str, record: type[msgspec.Struct] | None, fields: tuple[str, ...], *, one_a_key: bool
+        self,
+        operator: str,
+        record: type[msgspec.Struct] | None,
+        fields: tuple[str, ...],
+        *,
+        one_a_key: bool,
+        checks: bool = True,
     ) -> None:
-        """Rows of type `record`, found by `fields`; without fields as a whole. `one_a_key` if a key never has two."""
+        """Rows of type `record`, found by `fields`; without fields as a whole. `one_a_key` if a key never has two.
+
+        Without `checks` they are known to be what encoding a record of the type gives.
+        """
         self._operator = operator
-        self._decode = None if record is None else msgspec.json.Decoder(record).decode
+        self._decode = None if record is None or not checks else msgspec.json.Decoder(record).decode
         self._whole = not fields
         self._one_a_key = one_a_key
         self._field = _comparable(record, fields)
-        self.identity_of: IdentityOf = (lambda _: b"") if one_a_key else self._identity_of(record, fields)
+        self._parse: Callable[[bytes], Any] = projection(fields)
+        self._value: Callable[[Any], Identity] = _itself
+        if self._field is not None:
+            self._parse, self._value = _typed(record, self._field)
+        self.identity_of: IdentityOf = (lambda _: b"") if one_a_key else (lambda raw: self._value(self._parse(raw)))
 
     def read(self, batch: Sequence[Element]) -> tuple[Sequence[bytes], Sequence[Identity]]:
         """The texts and identities of a batch's rows.
@@ -65,14 +79,7 @@ class Rows:
                 return texts, list(map(attrgetter(self._field), records))
         if self._one_a_key:
             return texts, [b""] * len(texts)
-        return texts, texts if self._whole else list(map(self.identity_of, texts))
-
-    def _identity_of(self, record: type[msgspec.Struct] | None, fields: tuple[str, ...]) -> IdentityOf:
-        field = self._field
-        if record is None or field is None:
-            return projection(fields)
-        decode = msgspec.json.Decoder(record).decode
-        return lambda raw: getattr(decode(raw), field)
+        return texts, texts if self._whole else list(map(self._value, map(self._parse, texts)))
 
     def _records(self, batch: Sequence[Element]) -> list[msgspec.Struct]:
         assert self._decode is not None  # noqa: S101 - called only with a record type
@@ -98,6 +105,17 @@ def _comparable(record: type[msgspec.Struct] | None, fields: tuple[str, ...]) ->
     kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
     kinds = tuple(each.type if isinstance(each, inspect.Metadata) else each for each in kinds)
     return fields[0] if all(type(each) in _COMPARABLE for each in kinds) else None
+
+
+def _typed(record: type[msgspec.Struct] | None, name: str) -> tuple[Callable[[bytes], Any], Callable[[Any], Identity]]:
+    """What reads one field of a row, and nothing else of it; and what then takes its value."""
+    assert record is not None  # noqa: S101 - a comparable field is one of a record
+    kind = next(field.type for field in msgspec.structs.fields(record) if field.name == name)
+    return msgspec.json.Decoder(msgspec.defstruct("Identified", [(name, kind)])).decode, attrgetter(name)
+
+
+def _itself(value: Identity) -> Identity:
+    return value
 
 
 # No bool: True is 1 to Python, and a union may have both.

@@ -56,13 +56,26 @@ class MapLayout:
 
     is_map: ClassVar[bool] = True
 
-    __slots__ = ("_queues", "_tails", "ages", "first_number", "head_of_ages", "last_number", "nodes", "size", "source", "tail_of_ages")  # fmt: skip
+    __slots__ = (
+        "_next_number",
+        "_queues",
+        "_tails",
+        "ages",
+        "first_number",
+        "head_of_ages",
+        "last_number",
+        "nodes",
+        "size",
+        "source",
+        "tail_of_ages",
+    )
 
     def __init__(self, head: Head | None = None, source: NodeSource | None = None, *, ages: bool = False) -> None:
         """An empty one, or the one that `source` has."""
         head = head or Head()
         self.size = head.size
         self.first_number, self.last_number = head.first, head.last
+        self._next_number = 0 if head.last is None else head.last + 1
         self.head_of_ages, self.tail_of_ages = head.oldest, head.newest
         self.ages = ages
         self.nodes: dict[int, Node] = {}
@@ -77,7 +90,8 @@ class MapLayout:
         """Take over rows in order of their numbers."""
         made = cls(ages=False)
         for identity, (number, raw, kind, inserted_at) in items:
-            made.last_number = made._link(number, identity, raw, kind, inserted_at)
+            made._next_number = number
+            made.append(identity, raw, kind, inserted_at)
         made.ages = ages
         if ages:
             for number in sorted(made.nodes, key=lambda number: made.nodes[number][INSERTED_AT]):
@@ -90,19 +104,34 @@ class MapLayout:
 
     def queues(self) -> Iterator[tuple[Identity, Queue | None]]:
         """The identities that were looked for, and their rows."""
+        tails = self._tails
         for identity, first in self._queues.items():
-            yield identity, None if first is None else (first, self._tails.get(identity, first))
+            yield identity, None if first is None else (first, tails.get(identity, first))
 
     def append(self, identity: Identity, raw: bytes, kind: int, inserted_at: int) -> None:
         """See `OrderedMultiset.append`."""
-        last = self.last_number
-        self.last_number = number = self._link(0 if last is None else last + 1, identity, raw, kind, inserted_at)
+        nodes, last, number = self.nodes, self.last_number, self._next_number
+        if last is None:
+            self.first_number = number
+        else:
+            (nodes.get(last) or self.node(last))[NEXT] = number
+        nodes[number] = [identity, raw, kind, inserted_at, last, None, None, None, None]
+        self.last_number, self._next_number = number, number + 1
+        self.size += 1
+        if self.source is not None and identity not in self._queues:
+            self.find(identity)
+        first = self._queues.setdefault(identity, number)
+        if first is None:
+            self._queues[identity] = number
+        elif first != number:
+            self.node(self._tails.get(identity, first))[SAME] = number
+            self._tails[identity] = number
         if self.ages:
             self._age(number)
 
     def put(self, identity: Identity, raw: bytes, kind: int, inserted_at: int) -> None:
         """See `OrderedMultiset.put`."""
-        number = self.find(identity)
+        number = self._queues.get(identity) if self.source is None else self.find(identity)
         if number is None:
             self.append(identity, raw, kind, inserted_at)
             return
@@ -114,7 +143,7 @@ class MapLayout:
 
     def remove(self, identity: Identity) -> Removal:
         """See `OrderedMultiset.remove`."""
-        number = self.find(identity)
+        number = self._queues.get(identity) if self.source is None else self.find(identity)
         return NOTHING if number is None else self._unlink(number)
 
     def find(self, identity: Identity) -> int | None:
@@ -213,44 +242,34 @@ class MapLayout:
         node = self.node(number)
         return number, node[RAW], node[KIND], node[INSERTED_AT]
 
-    def _link(self, number: int, identity: Identity, raw: bytes, kind: int, inserted_at: int) -> int:
-        """Put a node at the end; its number is above all others."""
-        nodes, last = self.nodes, self.last_number
-        if last is None:
-            self.first_number = number
-        else:
-            (nodes.get(last) or self.node(last))[NEXT] = number
-        nodes[number] = [identity, raw, kind, inserted_at, last, None, None, None, None]
-        self.size += 1
-        first = self._queues.get(identity, _UNKNOWN)
-        if first is _UNKNOWN and self.source is not None:
-            first = self.find(identity)
-        if first is None or first is _UNKNOWN:
-            self._queues[identity] = number
-        else:
-            self.node(self._tails.get(identity, first))[SAME] = number
-            self._tails[identity] = number
-        return number
-
     def _unlink(self, number: int) -> Removal:
-        node = self.node(number)
-        del self.nodes[number]
-        previous, following = node[PREVIOUS], node[NEXT]
+        nodes = self.nodes
+        node = nodes.pop(number, None) or self._taken(number)
+        identity, _, _, _, previous, following, same, _, _ = node
         if previous is None:
             self.first_number = following
         else:
-            (self.nodes.get(previous) or self.node(previous))[NEXT] = following
+            (nodes.get(previous) or self.node(previous))[NEXT] = following
         if following is None:
             self.last_number = previous
+            self._next_number = 0 if previous is None else previous + 1
         else:
-            (self.nodes.get(following) or self.node(following))[PREVIOUS] = previous
-        self._leave_queue(number, node)
+            (nodes.get(following) or self.node(following))[PREVIOUS] = previous
+        if same is None and self.source is None and self._queues[identity] == number:
+            del self._queues[identity]
+        else:
+            self._leave_queue(number, node)
         if self.ages:
             self._forget_age(node)
         self.size -= 1
         if following is not None:
             return OTHER
         return LAST if previous is not None else ALL
+
+    def _taken(self, number: int) -> Node:
+        node = self.node(number)
+        del self.nodes[number]
+        return node
 
     def _leave_queue(self, number: int, node: Node) -> None:
         identity, same = node[IDENTITY], node[SAME]

@@ -2,7 +2,7 @@
 
     h<key>                       a list: [[number, row, kind, inserted at], ...]
                                  a map:  {"size": 3, "first": 0, "last": 7, ..., "by": ["part"]}
-    h<key> 00 n<number>          a map's node
+    h<key> 00 n<number>          a map's node: [kind, inserted at, and the nodes that it is linked with], then the row
     h<key> 00 i<identity>        first and last number of the rows with this identity
 
 The text of a long identity (a whole row, mostly) is replaced by its hash, so that a row is stored once. It is a
@@ -19,7 +19,7 @@ import msgspec
 
 from engine.errors import EngineBug
 from engine.materializer.identities import IdentityOf
-from engine.materializer.map_layout import Head, MapLayout, Node, Queue
+from engine.materializer.map_layout import KIND, RAW, Head, MapLayout, Node, Queue
 from engine.materializer.ordered_multiset import Identity, Row
 from engine.state.backend import HISTORY, StateBackend, Write
 from engine.state.codec import encode
@@ -40,25 +40,15 @@ class StoredHead(Head, omit_defaults=True):
     by: tuple[str, ...] = ()
 
 
-class _StoredNode(msgspec.Struct, array_like=True):
-    row: msgspec.Raw
-    row_kind: int
-    inserted_at: int
-    previous: int | None
-    next: int | None
-    same: int | None
-    older: int | None
-    newer: int | None
-
-
 _NUMBER = struct.Struct(">Q")
 _END_OF_KEY = b"\x00"  # JSON has none
 _LONGEST = 32
 _A_MAP = b"{"
+_END_OF_LINKS = b"]"
 
 _decode_list = msgspec.json.Decoder(list[HistoryRow]).decode
 _decode_head = msgspec.json.Decoder(StoredHead).decode
-_decode_node = msgspec.json.Decoder(_StoredNode).decode
+_decode_links = msgspec.json.Decoder(list[int | None]).decode
 _decode_queue = msgspec.json.Decoder(tuple[int, int]).decode
 
 
@@ -136,12 +126,11 @@ class StoredMap:
         if stored is None:
             msg = f"node {number} of the history {self._entry!r} is missing"
             raise EngineBug(msg)
-        found = _decode_node(stored)
-        raw = bytes(found.row)
+        links, _, raw = stored.partition(_END_OF_LINKS)
+        kind, inserted_at, *others = _decode_links(links + _END_OF_LINKS)
         self._nodes[number] = stored
-        self.rows[number] = (number, raw, found.row_kind, found.inserted_at)
-        links = (found.previous, found.next, found.same, found.older, found.newer)
-        return [self._identity_of(raw), raw, found.row_kind, found.inserted_at, *links]
+        self.rows[number] = (number, raw, kind or 0, inserted_at or 0)
+        return [self._identity_of(raw), raw, kind, inserted_at, *others]
 
     def admit_queue(self, identity: Identity, stored: bytes | None) -> Queue | None:
         """Take in what the backend has for an identity."""
@@ -154,28 +143,21 @@ class StoredMap:
         for number in before:
             if number not in nodes:
                 yield self.node_entry(number), None
+        entry, pack = self._entry + b"n", _NUMBER.pack
         for number, node in nodes.items():
-            stored = _stored_node(node)
+            stored = encode(node[KIND:]) + node[RAW]
             if before.get(number) != stored:
-                yield self.node_entry(number), stored
-        now = dict(layout.queues())
-        for identity, queue in now.items():
-            if self._queues.get(identity) != queue:
+                yield entry + pack(number), stored
+        known = self._queues
+        for identity, queue in layout.queues():
+            if known.get(identity) != queue:
                 yield self.queue_entry(identity), None if queue is None else encode(queue)
-        for identity, queue in self._queues.items():
-            if queue is not None and identity not in now:
-                yield self.queue_entry(identity), None
 
     def removal(self) -> Iterator[Write]:
         """Take all entries but the head away. All nodes must have been asked for."""
         for number, (_, raw, _, _) in self.rows.items():
             yield self.node_entry(number), None
             yield self.queue_entry(self._identity_of(raw)), None
-
-
-def _stored_node(node: Node) -> bytes:
-    _, raw, *rest = node
-    return encode((msgspec.Raw(raw), *rest))
 
 
 def stored_head(head: Head, by: tuple[str, ...]) -> bytes:

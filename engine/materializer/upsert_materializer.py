@@ -59,6 +59,7 @@ class UpsertMaterializer:
         backend: StateBackend,
         *,
         record: type[msgspec.Struct] | None = None,
+        checks: bool = True,
         layouts: Layouts | None = None,
         watermark: int | None = None,
         watermarks: Sequence[Watermark] = (),
@@ -66,7 +67,7 @@ class UpsertMaterializer:
     ) -> None:
         """Bind the operator's histories to `backend`.
 
-        `layouts` are those of the operator's strategy on the hashmap backend, unless given. `watermark` is the last one
+        Without `checks`, rows are taken for what encoding a `record` gives, and compared as they are. `layouts` are those of the operator's strategy on the hashmap backend, unless given. `watermark` is the last one
         before the records, `watermarks` are those to come with them, `processing_time` that of the micro-batch (ms).
         """
         layouts = layouts or MaterializerOptions().layouts(operator.strategy, "hashmap")
@@ -75,7 +76,7 @@ class UpsertMaterializer:
         self.operator = operator
         self.metrics: Counter[str] = Counter()
         self.unmatched: list[Unmatched] = []
-        self._rows = Rows(operator.name, record, upsert_key, one_a_key=one_a_key)
+        self._rows = Rows(operator.name, record, upsert_key, one_a_key=one_a_key, checks=checks)
         self._histories = Histories(
             backend, layouts, self._rows.identity_of, by=upsert_key, ages=operator.ttl is not None
         )

@@ -71,6 +71,7 @@ class Histories:
         self._identity_of = identity_of
         self._by = by
         self._ages = ages
+        self._starts_as_map = layouts.wants_map(0, is_map=False)
         self._stored: dict[bytes, _Stored] = {}
         self._partial: dict[bytes, StoredMap] = {}
 
@@ -82,9 +83,11 @@ class Histories:
             return
         found = self._backend.get_many([history_entry(key) for key in missing])
         for key, value in zip(missing, found, strict=True):
-            live[key] = ListLayout() if value is None else self._loaded(key, value)
             if value is None:
+                live[key] = MapLayout(ages=self._ages) if self._starts_as_map else ListLayout()
                 self._stored[key] = _Stored(None, {}, None, 0)
+            else:
+                live[key] = self._loaded(key, value)
         if self._partial:
             self._load_nodes([(key, number) for key in missing for number in self._ends(key)])
         for key in missing:

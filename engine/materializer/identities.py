@@ -6,6 +6,7 @@ put `5` where a float is declared, and read it back from its state as `5.0`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
@@ -22,6 +23,7 @@ IdentityOf = Callable[[bytes], Identity]
 """The identity of a row, from its JSON."""
 
 
+@functools.cache
 def projection(fields: tuple[str, ...]) -> IdentityOf:
     """The JSON of the fields as they stand in a row; the whole row where there are no fields."""
     if not fields:
@@ -96,6 +98,7 @@ class Rows:
         return found
 
 
+@functools.cache
 def _comparable(record: type[msgspec.Struct] | None, fields: tuple[str, ...]) -> str | None:
     """The one field whose value is as good as its JSON for telling rows apart: a text or an integer, or none."""
     if record is None or len(fields) != 1 or record.__struct_config__.omit_defaults:
@@ -107,6 +110,7 @@ def _comparable(record: type[msgspec.Struct] | None, fields: tuple[str, ...]) ->
     return fields[0] if all(type(each) in _COMPARABLE for each in kinds) else None
 
 
+@functools.cache
 def _typed(record: type[msgspec.Struct] | None, name: str) -> tuple[Callable[[bytes], Any], Callable[[Any], Identity]]:
     """What reads one field of a row, and nothing else of it; and what then takes its value."""
     assert record is not None  # noqa: S101 - a comparable field is one of a record

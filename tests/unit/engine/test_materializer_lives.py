@@ -145,6 +145,16 @@ def test_a_sink_is_rid_of_a_row_whose_history_died_before(harness):
     assert told(h.output()) == ["-D 2b"]
 
 
+def test_the_strategy_decides_what_is_a_map(backend, strategy):
+    maps = {Strategy.LEGACY: "000", Strategy.VALUE: "000", Strategy.MAP: "111", Strategy.ADAPTIVE: "010"}[strategy]
+    with MaterializerHarness(Row, ("key",), strategy=strategy, backend=backend, **THRESHOLDS) as h:
+        told = ""
+        for texts in (["+1a", "+2b"], ["+3c"], ["-1a", "-2b"]):
+            give(h, *texts, at=0)
+            told += str(h.statistics().maps)
+        assert told == maps
+
+
 @pytest.mark.parametrize(
     "ttl",
     [

@@ -76,15 +76,19 @@ class TtlHistory(msgspec.Struct, frozen=True):
 
 
 def declared_ttls(plan: Plan) -> dict[str, StateTtl | None]:
-    """The TTL of every state that the pipeline's functions declare."""
+    """The TTL of every state that the pipeline's functions declare, by `operator.state`."""
+    return {
+        f"{stage.operator.name}.{state}": ttl for stage in plan.keyed for state, ttl in ttls_of(stage.operator).items()
+    }
+
+
+def ttls_of(operator: object) -> dict[str, StateTtl | None]:
+    """The TTL of every state that an operator's function declares, by name."""
     from engine.execution.declarations import declared_states
 
-    return {
-        f"{stage.operator.name}.{state.name}": state.ttl
-        for stage in plan.keyed
-        if isinstance(stage.operator, Process)
-        for state in declared_states(stage.operator.function).values()
-    }
+    if not isinstance(operator, Process):
+        return {}
+    return {state.name: state.ttl for state in declared_states(operator.function).values()}
 
 
 def last_micro_batch(log: CheckpointLog) -> int | None:

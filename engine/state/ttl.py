@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from engine.api import OnGap, StateTtl, TtlTime, UpdateType, Visibility
 
@@ -134,6 +134,11 @@ class LiveTtl:
         youngest = time - left
         return None if self.since is not None and youngest < self.since else youngest
 
+    def age(self, clock: int) -> Age:
+        """Which entries are dead when the clock says this (ms)."""
+        youngest = self.dead_until(clock)
+        return Age(self, clock, float("-inf") if youngest is None else youngest)
+
     def remaining(self, moment: TtlMoment, stamp: int, own_ttl_ms: int = 0) -> int:
         """How long the entry has to live (ms), 0 when it is dead."""
         return max(0, self.expires_at(stamp, own_ttl_ms) - self.clock(moment))
@@ -144,6 +149,21 @@ def _counted(gaps: Sequence[Gap], ttl: StateTtl) -> list[Gap]:
         return []
     longest = ttl.gap_threshold // timedelta(milliseconds=1)
     return [(start, end) for start, end in gaps if end - start > longest]
+
+
+class Age(NamedTuple):
+    """Who is dead at one moment: for many entries at once.
+
+    `youngest` is the youngest stamp that is dead of entries without a life of their own.
+    """
+
+    live: LiveTtl
+    clock: int
+    youngest: float
+
+    def is_dead(self, stamp: int, own_ttl_ms: int) -> bool:
+        """Whether an entry's life is over."""
+        return self.live.is_dead_at(self.clock, stamp, own_ttl_ms) if own_ttl_ms else stamp <= self.youngest
 
 
 @dataclass(frozen=True, slots=True)

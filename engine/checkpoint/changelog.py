@@ -12,9 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engine.api import RowKind
+from engine.async_io.stored_element import StoredElement
 from engine.checkpoint._delta import Options, open_table, read
+from engine.checkpoint.async_requests import columns_of as request_columns
 from engine.checkpoint.buffered_requests import StoredRequest, columns_of
 from engine.checkpoint.tables import (
+    ASYNC_REQUESTS,
     BUFFERED_REQUESTS,
     KEYED_STATE,
     MATERIALIZER_HISTORY,
@@ -86,6 +89,11 @@ class Changelog:
             [number < len(resumed) for number in range(len(changes))],
             **columns_of(changes),
         )
+
+    def requests(self, rows: Sequence[StoredElement], deleted: Sequence[bool]) -> pa.Table:
+        """Rows of `async_requests`."""
+        keys = [row.key.encode() for row in rows]
+        return self._table(ASYNC_REQUESTS, keys, deleted, **request_columns(rows, deleted))
 
     def quarantine(self, rows: Sequence[tuple[str, str, str, str | None, str]]) -> pa.Table:
         """Rows of `quarantine` from (source, position, key, raw, error)."""

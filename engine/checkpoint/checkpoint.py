@@ -52,6 +52,10 @@ class SourceOffset(msgspec.Struct, frozen=True):
     files_behind: int = 0
     held: bool = False
     repeated: tuple[tuple[int, int], ...] = ()
+    pending: int = 0
+    """Elements in `async_requests`."""
+    due: int | None = None
+    """When the first of them is to be called for (ms); None if none is."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ import msgspec
 from engine.api import Strategy
 from engine.config._cluster import ClusterConfig
 from engine.config._execution import ExecutionConfig, OperatorConfig
-from engine.config._types import Count, Location, Name, PipelineRef, Section, Span, Whole
+from engine.config._types import Count, Location, Name, PipelineRef, Rate, Section, Span, Whole
 from engine.errors import ConfigError
 from engine.execution.options import AsyncStateOptions
 from engine.materializer.options import MaterializerOptions
@@ -105,6 +105,12 @@ class ServiceConfig(Section, frozen=True, kw_only=True):
     health: str | None = "/health"
     """Path that answers 2xx while the service is well; null: not checked."""
 
+    rate: Rate | None = None
+    """Calls a second that each task may make, all operators that name the service taken together; null: no limit."""
+
+    concurrency: Count | None = None
+    """Calls at once that each task may make, likewise; null: no limit but the operators' capacity."""
+
     def health_url(self) -> str | None:
         """The address to ask, or None where the service is not checked."""
         return None if self.health is None else self.url.rstrip("/") + self.health
@@ -118,6 +124,9 @@ class AsyncIoConfig(Section, frozen=True, kw_only=True):
 
     timeout: Span | None = None
     """Over all attempts for one record."""
+
+    park_after: Span | None = None
+    """An element whose next attempt is so far off waits in async_requests, for a later micro-batch."""
 
 
 class RunConfig(Section, frozen=True, kw_only=True):

@@ -37,6 +37,9 @@ Count = Annotated[int, Meta(ge=1)]
 Whole = Annotated[int, Meta(ge=0)]
 """A whole number from 0."""
 
+Rate = Annotated[float, Meta(gt=0)]
+"""A number above 0, such as 0.5."""
+
 Span = Annotated[timedelta, Meta(extra={"role": "duration"})]
 """`30m`, `5s`, `1h30m`, `2d`; a plain number means seconds."""
 

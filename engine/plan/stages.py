@@ -1,7 +1,7 @@
 """From a pipeline to stages: what runs in one Spark job.
 
 The first stage reads the source and makes the async calls that follow it; each keyed operator is a
-stage of its own, behind a shuffle by key group.
+stage of its own, behind a shuffle by key group. A keyed-ordered async wait is a keyed operator.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from engine.api._pipeline import output_type
 from engine.errors import ConfigError
 from engine.plan.columns import columns_of
 
-Keyed = Process | UpsertMaterialize
+Keyed = Process | UpsertMaterialize | AsyncWait
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,12 @@ def plan_stages(pipeline: Pipeline) -> Plan:
     if not operators or not isinstance(operators[0], Source) or not isinstance(operators[-1], Sink):
         msg = f"pipeline '{name}' must start with source() and end with sink()"
         raise ConfigError(msg)
-    waits = tuple(operator for operator in operators if isinstance(operator, AsyncWait))
-    keyed = [operator for operator in operators if isinstance(operator, Process | UpsertMaterialize)]
+    waits = tuple(operator for operator in operators if isinstance(operator, AsyncWait) and operator.key is None)
+    keyed: list[Keyed] = [
+        operator
+        for operator in operators
+        if isinstance(operator, Process | UpsertMaterialize) or (isinstance(operator, AsyncWait) and operator.key)
+    ]
     if tuple(operators[1 : 1 + len(waits)]) != waits:
         msg = f"pipeline '{name}': async_wait() must come before the first key_by()"
         raise ConfigError(msg)
@@ -105,7 +109,7 @@ def _plan(name: str, source: Source, waits: tuple[AsyncWait, ...], keyed: list[K
             msg = f"pipeline '{name}': upsert_materialize() must be followed by sink()"
             raise ConfigError(msg)
         takes = record
-        record = output_type(operator.function) if isinstance(operator, Process) else record
+        record = output_type(operator.function) if isinstance(operator, Process | AsyncWait) else record
         stages.append(KeyedStage(operator, takes, record, key_fields(following) if following else ()))
     last = keyed[-1]
     primary_key = last.primary_key if isinstance(last, UpsertMaterialize) else ()
@@ -114,7 +118,10 @@ def _plan(name: str, source: Source, waits: tuple[AsyncWait, ...], keyed: list[K
 
 def key_fields(operator: Keyed) -> tuple[str, ...]:
     """The fields that key an operator's input."""
-    return (operator.key,) if isinstance(operator, Process) else operator.primary_key
+    if isinstance(operator, UpsertMaterialize):
+        return operator.primary_key
+    assert operator.key is not None  # noqa: S101 - one without a key is no keyed operator
+    return (operator.key,)
 
 
 def stage_key(record: msgspec.Struct, fields: tuple[str, ...]) -> object:
@@ -139,3 +146,8 @@ def _floats(record: type[msgspec.Struct], fields: tuple[str, ...]) -> frozenset[
     """Those of the fields that hold floats alone."""
     types = {field.name: {field.type, *get_args(field.type)} for field in msgspec.structs.fields(record)}
     return frozenset(name for name in fields if float in types[name] and int not in types[name])
+
+
+def waits_of(plan: Plan) -> list[AsyncWait]:
+    """All async waits of a plan, in the order in which records pass them."""
+    return [*plan.ingest.waits, *(each.operator for each in plan.keyed if isinstance(each.operator, AsyncWait))]

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from datetime import timedelta
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engine.api import AsyncWait, Source
-from engine.async_io import AsyncWaitOperator
+from engine.api import Source
 from engine.checkpoint.files import read_parquet
 from engine.errors import SourceError
 from engine.execution.element import Emitted, record_order
 from engine.plan.columns import RecordReader
 from engine.plan.pipelines import plan_of
 from engine.plan.stages import Ingest
+from engine.spark.async_stage import AsyncStage
 from engine.spark.reports import IngestTask, InputFile, TaskReport
 from engine.spark.source import unreadable
+from engine.spark.stop_sign import StopSign
 from engine.spark.task_output import QuarantineRow, TaskOutput
+from engine.state.key_groups import key_group_range
 
 
 def run_ingest(task: IngestTask, index: int) -> TaskReport:
@@ -28,23 +28,10 @@ def run_ingest(task: IngestTask, index: int) -> TaskReport:
     stage = plan_of(task.place.pipeline).ingest
     output = TaskOutput(task.place, stage.source.name, f"t{index}")
     emitted = _read_all(task, stage, output)
-    for wait in stage.waits:
-        operator = AsyncWaitOperator(_configured(wait, task), task.services)
-        emitted = operator.run(emitted)
-        made = operator.metrics
-        output.count(requests=made.elements, retries=made.retries, timeouts=made.timeouts)
-    output.transit(emitted, stage.key)
+    groups = key_group_range(index, task.place.max_parallelism, task.tasks)
+    waits = AsyncStage(task.place, task.async_io, groups, output, StopSign(task))
+    output.transit(waits.run(stage.waits, emitted), stage.key)
     return output.report
-
-
-def _configured(wait: AsyncWait, task: IngestTask) -> AsyncWait:
-    settings = task.async_io.get(wait.name, {})
-    capacity, seconds = settings.get("capacity"), settings.get("timeout")
-    return replace(
-        wait,
-        capacity=wait.capacity if capacity is None else capacity,
-        timeout=wait.timeout if seconds is None else timedelta(seconds=seconds),
-    )
 
 
 def _read_all(task: IngestTask, stage: Ingest, output: TaskOutput) -> list[Emitted]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engine import faults
-from engine.api import OnConflict, Process, UpsertMaterialize
+from engine.api import AsyncWait, OnConflict, Process, UpsertMaterialize
 from engine.checkpoint.buffered_requests import StoredRequest, load, numbered
 from engine.checkpoint.tables import BUFFERED_REQUESTS, KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
 from engine.errors import EngineBug
@@ -21,6 +21,7 @@ from engine.execution.keyed_process import KeyedProcess
 from engine.materializer import PassThrough, UpsertMaterializer
 from engine.plan.pipelines import plan_of
 from engine.plan.stages import KeyedStage, Plan
+from engine.spark.async_stage import AsyncStage
 from engine.spark.reports import KeyedTask, TaskReport
 from engine.spark.stop_sign import StopSign
 from engine.spark.task_backend import TaskBackend, open_backend
@@ -40,6 +41,8 @@ def run_keyed(task: KeyedTask, index: int, batches: Iterable[pa.RecordBatch]) ->
         elements = _elements(batches, groups)
         if isinstance(stage.operator, Process):
             work.process(stage.operator, elements)
+        elif isinstance(stage.operator, AsyncWait):
+            work.wait(stage.operator, elements)
         else:
             work.materialize(stage.operator, elements)
         faults.reached("task.half")
@@ -106,6 +109,14 @@ class _Work:
             self.output.append_sink(side.sink, process.side_outputs[side.name], side.record)
         self._send_on(process.emitted)
 
+    def wait(self, operator: AsyncWait, elements: Iterable[Sequence[Element]]) -> None:
+        resumed = self._resumed()
+        if resumed or self.task.cut is not None:
+            elements, held = divided(merged(elements, [request for _, request in resumed]), self.task.cut)
+            self._hold(resumed, held)
+        waits = AsyncStage(self.task.place, self.task.async_io, self.key_groups, self.output, StopSign(self.task))
+        self._send_on(waits.run_keyed(operator, elements, self.stage.takes))
+
     def materialize(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> None:
         resumed = self._resumed()
         if resumed or self.task.cut is not None:
@@ -162,12 +173,17 @@ class _Work:
         return load(place.job_folder, version, self.stage.operator.name, self.key_groups, storage=place.storage)
 
     def _hold(self, resumed: Sequence[StoredRequest], held: Held) -> None:
-        """Store what is held, in place of what was held before."""
+        """Store what is held, in place of what was held before. What is held again as it was keeps its row.
+
+        In a long outage all that comes after the first element that waits is held from run to run.
+        """
         output = self.output
-        stored = numbered(held.requests, self.task.place.checkpoint_id)
-        output.state(BUFFERED_REQUESTS, output.changelog.buffered(resumed, stored))
-        output.report.cut, output.report.held = held.cut, len(stored)
-        output.count(resumed=len(resumed), held=len(stored))
+        again = {request for _, request in resumed} & set(held.requests)
+        gone = [one for one in resumed if one.request not in again]
+        new = numbered([one for one in held.requests if one not in again], self.task.place.checkpoint_id)
+        output.state(BUFFERED_REQUESTS, output.changelog.buffered(gone, new))
+        output.report.cut, output.report.held = held.cut, len(held.requests)
+        output.count(resumed=len(gone), held=len(held.requests))
 
     def _send_on(self, emitted: Sequence[Emitted]) -> None:
         if self.stage.key:

@@ -7,23 +7,37 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from engine import clock, faults
+from engine.api import AsyncWait
+from engine.async_io import ServiceMetrics
+from engine.async_io.service_metrics import merged as merged_services
+from engine.checkpoint.async_requests import waiting_for
 from engine.checkpoint.buffered_requests import holders
 from engine.checkpoint.checkpoint import Bucket, Checkpoint, OutputFile, SourceOffset
 from engine.checkpoint.files import StagedFile
 from engine.checkpoint.open_job import OpenJob
-from engine.checkpoint.tables import BUFFERED_REQUESTS
+from engine.checkpoint.tables import ASYNC_REQUESTS, BUFFERED_REQUESTS
 from engine.checkpoint.ttl_history import declared_ttls, last_micro_batch
 from engine.errors import EngineBug, HeadraceError, StateSchemaError
-from engine.execution.element import Watermark, record_order
+from engine.execution.element import Watermark, before_watermark, record_order
 from engine.execution.fast_drain import seen_and_held
 from engine.plan import Plan
-from engine.spark.reports import IngestTask, InputFile, KeyedTask, Place, TaskReport, decode_report, encode
+from engine.plan.stages import waits_of
+from engine.spark.reports import (
+    AsyncSettings,
+    IngestTask,
+    InputFile,
+    KeyedTask,
+    Place,
+    TaskReport,
+    decode_report,
+    encode,
+)
 from engine.spark.source import Slice
 from engine.spark.task_output import TRANSIT, TRANSIT_DDL
 from engine.spark.tasks import REPORT_DDL, ingest_partition, keyed_partition, transit_partition
@@ -45,6 +59,10 @@ class BatchResult:
     watermark: int | None = None
     cut: bytes | None = None
     held: int = 0
+    blocks: bytes | None = None
+    pending: int = 0
+    due: int | None = None
+    services: dict[str, ServiceMetrics] = field(default_factory=dict)
     repeated: tuple[tuple[int, int], ...] = ()
 
     def add(self, operator: str, reports: Iterable[TaskReport]) -> None:
@@ -61,10 +79,25 @@ class BatchResult:
                 self.outputs.setdefault(sink, []).extend(outputs)
             copies |= report.local_copy
             self.held += report.held
-            self.cut = min((cut for cut in (self.cut, report.cut) if cut is not None), default=None)
+            self.pending += report.pending
+            self.due = _earlier(self.due, report.due)
+            self.blocks = _earlier(self.blocks, report.blocks)
+            self.services = merged_services((self.services, report.services))
+            self.cut = _earlier(self.cut, report.cut)
             self.metrics.update(report.metrics)
         if copies:
             self.local_copies[operator] = copies
+
+    def hold_watermarks(self, watermarks: Watermarks) -> None:
+        """Come no further than to the first watermark after an element that waits and lets others pass."""
+        if self.blocks is not None:
+            places = (Watermark(record_order(ordinal), time) for ordinal, time in watermarks)
+            first = next((before_watermark(place) for place in places if place.order > self.blocks), None)
+            self.cut = _earlier(self.cut, first)
+
+    def of_services(self) -> dict[str, Any]:
+        """The metrics of services, for the checkpoint."""
+        return {"services": {name: made.shown() for name, made in self.services.items()}} if self.services else {}
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -139,6 +172,7 @@ class MicroBatch:
         parent = self._job.last
         repeated = parent.offsets.get(source.name, SourceOffset()).repeated
         watermarks = [*repeated, *self._watermarks(result, reports, parent, taken)]
+        result.hold_watermarks(watermarks)
         faults.reached("ingest.after")
         transit = [path for report in reports for path in report.transit]
         for number, stage in enumerate(self._plan.keyed):
@@ -146,12 +180,14 @@ class MicroBatch:
             with result.timed(name):
                 reports = self._keyed(number, transit, watermarks, parent, result.cut)
             result.add(name, reports)
+            result.hold_watermarks(watermarks)
             transit = [path for report in reports for path in report.transit]
         self._settle_watermarks(result, watermarks, parent)
         return result
 
     def _check_holders(self) -> None:
         """Raise `StateSchemaError` when an operator holds records that the pipeline does not have: they would be lost."""
+        self._check_waiting()
         if not any(offset.held for offset in self._job.last.offsets.values()):
             return
         place = self._place
@@ -165,6 +201,34 @@ class MicroBatch:
             )
             raise StateSchemaError(msg)
 
+    def _check_waiting(self) -> None:
+        if not self._resumes:
+            return
+        place = self._place
+        found = waiting_for(place.job_folder, place.versions[ASYNC_REQUESTS], storage=place.storage)
+        gone = sorted(found - {wait.name for wait in waits_of(self._plan)})
+        if gone:
+            msg = (
+                f"elements wait for operator {', '.join(map(repr, gone))} (headrace retries JOB), and the pipeline has no such "
+                "async wait any more. Bring the name back until nothing waits, or restore to a checkpoint before."
+            )
+            raise StateSchemaError(msg)
+
+    @property
+    def _resumes(self) -> bool:
+        """Whether elements wait for services."""
+        return any(offset.pending for offset in self._job.last.offsets.values())
+
+    def _async_settings(self) -> AsyncSettings:
+        config = self._job.config
+        return AsyncSettings(
+            services={name: service.url for name, service in config.services.items()},
+            overrides={name: _settings(override) for name, override in config.async_io.items()},
+            limits={name: (service.rate, service.concurrency) for name, service in config.services.items()},
+            open_until=open_breakers(self._job.last),
+            resumes=self._resumes,
+        )
+
     def _settle_watermarks(self, result: BatchResult, watermarks: Watermarks, parent: Checkpoint) -> None:
         """The job's watermark is the last one that all operators have seen; the others are repeated."""
         places = [Watermark(record_order(ordinal), time) for ordinal, time in watermarks]
@@ -175,17 +239,22 @@ class MicroBatch:
     def _ingest(self, files: Sequence[InputFile]) -> list[TaskReport]:
         config = self._job.config
         source = config.sources[self._plan.ingest.source.name]
+        shares = _shares(files, self._parallelism)
+        if self._resumes and self._plan.ingest.waits:
+            shares += [[] for _ in range(self._parallelism - len(shares))]
         tasks = [
             IngestTask(
                 place=self._place,
                 files=list(share),
                 bucket=config.watermark.bucket,
-                services={name: service.url for name, service in config.services.items()},
-                async_io={name: _settings(override) for name, override in config.async_io.items()},
+                async_io=self._async_settings(),
+                tasks=len(shares),
+                stop_at=self._stop_at,
+                stop_file=stop_file(self._place.job_folder, self._place.attempt_id),
                 on_bad_file=source.on_bad_file,
                 on_bad_row=source.on_bad_row,
             )
-            for share in _shares(files, self._parallelism)
+            for share in shares
         ]
         if not tasks:
             return []
@@ -212,6 +281,7 @@ class MicroBatch:
         self, number: int, transit: Sequence[str], watermarks: Watermarks, parent: Checkpoint, cut: bytes | None
     ) -> list[TaskReport]:
         operator = self._plan.keyed[number].operator.name
+        is_wait = isinstance(self._plan.keyed[number].operator, AsyncWait)
         task = KeyedTask(
             place=self._place,
             stage=number,
@@ -226,6 +296,7 @@ class MicroBatch:
             local_copies={} if operator in self._rebuilt else parent.local_copies.get(operator, {}),
             parent_id=parent.checkpoint_id,
             resumes=any(offset.held for offset in parent.offsets.values()),
+            async_io=self._async_settings() if is_wait else AsyncSettings(services={}),
             cut=cut,
             stop_at=self._stop_at,
             stop_file=stop_file(self._place.job_folder, self._place.attempt_id),
@@ -288,6 +359,13 @@ def advance(
 _MILLISECOND = timedelta(milliseconds=1)
 
 
+Place_ = TypeVar("Place_", int, bytes)
+
+
+def _earlier(one: Place_ | None, other: Place_ | None) -> Place_ | None:
+    return min((value for value in (one, other) if value is not None), default=None)
+
+
 def _latest(one: int | None, other: int | None) -> int | None:
     return max((value for value in (one, other) if value is not None), default=None)
 
@@ -304,11 +382,18 @@ def _shares(files: Sequence[InputFile], count: int) -> list[list[InputFile]]:
 
 
 def _settings(override: msgspec.Struct) -> dict[str, Any]:
-    timeout = getattr(override, "timeout", None)
+    timeout, park_after = getattr(override, "timeout", None), getattr(override, "park_after", None)
     return {
         "capacity": getattr(override, "capacity", None),
         "timeout": None if timeout is None else timeout.total_seconds(),
+        "park_after": None if park_after is None else park_after.total_seconds(),
     }
+
+
+def open_breakers(last: Checkpoint) -> dict[str, int]:
+    """By operator: when the breaker that a micro-batch has left open lets the next probe through (ms)."""
+    services: dict[str, dict[str, Any]] = last.metrics.get("services", {})
+    return {name: made["open_until"] for name, made in services.items() if made.get("open_until")}
 
 
 def _collect(reports: DataFrame, expected: int) -> list[TaskReport]:

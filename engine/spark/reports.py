@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from engine.async_io import ServiceMetrics
 from engine.checkpoint.checkpoint import OutputFile
 from engine.checkpoint.files import StagedFile
 from engine.checkpoint.ttl_history import TtlHistory
@@ -39,14 +40,32 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     storage: dict[str, str] | None = None
 
 
+class AsyncSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What tasks have to know for calls to services."""
+
+    services: dict[str, str]
+    overrides: dict[str, dict[str, Any]] = {}
+    """By operator: what the job's file says in place of the pipeline; spans are seconds."""
+    limits: dict[str, tuple[float | None, int | None]] = {}
+    """By service: calls a second, and calls at once."""
+    open_until: dict[str, int] = {}
+    """By operator whose breaker was left open: when the next probe is due (ms)."""
+    resumes: bool = False
+    """Whether earlier micro-batches have left elements."""
+
+
 class IngestTask(msgspec.Struct, frozen=True, kw_only=True):
     """Files that one task reads."""
 
     place: Place
     files: list[InputFile]
     bucket: int
-    services: dict[str, str]
-    async_io: dict[str, dict[str, Any]] = {}
+    async_io: AsyncSettings
+    tasks: int = 1
+    """How many there are: each takes up what was left for its share of the key groups."""
+    stop_at: int | None = None
+    """When to leave what has not been answered (ms)."""
+    stop_file: str | None = None
     on_bad_file: str = "fail"
     on_bad_row: str = "quarantine"
 
@@ -71,6 +90,7 @@ class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):
     parent_id: int = 0
     resumes: bool = False
     """Whether an earlier run held records."""
+    async_io: AsyncSettings = AsyncSettings(services={})
     cut: bytes | None = None
     """Records at or after this place are held: the operator before it came no further."""
     stop_at: int | None = None
@@ -92,6 +112,14 @@ class TaskReport(msgspec.Struct, kw_only=True):
     timers_fired: dict[str, int] = {}
     cut: bytes | None = None
     held: int = 0
+    blocks: bytes | None = None
+    """The first element that waits for a service and lets others pass, up to the next watermark."""
+    pending: int = 0
+    """Elements in `async_requests`."""
+    due: int | None = None
+    """When the first of them is due (ms)."""
+    services: dict[str, ServiceMetrics] = {}
+    """By async operator."""
     error: str | None = None
     error_class: str | None = None
     exit_code: int = 0

@@ -16,6 +16,7 @@ from engine.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
 from engine.checkpoint.files import remove_file, remove_folder, touch
 from engine.checkpoint.open_job import OpenJob, metrics_of, open_job
 from engine.config import JobConfig, SourceConfig
+from engine.materializer import LONG_HISTORY
 from engine.plan import Plan, plan_of
 from engine.spark.interval import Interval, place_of, why_restored
 from engine.spark.micro_batch import MicroBatch, stop_file
@@ -94,6 +95,8 @@ class _Run:
     stopping: threading.Event = field(default_factory=threading.Event)
     committed: list[Checkpoint] = field(default_factory=list)
     has_fired_timers: bool = False
+    left_before: int | None = None
+    """Elements that waited for services before the last micro-batch that was made for them."""
 
     def total(self, metric: str) -> int:
         return sum(cast("int", checkpoint.metrics.get(metric, 0)) for checkpoint in self.committed)
@@ -117,14 +120,34 @@ class _Run:
         while True:
             if reason := self._limit():
                 return reason
-            if self._offset().held:
+            offset = self._offset()
+            if offset.held and (not offset.pending or self._takes_up()):
                 self._batch_without_input()
                 continue
-            taken = self._source().plan(self._offset())
+            taken = self._source().plan(offset)
             if taken is not None:
                 self._batch(taken, taken.interval)
+            elif self._takes_up():
+                self._batch_without_input()
             elif not self._fire_timers():
                 return "drained"
+
+    def _takes_up(self) -> bool:
+        """Whether to make a micro-batch for elements that are due in `async_requests`, or for what was held behind them.
+
+        Again only if the last one got on: while a service is down, a run does not wait for it, but leaves that to the next one.
+        """
+        offset = self._offset()
+        was_left = offset.held and not self.committed  # a run that had to stop may have held it: it is tried once
+        if not (was_left or self._is_due()) or (self.left_before is not None and offset.pending >= self.left_before):
+            return False
+        self.left_before = offset.pending
+        return True
+
+    def _is_due(self) -> bool:
+        """Whether an element in `async_requests` is to be called for now."""
+        due = self._offset().due
+        return due is not None and due <= clock.now()
 
     def _fire_timers(self) -> bool:
         """Make a micro-batch without input if timers of processing time are due; whether there was one.
@@ -150,7 +173,9 @@ class _Run:
                 return "terminated"
             if part is not None:
                 self._interval(part)
-        if self._offset().held:
+        while not self._limit() and self._takes_up():
+            self._batch_without_input()
+        if self._offset().held and (not self._offset().pending or self._is_due()):
             return "terminated" if self.stopping.is_set() else "budget"
         self._fire_timers()
         return "interval"
@@ -214,6 +239,8 @@ class _Run:
             taken.files_behind if taken.last_file else before.files_behind,
             result.held > 0 or bool(result.repeated),
             result.repeated,
+            result.pending,
+            result.due,
         )
         result.seconds["run"] = clock.monotonic() - started
         checkpoint = self.job.commit(
@@ -227,10 +254,11 @@ class _Run:
             state_ttl=batch.state_ttl,
             interval_start=interval[0] if interval else None,
             interval_end=interval[1] if interval else None,
-            metrics=metrics_of(result.metrics, result.seconds),
+            metrics={**metrics_of(result.metrics, result.seconds), **result.of_services()},
         )
         self.committed.append(checkpoint)
         self._clean_up(checkpoint)
+        self._warn_of_long_histories(result.metrics["long_histories"])
         seconds = clock.monotonic() - started
         self.on_event(
             Event(
@@ -239,6 +267,11 @@ class _Run:
                 {"checkpoint_id": checkpoint.checkpoint_id, "rows": taken.rows, "seconds": seconds},
             )
         )
+
+    def _warn_of_long_histories(self, keys: int) -> None:
+        if keys:
+            text = f"{keys:,} keys in this micro-batch have histories of {LONG_HISTORY:,} rows or more; see "
+            self.on_event(Event("warning", f"{text}'headrace history {self.config.job} --largest'", {"keys": keys}))
 
     def _parallelism(self) -> int:
         wanted = self.options.parallelism or self.config.tasks

@@ -1,0 +1,209 @@
+"""Elements that wait for a service over micro-batches and runs, through Spark and Delta."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import clock
+from engine.errors import StateSchemaError
+from engine.spark import runner
+from tests.jobs.asking import Service
+from tests.jobs.home import Home
+from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, outcome
+from tests.jobs.purchase_files import purchases_of, write_days
+
+ROWS = 60
+MODES = ("ordered", "unordered", "processing_time", "keyed")
+
+
+@pytest.fixture
+def service(tmp_path):
+    return Service(tmp_path / "oracle")
+
+
+@pytest.fixture
+def asking(tmp_path, service):
+    """A job that asks, in a mode."""
+
+    def make(pipeline, days=2, **changes):
+        home = Home(tmp_path / "asking")
+        asks = {
+            "pipeline": f"tests.jobs.asking:{pipeline}",
+            "services": {"oracle": {"url": service.url, "health": None}},
+        }
+        home.configure({**asks, **changes})
+        write_days(home.input, range(days), rows=ROWS)
+        return home
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory, run):
+    """What the purchases come to without any service."""
+    home = Home(tmp_path_factory.mktemp("plain"))
+    write_days(home.input, range(2), rows=ROWS)
+    run(home)
+    return comparable(home)
+
+
+def comparable(home):
+    """The outcome, less the places of what is in quarantine: an output of the wait has a longer one."""
+    found = outcome(home.config())
+    quarantined = found.state.pop("quarantine")
+    return found.sinks, found.state, len(quarantined), found.watermark
+
+
+def of_customers(found):
+    """What depends on the order of each customer's purchases alone: a line of the board is of several customers."""
+    sinks, state, quarantined, watermark = found
+    return sinks["reminders"], state["keyed_state"], state["timers"], quarantined, watermark
+
+
+def waiting(home):
+    return live_rows(home.config(), checkpoints(home.config())[-1], "async_requests")
+
+
+def when_due(home):
+    """Wait until the first parked element is due."""
+    due = checkpoints(home.config())[-1].offsets["purchases"].due
+    clock.sleep(max(0, due - clock.now()) / 1000)
+
+
+def run_until_done(run, home, **options):
+    while checkpoints(home.config())[-1].offsets["purchases"].pending:
+        when_due(home)
+        run(home, **options)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_service_that_answers_changes_nothing(asking, service, run, plain, mode):
+    home = asking(mode)
+    run(home, parallelism=2)
+    assert comparable(home) == plain
+    assert waiting(home) == []
+    assert set(service.noted("asked").values()) == {1}
+
+
+@pytest.mark.parametrize("mode", ["ordered", "keyed", "unordered"])
+def test_what_an_outage_has_parked_a_later_run_finishes(asking, service, run, plain, mode):
+    home = asking(mode)
+    service.goes_down(30)
+    first = run(home, parallelism=2)
+    assert first.stopped_because == "drained"
+    last = checkpoints(home.config())[-1]
+    assert last.metrics["parked"] > 0
+    assert last.offsets["purchases"].pending == len(waiting(home)) > 0
+    assert last.metrics["services"]["ask"]["failures"] > 0
+    answered = service.noted("answered")
+    service.comes_back()
+    run_until_done(run, home, parallelism=3)
+    assert waiting(home) == []
+    assert live_rows(home.config(), checkpoints(home.config())[-1], "buffered_requests") == []
+    if mode == "ordered":
+        assert comparable(home) == plain
+    if mode == "keyed":
+        assert of_customers(comparable(home)) == of_customers(plain)
+    assert comparable(home)[-1] == plain[-1]
+    assert all(service.noted("answered")[number] == 1 for number in answered), "a result was asked for again"
+    assert_well_formed(home.config())
+
+
+def test_in_processing_time_nobody_is_held_up(asking, service, run, plain):
+    home = asking("processing_time", days=1)
+    service.goes_down(30)
+    run(home)
+    last = checkpoints(home.config())[-1]
+    assert not last.offsets["purchases"].held
+    assert not last.offsets["purchases"].repeated
+    service.comes_back()
+    run_until_done(run, home)
+    assert sum(service.noted("answered").values()) == len(list(purchases_of(0, rows=ROWS)))
+
+
+def test_micro_batches_go_on_behind_a_parked_element_and_nothing_overtakes_it(asking, service, run, plain):
+    home = asking("ordered", days=2, sources={"purchases": {"max_files_per_batch": 1}})
+    service.goes_down(10)
+    run(home)
+    assert len([c for c in checkpoints(home.config()) if c.metrics.get("rows_in")]) == 2
+    service.comes_back()
+    run_until_done(run, home)
+    assert comparable(home) == plain
+
+
+@pytest.mark.parametrize("mode", ["ordered", "keyed"])
+def test_a_run_whose_time_is_up_leaves_what_is_not_answered(asking, service, run, plain, mode, monkeypatch):
+    home = asking(mode, async_io={"ask": {"capacity": 1, "park_after": 60}})
+    service.goes_down(40)
+    with monkeypatch.context() as patched:
+        patched.setattr(runner._Run, "_stop_at", lambda _: 0)
+        run(home, max_batches=1)
+    assert {dict(zip(COLUMNS, row, strict=True))["status"] for row in waiting(home)} >= {"pending"}
+    service.comes_back()
+    home.configure({**home_of(home), "async_io": {"ask": {"capacity": 8}}})
+    run_until_done(run, home)
+    found = comparable(home)
+    assert found == plain if mode == "ordered" else of_customers(found) == of_customers(plain)
+
+
+COLUMNS = sorted(
+    [
+        "operator",
+        "key_group",
+        "key",
+        "sequence",
+        "status",
+        "attempts",
+        "first_attempt_at",
+        "cost_ms",
+        "next_attempt_at",
+        "last_error",
+        "element",
+        "result",
+    ]
+)
+
+
+def home_of(home):
+    config = home.config()
+    return {
+        "pipeline": config.pipeline,
+        "services": {"oracle": {"url": config.services["oracle"].url, "health": None}},
+    }
+
+
+def test_what_is_given_up_on_is_in_quarantine_with_its_last_error(asking, service, run):
+    home = asking("careful", days=1)
+    service.goes_down(50)
+    run(home)
+    config = home.config()
+    rows = live_rows(config, checkpoints(config)[-1], "quarantine")
+    ours = [row for row in rows if "ask" in row]
+    assert len(ours) == sum(1 for p in service.noted("asked") if p >= 50) > 0
+    assert all("no answer for" in repr(row) for row in ours)
+    assert waiting(home) == []
+
+
+def test_a_breaker_parks_the_rest_and_the_next_run_probes_with_one_call(asking, service, run, plain):
+    home = asking("breaking")
+    service.goes_down(0)
+    run(home, parallelism=1)
+    asked = sum(service.noted("asked").values())
+    assert asked < 15
+    made = checkpoints(home.config())[-1].metrics["services"]["ask"]
+    assert made["breaker"] == "open"
+    when_due(home)
+    run(home, parallelism=1, max_batches=1)
+    assert sum(service.noted("asked").values()) == asked + 1
+    service.comes_back()
+    run_until_done(run, home, parallelism=1)
+    assert comparable(home) == plain
+
+
+def test_elements_that_wait_for_an_operator_that_is_gone_are_not_lost_in_silence(asking, service, run):
+    home = asking("ordered", days=1)
+    service.goes_down(5)
+    run(home)
+    home.configure({"pipeline": "tests.jobs.purchases:pipeline"})
+    with pytest.raises(StateSchemaError, match="elements wait for operator 'ask'"):
+        run(home)

@@ -157,6 +157,27 @@ class StateReader:
             return checkpoint.watermark
         return self._now if at is None else checkpoint.committed_at
 
+    def materialized(self, key: str, operator: str | None = None) -> Rows:
+        """The rows of one primary key's history, in order. `key` is as for `get`."""
+        filters = [*self._key_filter(key), *_equal(operator=operator)]
+        columns = 'operator, key, sequence_number, row_kind, inserted_at, upsert_key, checkpoint_id, "row"'
+        return self._live_rows(MATERIALIZER_HISTORY, filters, "ORDER BY operator, sequence_number", columns=columns)
+
+    def largest_histories(self, operator: str | None = None, limit: int = 20) -> Rows:
+        """The keys with the longest histories, the longest first: rows, bytes, and the earliest and latest insertion."""
+        columns = ["operator", "key", "sequence_number", "row", "inserted_at", "checkpoint_id", "deleted"]
+        return ask_once(
+            self._changes(MATERIALIZER_HISTORY, _equal(operator=operator), columns=columns),
+            """SELECT operator, key, count(*) AS rows, sum(bytes)::BIGINT AS bytes, min(inserted_at) AS first_insertion,
+                      max(inserted_at) AS last_insertion
+               FROM (SELECT operator, key, sequence_number, arg_max_null(deleted, checkpoint_id) AS gone,
+                            arg_max_null(strlen("row"), checkpoint_id) AS bytes,
+                            arg_max_null(inserted_at, checkpoint_id) AS inserted_at
+                     FROM raw GROUP BY ALL)
+               WHERE NOT gone GROUP BY ALL ORDER BY rows DESC, operator, key LIMIT ?""",
+            [limit],
+        )
+
     def timers(self, limit: int = 50) -> Rows:
         """Registered timers, the next one first."""
         return self._live_rows(TIMERS, [], "ORDER BY timestamp, operator, key LIMIT ?", [limit])

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.api import AsyncWait, Pipeline, Process, Sink, Source, UpsertMaterialize, ValueState
+from engine.api import AsyncWait, Pipeline, Process, Sink, Source, Strategy, UpsertMaterialize, ValueState
 from engine.api._pipeline import output_type
 from engine.config import AsyncStateConfig, JobConfig, format_duration
 from engine.execution.options import AsyncStateOptions
@@ -118,13 +118,26 @@ def _state(state: ValueState[Any]) -> dict[str, Any]:
 
 
 def _materialize(config: JobConfig, operator: UpsertMaterialize) -> dict[str, Any]:
-    del config
+    layouts = config.upsert_materialize(operator.name).layouts(operator.strategy, config.state.backend)
+    adaptive = layouts.strategy is Strategy.ADAPTIVE
     return {
         "key": list(operator.primary_key),
         "upsert_key": list(operator.upsert_key) if operator.upsert_key else None,
-        "strategy": operator.strategy.value,
+        "history": _history(operator),
+        "strategy": layouts.strategy.value if operator.is_needed else None,
+        "thresholds": {"high": layouts.high, "low": layouts.low} if operator.is_needed and adaptive else None,
+        "ttl": format_duration(operator.ttl.ttl) if operator.ttl else None,
+        "on_conflict": operator.on_conflict.value,
         "emit": operator.emit.value,
     }
+
+
+def _history(operator: UpsertMaterialize) -> str:
+    if not operator.is_needed:
+        return "not needed: the upsert key is the primary key, so the last change of a key is what counts"
+    if replace(operator, force=False).is_needed:
+        return "kept"
+    return "kept because of force=True: the upsert key is the primary key, so none is needed"
 
 
 def _sink(config: JobConfig, sink: Sink) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from engine.api import ExponentialBackoff, OutputMode, Pipeline, Strategy
+from engine.api import CircuitBreaker, ExponentialBackoff, OutputMode, Pipeline, Strategy
 from pipelines.flights.delay_propagation import DelayPropagation
 from pipelines.flights.records import FlightEvent, OverdueAlert
 from pipelines.flights.weather_lookup import WeatherLookup, WeatherUnavailableError
@@ -23,15 +23,21 @@ pipeline: Final = (
     .async_wait(
         "weather",
         WeatherLookup(),
-        mode=OutputMode.UNORDERED,
+        # What an aircraft does next depends on the order of its events, so nothing may overtake one that waits.
+        mode=OutputMode.ORDERED,
         capacity=200,
         timeout=timedelta(seconds=30),
         retry=ExponentialBackoff(
             max_retries=8,
             initial_delay=timedelta(milliseconds=100),
             max_delay=timedelta(seconds=5),
+            jitter=0.5,
             exceptions=(WeatherUnavailableError,),
         ),
+        # Longer waits are for the next run, in the table async_requests; a service that is down is not asked for each event.
+        park_after=timedelta(seconds=2),
+        breaker=CircuitBreaker(failures=20, probe_after=timedelta(seconds=5), longest=timedelta(seconds=10)),
+        service="weather",
     )
     .key_by("aircraft")
     .process("delay_propagation", DelayPropagation())

@@ -19,8 +19,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.markup import escape
@@ -28,6 +30,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 JOB: Final = "flights"
+SOURCE: Final = "flight_events"
+ANSWERS_BEFORE_OUTAGE: Final = 400
+"""About half of what the first run asks the weather service."""
+
 FIRST_DAY, HALF, LAST_DAY = "2013-01-01", "2013-01-15", "2013-01-31"
 LAST_LINES: Final = 30
 SERVICE_STARTS_WITHIN: Final = 60.0
@@ -107,7 +113,9 @@ class Demo:
                 self._say("reused", f"{len(self.days())} days of input, {len(ran_before)} checkpoints")
             else:
                 self._deliver("deliver January 1 to 15", HALF)
-                self._run_dag("run the DAG", MORNINGS[0], "run-1")
+                outage(url, begins_after=ANSWERS_BEFORE_OUTAGE)
+                self._run_dag("run the DAG; half-way the weather service goes down", MORNINGS[0], "run-1")
+                outage(url, begins_after=None)
             self._deliver("deliver the rest of January", None)
             self._run_dag("run the DAG again", MORNINGS[1], "run-2")
         self.noted.write_text(json.dumps({"days": self.days(), "checkpoint": self._last_checkpoint()}))
@@ -133,8 +141,10 @@ class Demo:
         before = len(self.checkpoints())
         with self._step(name) as say:
             self._child(log, "airflow", "dags", "test", JOB, logical_date)
-            made = len(self.checkpoints()) - before
-            say(f"{made} new checkpoints" if made else "already caught up")
+            found = self.checkpoints()
+            waiting = found[-1]["offsets"][SOURCE].get("pending", 0) if found else 0
+            waits = f", and {waiting:,} events wait for the weather" if waiting else ""
+            say((f"{len(found) - before} new checkpoints" if len(found) > before else "already caught up") + waits)
 
     def _is_done(self) -> bool:
         if not self.noted.exists():
@@ -186,6 +196,10 @@ class Demo:
         self.console.print(f"\nDone in {total:.0f} s. Next, for instance:")
         headrace = ".venv/bin/headrace"
         for command, what in (
+            (
+                f"{headrace} checkpoints {JOB} --json",
+                "the outage in the first run's metrics: what failed, what was parked",
+            ),
             (f"{headrace} state scan {JOB} -n 5", "the last leg of each aircraft, as state"),
             ("make verify-demo", "the tables against a plain computation of all flights"),
             ("make airflow", "the same DAG with scheduler and UI"),
@@ -264,6 +278,18 @@ def weather_service(demo: Demo) -> Iterator[str]:
     finally:
         service.terminate()
         service.wait()
+
+
+def outage(url: str, *, begins_after: int | None) -> None:
+    """Let the weather service go down after so many more requests, or (None) come back."""
+    wanted = {"on": begins_after is not None, "after": begins_after or 0}
+    address = urlsplit(url)
+    connection = HTTPConnection(address.hostname or "", address.port, timeout=SERVICE_STARTS_WITHIN)
+    try:
+        connection.request("POST", "/outage", json.dumps(wanted))
+        connection.getresponse().read()
+    finally:
+        connection.close()
 
 
 def _free_port(wanted: int) -> int:

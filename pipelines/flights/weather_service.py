@@ -6,6 +6,7 @@ It answers from the real observations of 2013 at the three airports of New York:
 
     GET  /weather?origin=EWR&hour=2013-01-01T10:00:00Z   the observation, 404 when there is none
     GET  /outage, POST /outage {"on": true}              whether all weather is unavailable; switch it
+         POST /outage {"on": true, "after": 400}         ... once it has had so many more requests
     GET  /statistics                                     answers given so far, by kind
     GET  /health                                         always 200
 """
@@ -18,8 +19,9 @@ import csv
 import random  # noqa: TID251 - seeded by the caller
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 from aiohttp import web
 
 from pipelines.flights.raw_data import data_folder
@@ -45,6 +47,11 @@ def _number(text: str) -> float | None:
     return None if text in {"", "NA"} else float(text)
 
 
+class _Outage(msgspec.Struct, forbid_unknown_fields=True):
+    on: bool
+    after: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
 class WeatherService:
     """The service's state and its handlers.
 
@@ -59,7 +66,7 @@ class WeatherService:
         self._failure_rate = failure_rate
         self._chance = random.Random(seed)  # noqa: S311 - chance, not a secret
         self._counts: Counter[str] = Counter()
-        self._outage = False
+        self._outage_from: int | None = None
 
     def application(self) -> web.Application:
         """Return an application of aiohttp that serves this; call it once."""
@@ -82,7 +89,7 @@ class WeatherService:
     async def _weather(self, request: web.Request) -> web.Response:
         self._counts["requests"] += 1
         fails = self._chance.random() < self._failure_rate
-        if fails or self._outage:
+        if fails or self._is_out:
             return self._answer("unavailable", {"error": "try again later"}, status=503)
         try:
             key = request.query["origin"], request.query["hour"]
@@ -97,17 +104,21 @@ class WeatherService:
         self._counts[kind] += 1
         return web.json_response(body, status=status)
 
+    @property
+    def _is_out(self) -> bool:
+        return self._outage_from is not None and self._counts["requests"] > self._outage_from
+
     async def _show_outage(self, _: web.Request) -> web.Response:
-        return web.json_response({"on": self._outage})
+        return web.json_response(
+            {"on": self._outage_from is not None and self._counts["requests"] >= self._outage_from}
+        )
 
     async def _switch_outage(self, request: web.Request) -> web.Response:
         try:
-            wanted = (await request.json())["on"]
-        except (ValueError, KeyError, TypeError):
-            wanted = None
-        if not isinstance(wanted, bool):
+            wanted = msgspec.json.decode(await request.read(), type=_Outage)
+        except msgspec.DecodeError:
             return web.json_response({"error": 'send {"on": true} or {"on": false}'}, status=400)
-        self._outage = wanted
+        self._outage_from = self._counts["requests"] + wanted.after if wanted.on else None
         return await self._show_outage(request)
 
     async def _statistics(self, _: web.Request) -> web.Response:

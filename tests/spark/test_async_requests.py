@@ -7,10 +7,12 @@ import pytest
 from engine import clock
 from engine.errors import StateSchemaError
 from engine.spark import runner
+from pipelines.flights.demo import outage as switch_outage
 from tests.jobs.asking import Service
-from tests.jobs.home import Home
+from tests.jobs.home import FLIGHTS, Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, outcome
 from tests.jobs.purchase_files import purchases_of, write_days
+from tests.jobs.weather import weather_service
 
 ROWS = 60
 MODES = ("ordered", "unordered", "processing_time", "keyed")
@@ -207,3 +209,23 @@ def test_elements_that_wait_for_an_operator_that_is_gone_are_not_lost_in_silence
     home.configure({"pipeline": "tests.jobs.purchases:pipeline"})
     with pytest.raises(StateSchemaError, match="elements wait for operator 'ask'"):
         run(home)
+
+
+def test_the_board_after_an_outage_is_that_of_a_run_without_one(flights, run, monkeypatch, tmp_path):
+    """The demo's outage: the weather is gone for the second half of a run."""
+    home = flights(6)
+    run(home)
+    expected = outcome(home.config())
+    with weather_service() as url:
+        monkeypatch.setenv("WEATHER_URL", url)
+        hit = Home(tmp_path / "hit", FLIGHTS)
+        hit.configure({"sources": {"flight_events": {"path": home.config().sources["flight_events"].path}}})
+        switch_outage(url, begins_after=150)
+        run(hit)
+        offset = checkpoints(hit.config())[-1].offsets["flight_events"]
+        assert offset.pending > 500
+        switch_outage(url, begins_after=None)
+        clock.sleep(max(0, offset.due - clock.now()) / 1000)
+        run(hit, parallelism=3)
+    assert checkpoints(hit.config())[-1].offsets["flight_events"].pending == 0
+    assert outcome(hit.config()) == expected

@@ -278,3 +278,13 @@ def test_a_closed_lookup_can_be_opened_again(reliable):
 
     asyncio.run(run())
     assert reliable.statistics()["requests"] == 2
+
+
+def test_an_outage_may_begin_after_so_many_more_requests(reliable):
+    async def ask():
+        async with client_of(reliable) as client:
+            await client.post("/outage", json={"on": True, "after": 2})
+            asked = [(await client.get("/weather", params=EWR_AT_TEN)).status for _ in range(3)]
+            return asked, await (await client.get("/outage")).json()
+
+    assert asyncio.run(ask()) == ([200, 200, 503], {"on": True})

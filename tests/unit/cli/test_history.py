@@ -38,7 +38,7 @@ def histories(state):
 
 def test_a_history_is_told_in_order_with_what_differs_and_what_does_not(headrace, histories):
     told = headrace("history N7").stdout
-    marked = [line for line in told.splitlines() if line.startswith("*")]
+    marked = [line for line in told.splitlines() if line.strip().startswith("*")]
     assert [("LEG-4" in line, "2013" in line or "1970" in line) for line in marked] == [(True, True)]
     assert "latest: 4 rows" in told
     assert 'in all of them  tail "N7", seats 150' in told

@@ -5,8 +5,9 @@ from engine.api._blocking import BlockingFunction
 from engine.api._blocks import declare
 from engine.api._functions import AsyncFunction, Context, KeyedProcessFunction, TimeDomain, Timers
 from engine.api._future import StateFuture
-from engine.api._materialize import Emit, OnConflict, Strategy, UpsertMaterialize
 from engine.api._lookup import LookupFunction
+from engine.api._materialize import Emit, OnConflict, Strategy, UpsertMaterialize
+from engine.api._migration import Migration
 from engine.api._pipeline import (
     AsyncWait,
     OutputMode,
@@ -37,9 +38,10 @@ __all__ = [
     "KeyedProcessFunction",
     "LookupCache",
     "LookupFunction",
+    "Migration",
     "NoRetry",
-    "OnFailure",
     "OnConflict",
+    "OnFailure",
     "OnGap",
     "OutputMode",
     "Pipeline",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Generic, TypeVar
 
 from engine.api._future import StateFuture
+from engine.api._migration import Migrations, in_order
 from engine.api._names import check_name
 from engine.api._ttl import StateTtl
 
@@ -22,12 +23,20 @@ class ValueState(Generic[V]):
     engine binds a live handle of the same type to the function's instance.
     """
 
-    def __init__(self, name: str, type: type[V], *, ttl: StateTtl | None = None) -> None:  # noqa: A002
-        """Declare a value state."""
+    def __init__(
+        self,
+        name: str,
+        type: type[V],  # noqa: A002
+        *,
+        ttl: StateTtl | None = None,
+        migrate: Migrations = None,
+    ) -> None:
+        """Declare a value state. `migrate` says what becomes of values of an older type: see `Migration`."""
         check_name(name)
         self.name = name
         self.type = type
         self.ttl = ttl
+        self.migrations = in_order(migrate)
 
     def value(self) -> StateFuture[V | None]:
         """Read the key's value; `None` if there is none or it has expired."""

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from engine.checkpoint._compaction import compact
     from engine.checkpoint._due_timers import any_timer_due
     from engine.checkpoint._restore import restore, restore_in, savepoint
+    from engine.checkpoint._state_migration import settle_schemas
     from engine.checkpoint._vacuum import vacuum
     from engine.checkpoint._verify import Finding, verify
 
@@ -18,11 +19,22 @@ _HOMES = {
     "restore": "_restore",
     "restore_in": "_restore",
     "savepoint": "_restore",
+    "settle_schemas": "_state_migration",
     "vacuum": "_vacuum",
     "verify": "_verify",
 }
 
-__all__ = ["Finding", "any_timer_due", "compact", "restore", "restore_in", "savepoint", "vacuum", "verify"]
+__all__ = [
+    "Finding",
+    "any_timer_due",
+    "compact",
+    "restore",
+    "restore_in",
+    "savepoint",
+    "settle_schemas",
+    "vacuum",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -60,6 +60,8 @@ class OpenJob:
         self._publisher = publisher
         self.notify = notify
         self.versions: Versions = {}
+        self.declared_schemas: StateSchemas | None = None
+        """What the code of this run says of its states; None for whoever runs no code. Recorded with the next micro-batch."""
 
     @property
     def last(self) -> Checkpoint:
@@ -102,6 +104,8 @@ class OpenJob:
         prepared = versions if versions is not None else self.tables.prepare(files or {}, self.versions)
         parent = self.last
         inherited = {name: getattr(parent, name) for name in _INHERITED}
+        if kind is Kind.BATCH and self.declared_schemas not in (None, self.state_schemas):
+            fields["state_schemas"] = self.declared_schemas
         if "state_schemas" in fields:
             fields["schemas_of"] = self.next_id
         checkpoint = Checkpoint(

@@ -21,8 +21,8 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     kind: str
     """value, list, map, reducing, aggregating; or history, of a materializer."""
 
-    types: tuple[TypeSchema, ...]
-    """All types as which values, elements or accumulators may be stored, the last one newest."""
+    types: tuple[TypeSchema, ...] = ()
+    """All types as which values, elements or accumulators may be stored, the last one newest. None where nobody knows."""
 
     key_type: TypeSchema | None = None
     """Of a map's keys."""
@@ -35,7 +35,8 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
 
     def __str__(self) -> str:
         """Its newest type, as `state list` shows it."""
-        return f"{self.key_type} -> {self.types[-1]}" if self.key_type is not None else str(self.types[-1])
+        type_ = str(self.types[-1]) if self.types else "?"
+        return type_ if self.key_type is None else f"{self.key_type} -> {type_}"
 
 
 StateSchemas = dict[str, dict[str, StateSchema]]

@@ -11,7 +11,7 @@ from typing import cast
 from pyspark.sql import SparkSession
 
 from engine import clock, faults
-from engine.checkpoint import any_timer_due, restore_in
+from engine.checkpoint import any_timer_due, restore_in, settle_schemas
 from engine.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
 from engine.checkpoint.files import remove_file, remove_folder, touch
 from engine.checkpoint.open_job import OpenJob, metrics_of, open_job
@@ -117,6 +117,7 @@ class _Run:
 
     def caught_up(self) -> StoppedBecause:
         """Micro-batches until the source is drained or a limit is reached."""
+        settle_schemas(self.job, self.plan)
         while True:
             if reason := self._limit():
                 return reason
@@ -168,6 +169,7 @@ class _Run:
         if place.restore_to is not None:
             self.on_event(Event("restoring", f"replaying {wanted}: going back to checkpoint {place.restore_to}"))
             self.committed.append(restore_in(self.job, place.restore_to, why_restored(wanted)))
+        settle_schemas(self.job, self.plan)
         for part in (place.replay, wanted):
             if self.stopping.is_set():
                 return "terminated"

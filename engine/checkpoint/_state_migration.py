@@ -1,0 +1,146 @@
+"""State whose type has changed is rewritten all at once, as a checkpoint of its own for each state.
+
+Converting values when they are read would leave old ones in the tables for as long as nobody reads them: every later change of
+the code would have to go through all former types, and `headrace sql` would show several at once. So after a migration all that
+is stored has one type. Local copies of the operator are made anew from the tables.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from engine import clock, faults
+from engine.checkpoint._compaction import live_entries
+from engine.checkpoint._delta import open_table, read
+from engine.checkpoint.checkpoint import Kind
+from engine.checkpoint.schema_check import PendingMigration, check_schemas, declared_schemas, unknown
+from engine.checkpoint.state_files import parts, stage_state
+from engine.checkpoint.tables import KEYED_STATE, STATE_TABLES
+from engine.errors import HeadraceError, UserFunctionError
+from engine.state.codec import Codec
+
+if TYPE_CHECKING:
+    from engine.checkpoint.files import StagedFile
+    from engine.checkpoint.open_job import OpenJob
+    from engine.checkpoint.state_schemas import StateSchemas
+    from engine.plan.stages import Plan
+
+_CHUNKS = 8
+"""A state is read in so many ranges of key groups, so memory holds an eighth of it at a time."""
+
+
+def settle_schemas(job: OpenJob, plan: Plan) -> None:
+    """Make sure that all stored state can be read as the code declares it; migrate what has to be.
+
+    To be called before the first task of a run, and again after a restore within it. The next micro-batch records what is
+    declared. Raises `StateSchemaError` with operator, state, field and both types where stored state does not fit, and
+    `UserFunctionError` when the function of a migration fails; then nothing has changed.
+    """
+    declared = declared_schemas(plan)
+    stored = stored_schemas(job)
+    check = check_schemas(stored, declared)
+    check.raise_problems()
+    schemas = unknown(declared) if stored is None else stored
+    for pending in check.migrations:
+        states = {**schemas[pending.operator], pending.state: pending.declared.stored()}
+        schemas = {**schemas, pending.operator: states}
+        _migrate(job, pending, schemas)
+    job.declared_schemas = check.schemas
+
+
+def stored_schemas(job: OpenJob) -> StateSchemas | None:
+    """What is recorded; nothing at all of a job that has not stored any state yet."""
+    return {} if job.state_schemas is None and not job.versions[KEYED_STATE] else job.state_schemas
+
+
+def _migrate(job: OpenJob, pending: PendingMigration, schemas: StateSchemas) -> None:
+    job.lease.check()
+    staged = list(_rewritten(job, pending))
+    faults.reached("state_migration.staged")
+    if not staged:
+        return
+    numbers = ", ".join(str(step.number) for step in pending.steps)
+    note = f"state '{pending.state}' of operator '{pending.operator}': migration {numbers}"
+    copies = {name: found for name, found in job.last.local_copies.items() if name != pending.operator}
+    made = job.commit(
+        Kind.MIGRATION,
+        files={KEYED_STATE: staged},
+        state_schemas=schemas,
+        local_copies=copies,
+        metrics={"rows_migrated": sum(file.rows for file in staged)},
+        note=note,
+    )
+    job.notify("migrated", f"checkpoint {made.checkpoint_id}: {note}")
+
+
+def _rewritten(job: OpenJob, pending: PendingMigration) -> Iterator[StagedFile]:
+    """Files with a new row for each live entry. They are named by no commit yet."""
+    config = job.config
+    convert = _Converter(pending)
+    for number, rows in enumerate(_chunks(job, pending)):
+        for part in parts(KEYED_STATE, convert.rows(rows, job.next_id)):
+            name = f"{job.next_id:010d}-{pending.operator}-migration-{number}-{clock.unique_id()[:12]}.parquet"
+            yield stage_state(config.job_folder, KEYED_STATE, name, part, config.storage_options)
+
+
+def _chunks(job: OpenJob, pending: PendingMigration) -> Iterator[pa.Table]:
+    storage = job.config.storage_options
+    table = open_table(job.tables.uri(KEYED_STATE), version=job.versions[KEYED_STATE], storage=storage)
+    groups = job.last.max_parallelism
+    step = -(-groups // _CHUNKS)
+    for first in range(0, groups, step):
+        predicate = (
+            f"operator = '{pending.operator}' AND state = '{pending.state}' "
+            f"AND key_group >= {first} AND key_group < {first + step}"
+        )
+        yield live_entries(read(table, STATE_TABLES[KEYED_STATE].schema, predicate=predicate), KEYED_STATE)
+
+
+class _Converter:
+    """Values of the old type to values of the declared one."""
+
+    def __init__(self, pending: PendingMigration) -> None:
+        self._pending = pending
+        what = f"state '{pending.state}' of operator '{pending.operator}'"
+        self._codecs = [Codec(step.old, f"{what}, in migration {step.number},") for step in pending.steps]
+        self._new = Codec(pending.declared.type, f"{what}, by its migration,")
+
+    def rows(self, rows: pa.Table, checkpoint_id: int) -> pa.Table:
+        """Rows with converted values, as changes of a checkpoint; what a function drops is removed."""
+        keys, values = rows["key"].to_pylist(), rows["value"].to_pylist()
+        converted = [self._value(key, value) for key, value in zip(keys, values, strict=True)]
+        columns = {
+            "value": converted,
+            "checkpoint_id": [checkpoint_id] * rows.num_rows,
+            "deleted": [value is None for value in converted],
+        }
+        for name, column in columns.items():
+            place = rows.schema.get_field_index(name)
+            rows = rows.set_column(place, rows.schema.field(name), pa.array(column, rows.schema.field(name).type))
+        return rows
+
+    def _value(self, key: str, stored: str) -> str | None:
+        raw = stored.encode()
+        for step, codec in zip(self._pending.steps, self._codecs, strict=True):
+            old = codec.decode(raw)
+            try:
+                new = step.function(old)
+            except HeadraceError:
+                raise
+            except Exception as error:
+                where = f"of state '{self._pending.state}' in migration {step.number}: {stored[:500]}"
+                why = "".join(traceback.format_exception(error))
+                raise UserFunctionError(self._pending.operator, key, where, why) from error
+            if new is None:
+                return None
+            raw = self._after(step.number).encode(new)
+        return raw.decode()
+
+    def _after(self, number: int) -> Codec[object]:
+        """What the result of a step is stored as: the old type of the next step, or the declared type."""
+        following = number - self._pending.steps[0].number + 1
+        return self._codecs[following] if following < len(self._codecs) else self._new

@@ -28,10 +28,11 @@ from engine.execution.keyed_process import KeyedProcess
 from engine.execution.options import AsyncStateOptions
 from engine.state.backend import HashMapBackend
 from engine.state.codec import encode
+from engine.state.entry import EntryChange, stored_value, value_entry
 from engine.state.key_groups import KeyGroupRange
 from engine.state.rocksdb import RocksDbBackend
 from engine.state.state_cache import StateCache
-from engine.state.value_store import ValueChange, ValueStore, stored_value, value_entry
+from engine.state.value_store import ValueStore
 
 FOLDER = Path("var/bench/async")
 WATERMARK_DELAY = 5
@@ -266,7 +267,7 @@ def _delta(keys, storage, *, cached):
     job = str(folder / "job") if storage is None else f"{BUCKET}/{folder.name}"
     tables = JobTables(job, "run", "attempt", storage=storage)
     versions = tables.create()
-    changes = [ValueChange(word(key), b"1", 0) for key in range(keys)]
+    changes = [EntryChange(word(key), b"1", 0) for key in range(keys)]
     rows = Changelog(_OPERATOR, 1, _KEY_GROUPS).values(ValueStore(CountWords.seen, _OPERATOR, None, None), changes)
     versions = tables.prepare({KEYED_STATE: [stage_state(job, KEYED_STATE, "0.parquet", rows, storage)]}, versions)
     cache = StateCache(RocksDbBackend(folder / "cache"), bound=1 << 40)

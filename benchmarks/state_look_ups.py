@@ -24,10 +24,10 @@ from engine.checkpoint.delta_backend import DeltaBackend
 from engine.checkpoint.files import stage
 from engine.checkpoint.state_files import stage_state
 from engine.checkpoint.tables import KEYED_STATE, STATE_TABLES
+from engine.state.entry import EntryChange, stored_value, value_entry
 from engine.state.key_groups import KeyGroupRange, key_group
 from engine.state.rocksdb import RocksDbBackend
 from engine.state.state_cache import StateCache
-from engine.state.value_store import ValueChange, stored_value, value_entry
 
 FOLDER = Path("var/bench/state_look_ups")
 GROUPS, FILES, OPERATOR, STATE = 128, 8, "counts", "count"
@@ -55,7 +55,7 @@ def changes(keys):
     parts = [[] for _ in range(FILES)]
     for number in range(keys):
         name = key(number)
-        parts[key_group(name, GROUPS) * FILES // GROUPS].append(ValueChange(name, value(number), number))
+        parts[key_group(name, GROUPS) * FILES // GROUPS].append(EntryChange(name, value(number), number))
     log = Changelog(OPERATOR, 1, GROUPS)
     return [log.values(Named(), part) for part in parts]
 

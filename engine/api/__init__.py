@@ -6,7 +6,7 @@ from engine.api._blocks import declare
 from engine.api._functions import AsyncFunction, Context, KeyedProcessFunction, TimeDomain, Timers
 from engine.api._future import StateFuture
 from engine.api._lookup import LookupFunction
-from engine.api._materialize import Emit, OnConflict, Strategy, UpsertMaterialize
+from engine.api._materialize import Emit, Keep, OnConflict, Strategy, UpsertMaterialize
 from engine.api._migration import Migration
 from engine.api._pipeline import (
     AsyncWait,
@@ -19,10 +19,21 @@ from engine.api._pipeline import (
 )
 from engine.api._records import RowKind, Struct, Timestamp
 from engine.api._retry import AsyncRetryStrategy, ExponentialBackoff, FixedDelay, NoRetry
-from engine.api._state import ValueState
+from engine.api._state import (
+    AggregateFunction,
+    AggregatingState,
+    ListState,
+    MapState,
+    ReducingState,
+    State,
+    StateIterator,
+    ValueState,
+)
 from engine.api._ttl import Cleanup, ExpiryClock, OnGap, StateTtl, TtlTime, UpdateType, Visibility
 
 __all__ = [
+    "AggregateFunction",
+    "AggregatingState",
     "AsyncFunction",
     "AsyncRetryStrategy",
     "AsyncWait",
@@ -35,9 +46,12 @@ __all__ = [
     "ExpiryClock",
     "ExponentialBackoff",
     "FixedDelay",
+    "Keep",
     "KeyedProcessFunction",
+    "ListState",
     "LookupCache",
     "LookupFunction",
+    "MapState",
     "Migration",
     "NoRetry",
     "OnConflict",
@@ -47,11 +61,14 @@ __all__ = [
     "Pipeline",
     "Process",
     "RecoveryOption",
+    "ReducingState",
     "RowKind",
     "SideOutput",
     "Sink",
     "Source",
+    "State",
     "StateFuture",
+    "StateIterator",
     "StateTtl",
     "Strategy",
     "Struct",

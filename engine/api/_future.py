@@ -93,12 +93,12 @@ class StateFuture(Generic[T]):
 
     def then_apply(self, function: Callable[[T], U], /) -> StateFuture[U]:
         """Answer with `function(answer)`."""
-        result = self._derived()
+        result = self.derived()
         return self._then(lambda value: result.complete(function(value)), function, result)
 
     def then_accept(self, function: Callable[[T], object], /) -> StateFuture[None]:
         """Call `function(answer)` and answer None."""
-        result = self._derived()
+        result = self.derived()
 
         def accept(value: T) -> None:
             function(value)
@@ -108,7 +108,7 @@ class StateFuture(Generic[T]):
 
     def then_compose(self, function: Callable[[T], StateFuture[U]], /) -> StateFuture[U]:
         """Answer with what the future `function(answer)` answers."""
-        result = self._derived()
+        result = self.derived()
         return self._then(lambda value: result._follow(_checked(function(value))), function, result)  # noqa: SLF001 - its own kind
 
     def then_combine(self, other: StateFuture[U], function: Callable[[T, U], V], /) -> StateFuture[V]:
@@ -184,7 +184,8 @@ class StateFuture(Generic[T]):
         self._task.register(Continuation(self, callback, function, result))
         return result
 
-    def _derived(self) -> StateFuture[Any]:
+    def derived(self) -> StateFuture[Any]:
+        """Make one that a callback of this one, or a callback of that, will complete. For the engine."""
         return StateFuture._incomplete(self._task, self._task.context, _CALLBACK)
 
     def _sources(self) -> Iterator[object]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from typing import Any
+from itertools import islice, repeat
+from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -27,12 +27,22 @@ from engine.checkpoint.tables import (
 )
 from engine.materializer import HistoryChange, HistoryRow, history_entry, stored_history
 from engine.state.backend import StateBackend, Write
+from engine.state.entry import EntryChange, entry_group, stored_value, value_entry
 from engine.state.key_groups import KeyGroupRange, key_group
 from engine.state.timer_service import Timer, TimerChange, timer_entry
-from engine.state.value_store import ValueChange, ValueStore, stored_value, value_entry
 
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 _CHUNK = 20_000
+
+
+class KeyedState(Protocol):
+    """What rows have to say of a state."""
+
+    name: str
+
+    def expires_at(self, stamp: int, own_ttl: int = 0, /) -> int | None:
+        """When an entry dies (ms); None if it doesn't."""
+        ...
 
 
 class Changelog:
@@ -44,16 +54,21 @@ class Changelog:
         self._checkpoint_id = checkpoint_id
         self._max_parallelism = max_parallelism
 
-    def values(self, store: ValueStore[Any], changes: Sequence[ValueChange]) -> pa.Table:
+    def values(self, store: KeyedState, changes: Sequence[EntryChange]) -> pa.Table:
         """Rows of `keyed_state`."""
         return self._table(
             KEYED_STATE,
             [change.key_json for change in changes],
             [change.raw is None for change in changes],
             state=[store.name] * len(changes),
+            namespace=[change.namespace or None for change in changes],
+            user_key=[None if change.user_key is None else change.user_key.decode() for change in changes],
             value=[None if change.raw is None else change.raw.decode() for change in changes],
             last_access=[None if change.raw is None else change.stamp for change in changes],
-            expires_at=[store.expires_at(change.stamp) if change.raw is not None else None for change in changes],
+            expires_at=[
+                None if change.raw is None else store.expires_at(change.stamp, change.own_ttl) for change in changes
+            ],
+            ttl_ms=[change.own_ttl or None for change in changes],
         )
 
     def timers(self, changes: Sequence[TimerChange]) -> pa.Table:
@@ -180,11 +195,24 @@ def _times_as_integers(table: pa.Table) -> pa.Table:
 
 def _value_writes(table: pa.Table) -> Iterator[Write]:
     for batch in table.to_batches(_CHUNK):
-        columns = [batch[name].to_pylist() for name in _VALUE_COLUMNS[1:]]
-        prefixes = {state: value_entry(state, b"") for state in set(columns[0])}
-        for state, key, value, stamp, gone in zip(*columns, strict=True):
-            entry = prefixes[state] + key.encode()
-            yield entry, None if gone else stored_value(stamp or 0, value.encode())
+        states, keys, values, stamps, gone = (batch[name].to_pylist() for name in _EVERY_VALUE)
+        entries = _entries_of(batch, states, keys)
+        lives = batch["ttl_ms"].to_pylist() if batch["ttl_ms"].null_count < batch.num_rows else repeat(None)
+        for entry, value, stamp, own_ttl, is_gone in zip(entries, values, stamps, lives, gone, strict=False):
+            yield entry, None if is_gone else stored_value(stamp or 0, value.encode(), own_ttl or 0)
+
+
+def _entries_of(batch: pa.RecordBatch, states: Sequence[str], keys: Sequence[str]) -> Iterator[bytes]:
+    if batch["user_key"].null_count == batch["namespace"].null_count == batch.num_rows:  # value state alone
+        prefixes = {state: value_entry(state, b"") for state in set(states)}
+        yield from (prefixes[state] + key.encode() for state, key in zip(states, keys, strict=True))
+        return
+    columns = (batch[name].to_pylist() for name in ("namespace", "user_key"))
+    for state, key, namespace, user_key in zip(states, keys, *columns, strict=True):
+        if user_key is None:
+            yield value_entry(state, key.encode(), namespace or "")
+        else:
+            yield entry_group(state, key.encode(), namespace or "") + user_key.encode()
 
 
 def _timer_writes(table: pa.Table) -> Iterator[Write]:
@@ -208,7 +236,8 @@ def _history_writes(table: pa.Table) -> Iterator[Write]:
             yield history_entry(key.encode()), stored_history([rows[number] for number in sorted(rows)])
 
 
-_VALUE_COLUMNS = ("checkpoint_id", "state", "key", "value", "last_access", "deleted")
+_EVERY_VALUE = ("state", "key", "value", "last_access", "deleted")
+_VALUE_COLUMNS = ("checkpoint_id", *_EVERY_VALUE, "namespace", "user_key", "ttl_ms")
 _TIMER_COLUMNS = ("checkpoint_id", "key", "domain", "timestamp", "namespace", "deleted")
 _HISTORY_COLUMNS = ("checkpoint_id", "key", "sequence_number", "row", "row_kind", "inserted_at", "deleted")
 

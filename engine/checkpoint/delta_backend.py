@@ -7,18 +7,24 @@ don't have it before the commit.
 
 from __future__ import annotations
 
+import heapq
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from threading import Lock
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from engine.checkpoint.changelog import STORED
 from engine.checkpoint.files import Storage
-from engine.checkpoint.pruned_rows import Between, Everything, OfKeys, PrunedRows, Selection
+from engine.checkpoint.pruned_rows import Between, Everything, OfGroup, OfKeys, OfUserKeys, PrunedRows, Selection
 from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
 from engine.materializer import key_of_history
-from engine.state.backend import HISTORY, VALUES, Write
+from engine.state.backend import GROUPED, HISTORY, VALUES, EntryGroups, Write, after
+from engine.state.entry import named
 from engine.state.key_groups import KeyGroupRange, key_group
 from engine.state.state_cache import StateCache
 from engine.state.timer_service import Timer, domain_of, timer_entry, timer_of
@@ -73,6 +79,8 @@ class DeltaBackend:
         self._tables: dict[str, PrunedRows] = {}
         self._opening = Lock()
         self._written: dict[bytes, bytes | None] = {}
+        self._written_groups: EntryGroups[bytes | None] = EntryGroups()
+        self._walks: dict[bytes, _Walk] = {}
         self._statistics = DeltaStatistics()
         self._lock = Lock()  # guards the cache, what was written, and the statistics
 
@@ -87,16 +95,51 @@ class DeltaBackend:
     def write_batch(self, writes: Iterable[Write], /) -> None:
         """See `StateBackend.write_batch`."""
         with self._lock:
-            self._written.update(writes)
+            self._walks.clear()
+            for entry, value in writes:
+                self._written[entry] = value
+                if entry[:1] == GROUPED:
+                    self._written_groups.put(entry, value)
 
     def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
-        """See `StateBackend.scan`. `start` and `end` are entries of timers, or their beginnings."""
+        """See `StateBackend.scan`. `start` and `end` are entries of timers, or their beginnings, or those of a group."""
+        if start[:1] == GROUPED:
+            return self._walk(start, end)
         times = Between(TIMERS, _earliest(start), _latest(end), domain_of(start))
         found = self._look_up(TIMERS, times)
         with self._lock:
             found |= self._written
         due = ((entry, value) for entry, value in found.items() if value is not None and start <= entry < end)
         return iter(sorted(due))
+
+    def _walk(self, start: bytes, end: bytes) -> _Walk:
+        """A walk over a group from `start` on. Whoever reads page by page goes on with the same one."""
+        with self._lock:
+            walk = self._walks.pop(end, None)
+            if walk is None or walk.place != start:
+                written = self._written_groups.scan(start, end)
+                walk = _Walk(start, _overlaid(self._committed(start, end), dict(written)))
+            while len(self._walks) >= _WALKS:
+                del self._walks[next(iter(self._walks))]
+            self._walks[end] = walk
+        return walk
+
+    def _committed(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes | None]]:
+        """The entries of a group as of the parent checkpoint, removed ones included, from `start` on in order."""
+        group = end[:-1] + b"\x00"
+        state, key, namespace, _ = named(group)
+        place = key_group(key, self._max_parallelism)
+        wanted = OfGroup(place, state, key, namespace, start[len(group) :])
+        stored, rest = STORED[KEYED_STATE], None
+        for found, reach in self._table(KEYED_STATE).in_order(wanted):
+            with self._lock:
+                self._count(
+                    look_ups=1, files_read=found.files_read, rows_read=found.rows_read, bytes_read=found.bytes_read
+                )
+            rows = found.rows if rest is None else pa.concat_tables([rest, found.rows])
+            ready = _before(rows, reach)
+            rest = rows.filter(pc.invert(ready))
+            yield from sorted(dict(stored.entries(rows.filter(ready))).items())
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """See `StateBackend.items`. Loads all state into memory."""
@@ -129,8 +172,12 @@ class DeltaBackend:
 
     def _learned(self, missing: Sequence[bytes]) -> dict[bytes, bytes | None]:
         found: dict[bytes, bytes | None] = dict.fromkeys(missing)
-        for table, wanted in self._by_table(missing).items():
+        grouped = [entry for entry in missing if entry[:1] == GROUPED]
+        for table, wanted in self._by_table(entry for entry in missing if entry[:1] != GROUPED).items():
             found |= self._look_up(table, OfKeys(table, wanted))
+        if grouped:
+            looked_up = self._look_up(KEYED_STATE, OfUserKeys(map(self._user_key, grouped)))
+            found |= {entry: looked_up.get(entry) for entry in grouped}  # of others there may be newer rows elsewhere
         with self._lock:
             # Another thread may have written meanwhile, and knows better than the table.
             self._cache.put((entry, value) for entry, value in found.items() if entry not in self._written)
@@ -142,7 +189,7 @@ class DeltaBackend:
         for entry in entries:
             kind = entry[:1]
             if kind == VALUES:
-                _, _, key = entry.partition(_END_OF_STATE)
+                key = named(entry).key_json
                 wanted[KEYED_STATE].add((key_group(key, self._max_parallelism), key))
             elif kind == HISTORY:
                 key = key_of_history(entry)
@@ -150,6 +197,10 @@ class DeltaBackend:
             else:
                 wanted[TIMERS].add((_earliest(entry), timer_of(entry).key_json))
         return wanted
+
+    def _user_key(self, entry: bytes) -> tuple[int, bytes, bytes]:
+        _, key, _, user_key = named(entry)
+        return key_group(key, self._max_parallelism), key, user_key or b""
 
     def _look_up(self, table: str, selection: Selection) -> dict[bytes, bytes | None]:
         found = self._table(table).read(selection)
@@ -176,7 +227,38 @@ class DeltaBackend:
         self._statistics = replace(self._statistics, **counted)
 
 
-_END_OF_STATE = b"\x00"  # see `value_entry`
+class _Walk(Iterator[tuple[bytes, bytes]]):
+    """A walk over a group that can be gone on with: `place` is where the next page starts."""
+
+    def __init__(self, place: bytes, entries: Iterator[tuple[bytes, bytes]]) -> None:
+        self.place = place
+        self._entries = entries
+
+    def __next__(self) -> tuple[bytes, bytes]:
+        found = next(self._entries)
+        self.place = after(found[0])
+        return found
+
+
+def _overlaid(
+    committed: Iterator[tuple[bytes, bytes | None]], written: dict[bytes, bytes | None]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Both in order, what was written in place of what was committed, and without what was removed."""
+    unwritten = (pair for pair in committed if pair[0] not in written)
+    for entry, value in heapq.merge(unwritten, sorted(written.items()), key=itemgetter(0)):
+        if value is not None:
+            yield entry, value
+
+
+def _before(rows: pa.Table, user_key: bytes | None) -> pa.Array:
+    if user_key is None:
+        return pc.is_valid(rows["user_key"])
+    return pc.less(rows["user_key"].cast(pa.binary()), pa.scalar(user_key, pa.binary()))
+
+
+_WALKS = 16
+"""Walks over groups that are kept to be gone on with. Each holds a group of rows in memory."""
+
 _TIMER_KEY = len(timer_entry(Timer(0, b"")))
 _TIME = struct.Struct(">Q")
 _TIME_BEGINS = _TIMER_KEY - _TIME.size

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from engine.checkpoint._delta import open_table, storage_errors
 from engine.checkpoint.files import Storage, file_system
 from engine.checkpoint.state_files import sort_column
-from engine.checkpoint.tables import STATE_TABLES
+from engine.checkpoint.tables import KEYED_STATE, STATE_TABLES
 from engine.state.key_groups import KeyGroupRange
 
 _READERS = min(8, 2 * (os.cpu_count() or 1))
@@ -34,8 +34,14 @@ _READERS = min(8, 2 * (os.cpu_count() or 1))
 Extent = dict[str, tuple[Any, Any]]
 """Smallest and largest value of columns; a column that is not named may hold anything.
 
-Values are as Parquet has them: texts as bytes, times as microseconds.
+Values are as Parquet has them: texts as bytes, times as microseconds. Nulls are not counted, so of keyed state the extent of
+`user_key` is that of lists and maps, and empty where there are none.
 """
+
+SINGLE = "single"
+"""In an `Extent` of keyed state: whether it may hold rows without user key, from no (0) to yes (1)."""
+
+_NOTHING = (b"\xff", b"")
 
 
 class Selection(Protocol):
@@ -51,7 +57,7 @@ class Selection(Protocol):
 
 
 class OfKeys:
-    """All rows of some keys; of timers, only those with the right time need be found."""
+    """All rows of some keys, but for elements and entries of their lists and maps; of timers, only those with the right time need be found."""
 
     def __init__(self, table: str, wanted: Iterable[tuple[int, bytes]]) -> None:
         """`wanted` has each key behind its value in the table's sort column."""
@@ -61,6 +67,8 @@ class OfKeys:
 
     def may_be_in(self, extent: Extent, /) -> bool:
         """See `Selection.may_be_in`."""
+        if extent.get(SINGLE) == (0, 0):
+            return False
         wanted, first, last = self._wanted, 0, len(self._wanted)
         if self._column in extent:
             low, high = extent[self._column]
@@ -72,7 +80,64 @@ class OfKeys:
 
     def among(self, rows: pa.Table, /) -> pa.Array:
         """See `Selection.among`."""
-        return pc.is_in(rows["key"], self._keys)
+        of_keys = pc.is_in(rows["key"], self._keys)
+        if "user_key" not in rows.schema.names or rows["user_key"].null_count == rows.num_rows:
+            return of_keys
+        return pc.and_(of_keys, pc.is_null(rows["user_key"]))
+
+
+class OfUserKeys:
+    """Rows of some elements and entries of lists and maps, and perhaps some, but not all, rows of others."""
+
+    def __init__(self, wanted: Iterable[tuple[int, bytes, bytes]]) -> None:
+        """`wanted` has key group, key and user key of each."""
+        self._wanted = sorted(wanted)
+        self._keys = pa.array({key.decode() for _, key, _ in self._wanted}, pa.string())
+        self._user_keys = pa.array({user_key.decode() for _, _, user_key in self._wanted}, pa.string())
+
+    def may_be_in(self, extent: Extent, /) -> bool:
+        """See `Selection.may_be_in`."""
+        wanted, first, last = self._wanted, 0, len(self._wanted)
+        if "key_group" in extent:
+            low, high = extent["key_group"]
+            first, last = bisect_left(wanted, (low, b"", b"")), bisect_left(wanted, (high + 1, b"", b""))
+        return any(
+            _overlaps(extent, "key", key, key) and _overlaps(extent, "user_key", user_key, user_key)
+            for _, key, user_key in wanted[first:last]
+        )
+
+    def among(self, rows: pa.Table, /) -> pa.Array:
+        """See `Selection.among`."""
+        return pc.and_(pc.is_in(rows["key"], self._keys), pc.is_in(rows["user_key"], self._user_keys))
+
+
+class OfGroup:
+    """The rows of a key's list or map in one namespace, from a user key on."""
+
+    def __init__(self, key_group: int, state: str, key: bytes, namespace: str, start: bytes) -> None:
+        """`start` is the first user key, or any text before it."""
+        self._key_group = key_group
+        self._state = state
+        self._key = key
+        self._namespace = namespace
+        self._start = start
+
+    def may_be_in(self, extent: Extent, /) -> bool:
+        """See `Selection.may_be_in`."""
+        if "user_key" in extent:
+            low, high = extent["user_key"]
+            if high < max(low, self._start):
+                return False
+        in_group = _overlaps(extent, "key_group", self._key_group, self._key_group)
+        return in_group and _overlaps(extent, "key", self._key, self._key)
+
+    def among(self, rows: pa.Table, /) -> pa.Array:
+        """See `Selection.among`."""
+        found = pc.and_(pc.equal(rows["key"], self._key.decode()), pc.equal(rows["state"], self._state))
+        found = pc.and_(found, pc.equal(pc.fill_null(rows["namespace"], ""), self._namespace))
+        # A text in the middle of one that UTF-8 has cut: bytes compare as texts do.
+        user_keys = rows["user_key"].cast(pa.binary())
+        return pc.and_(found, pc.fill_null(pc.greater_equal(user_keys, pa.scalar(self._start, pa.binary())), False))
 
 
 class Between:
@@ -163,11 +228,50 @@ class PrunedRows:
         self._needed = list(dict.fromkeys([*columns, "operator", "key_group", "key"]))
         # As dictionaries: unpacking an operator's name a million times costs more than comparing it.
         self._repeated = [name for name in ("operator", "state") if name in self._needed]
-        self._pruning = {name: schema.field(name).type for name in ("operator", "key_group", sort_column(table), "key")}
+        pruning = ["operator", "key_group", sort_column(table), "key", *(["user_key"] if table == KEYED_STATE else [])]
+        self._pruning = {name: schema.field(name).type for name in pruning}
         self._store, self._folder = file_system(self._uri, storage)
         with storage_errors(f"to read {self._uri}"):
             listed = _files(open_table(self._uri, version=version, storage=storage).get_add_actions(flatten=True))
             self._files = [file for file in listed if self._is_ours(file.extent)]
+
+    def in_order(self, selection: Selection) -> Iterator[tuple[Found, bytes | None]]:
+        """The rows that `selection` wants, in rounds: each with the user key before which no later round has any (None: the end).
+
+        A round reads the groups of rows that overlap the first one: of a compacted list or map one, whatever its size.
+        Raises `StorageError` as `read` does.
+        """
+        groups = sorted(self._groups_of(selection), key=_beginning)
+        while groups:
+            _, reach = groups[0][1].extent.get("user_key", (b"", None))
+            count = next(
+                (at for at, group in enumerate(groups) if reach is not None and _beginning(group) > reach), len(groups)
+            )
+            chosen, groups = groups[:count], groups[count:]
+            by_file: dict[str, tuple[_File, set[int]]] = {}
+            for file, group in chosen:
+                by_file.setdefault(file.path, (file, set()))[1].add(group.number)
+            with storage_errors(f"to read {self._uri}"):
+                parts = list(_in_parallel(lambda one: self._read(one[0], selection, one[1]), list(by_file.values())))
+            yield self._together(parts), _beginning(groups[0]) if groups else None
+
+    def _groups_of(self, selection: Selection) -> list[tuple[_File, _RowGroup]]:
+        """The groups of rows that may hold some of them."""
+        candidates = [file for file in self._files if selection.may_be_in(file.extent)]
+        with storage_errors(f"to read {self._uri}"):
+            footers = list(_in_parallel(self._known_footer, candidates))
+        return [
+            (file, group)
+            for file, footer in zip(candidates, footers, strict=True)
+            for group in footer.row_groups
+            if self._is_ours(group.extent) and selection.may_be_in(group.extent)
+        ]
+
+    def _known_footer(self, file: _File) -> _Footer:
+        if file.footer is None:
+            with self._store.open_input_file(f"{self._folder}/{file.path}") as source:
+                file.footer = self._footer(source)
+        return file.footer
 
     def read(self, selection: Selection) -> Found:
         """The rows that `selection` wants, in no particular order.
@@ -177,17 +281,22 @@ class PrunedRows:
         candidates = [file for file in self._files if selection.may_be_in(file.extent)]
         with storage_errors(f"to read {self._uri}"):
             parts = list(_in_parallel(lambda file: self._read(file, selection), candidates))
+        return self._together(parts)
+
+    def _together(self, parts: Sequence[Found]) -> Found:
         tables = [part.rows for part in parts if part.rows.num_rows]
         rows = pa.concat_tables(tables) if tables else self._schema.empty_table()
         return Found(rows, *(sum(numbers) for numbers in zip((0, 0, 0), *(part[1:] for part in parts), strict=True)))
 
-    def _read(self, file: _File, selection: Selection) -> Found:
+    def _read(self, file: _File, selection: Selection, among: Container[int] | None = None) -> Found:
         with self._store.open_input_file(f"{self._folder}/{file.path}") as source:
             footer = file.footer = file.footer or self._footer(source)
             chosen = [
                 group
                 for group in footer.row_groups
-                if self._is_ours(group.extent) and selection.may_be_in(group.extent)
+                if self._is_ours(group.extent)
+                and selection.may_be_in(group.extent)
+                and (among is None or group.number in among)
             ]
             if not chosen:
                 return Found(self._schema.empty_table(), 0, 0, 0)
@@ -246,8 +355,17 @@ def _row_group(metadata: pq.FileMetaData, number: int, pruning: dict[str, int], 
         statistics = group.column(column).statistics
         if statistics is not None and statistics.has_min_max:
             extent[name] = (statistics.min_raw, statistics.max_raw)
+        if statistics is not None and statistics.has_null_count and name == "user_key":
+            if statistics.null_count == group.num_rows:
+                extent[name] = _NOTHING
+            extent[SINGLE] = (0, 0) if statistics.null_count == 0 else (0, 1)
     size = sum(group.column(column).total_compressed_size for column in needed)
     return _RowGroup(number, group.num_rows, size, extent)
+
+
+def _beginning(found: tuple[_File, _RowGroup]) -> bytes:
+    beginning: bytes = found[1].extent.get("user_key", (b"", None))[0]
+    return beginning
 
 
 def _overlaps(extent: Extent, column: str, low: Any, high: Any) -> bool:

@@ -8,14 +8,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engine.checkpoint.files import ParquetLayout, StagedFile, Storage, stage
-from engine.checkpoint.tables import STATE_TABLES, TIMERS
+from engine.checkpoint.tables import KEYED_STATE, STATE_TABLES, TIMERS
 
 ROWS_PER_GROUP = 16_384
 """What is read at least for one key. A quarter of it makes reading a whole table a third slower."""
 
 _NEVER_TWICE = frozenset(
-    {"key", "value", "last_access", "expires_at", "timestamp", "upsert_key", "row", "inserted_at", "record", "element"}
+    {
+        "key",
+        "user_key",
+        "value",
+        "last_access",
+        "expires_at",
+        "timestamp",
+        "upsert_key",
+        "row",
+        "inserted_at",
+        "record",
+        "element",
+    }
 )
+
+
+_WITHIN_KEY = ("state", "namespace", "user_key")
+"""How lists and maps of one key are sorted: a page of one is then found in few groups of rows."""
 
 
 def sort_column(table: str) -> str:
@@ -40,7 +56,10 @@ def parts(table: str, rows: pa.Table) -> Iterator[pa.Table]:
 
 def stage_state(job_folder: str, table: str, name: str, rows: pa.Table, storage: Storage = None) -> StagedFile:
     """Stage rows of a state table, sorted; see `engine.checkpoint.files.stage`."""
-    order = [(column, "ascending") for column in ("operator", sort_column(table), "key") if column in rows.schema.names]
+    wanted = ["operator", sort_column(table), "key"]
+    if table == KEYED_STATE and rows["user_key"].null_count < rows.num_rows:
+        wanted += _WITHIN_KEY
+    order = [(column, "ascending") for column in wanted if column in rows.schema.names]
     return stage(f"{job_folder}/{table}", name, rows.sort_by(order), storage, layout=_layout(table))
 
 

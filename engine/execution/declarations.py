@@ -6,18 +6,19 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from engine.api import KeyedProcessFunction, ValueState
+from engine.api import KeyedProcessFunction
 from engine.api._blocks import Block
+from engine.api._state import State
 
 D = TypeVar("D")
 
 
-def declared_states(function: KeyedProcessFunction[Any, Any]) -> dict[str, ValueState[Any]]:
+def declared_states(function: KeyedProcessFunction[Any, Any]) -> dict[str, State]:
     """The states that a function declares, by attribute, base classes first.
 
     Raises `TypeError` when two of them share a stored name.
     """
-    found: dict[str, ValueState[Any]] = _declared(function, ValueState)
+    found: dict[str, State] = _declared(function, State)
     _check_unique(function, "states named", (state.name for state in found.values()))
     return found
 

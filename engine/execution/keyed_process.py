@@ -52,9 +52,11 @@ from engine.execution.record_context import RecordContext
 from engine.execution.request import AsyncExecutor
 from engine.execution.state_executor import InlineStateExecutor, ThreadedStateExecutor
 from engine.state.backend import StateBackend
+from engine.state.state_store import StateStore
+from engine.state.stores import store_for
 from engine.state.timer_service import DOMAINS, Timer, TimerService, turn
 from engine.state.ttl import Lives
-from engine.state.value_store import BlockingValueStore, ValueStore
+from engine.state.value_store import ValueStore
 
 __all__ = ["LATEST_TIMER", "NO_WATERMARK", "KeyedProcess"]
 
@@ -98,7 +100,7 @@ class KeyedProcess:
         )
         self._records = self._late = 0
         self.controller = AsyncExecutionController(self, executor or _executor_for(backend, options), options)
-        self.stores: list[ValueStore[Any]] = []
+        self.stores: list[StateStore] = []
         self._options = options
         self._outputs = Outputs(operator)
         self._backend = backend
@@ -222,7 +224,7 @@ class KeyedProcess:
         """Take in a record that waits at a block: read the state again, and go on there."""
         store = next((store for store in self.stores if store.name == request.state), None)
         block = self._blocks.get(request.block_id)
-        if store is None or block is None or self._is_plain:
+        if not isinstance(store, ValueStore) or block is None or self._is_plain:
             raise self._undeclared(request)
 
         context = self._context(
@@ -246,7 +248,7 @@ class KeyedProcess:
             return False
         return context.references == _REQUEST_AND_CALLBACK and self._waiting(context) is not None
 
-    def _waiting(self, context: ProcessContext) -> tuple[ValueStore[Any], str] | None:
+    def _waiting(self, context: ProcessContext) -> tuple[StateStore, str] | None:
         for store in self.stores:
             block_id = store.waiting_block(context)
             if block_id is not None:
@@ -395,12 +397,11 @@ class KeyedProcess:
         # (the next task of this worker process) finds them as they were written.
         function = operator.function
         is_plain = is_blocking(function)
-        store_type = BlockingValueStore if is_plain else ValueStore
         for name, declared in declared_states(function).items():
-            store: ValueStore[Any] = store_type(declared, operator.name, self._backend, self.controller, lives)
+            store = store_for(declared, operator.name, self._backend, self.controller, lives, blocking=is_plain)
             store.waits = self._options.enabled
             self.stores.append(store)
-            setattr(function, name, store)
+            setattr(function, name, store.handle)
         for name, block in declared_blocks(function).items():
             bound = BoundBlock(block, function, self.controller)
             self._blocks[block.block_id] = bound

@@ -1,8 +1,8 @@
 """What the controller hands to an executor, and what an executor is.
 
 The controller knows neither state nor services ("Generalize the Async execution model"): it keeps records of a key in
-order, collects requests into batches and runs callbacks. A request's `action` is for its executor alone: the entry
-of a state to read, or a call to a service to make.
+order, collects requests into batches and runs callbacks. A request's `action` is for its executor alone: an `Action`
+of a state backend, or a call to a service to make.
 """
 
 from __future__ import annotations

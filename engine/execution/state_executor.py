@@ -1,4 +1,4 @@
-"""Executes state requests: a batch of them is one call to the backend."""
+"""Executes state requests: a batch of them is one call to the backend for all entries, and one for each page."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import queue
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
+
+from engine.state.backend import answers
 
 if TYPE_CHECKING:
     from engine.execution.request import AsyncRequest
@@ -81,10 +83,10 @@ class ThreadedStateExecutor:
 
 
 def answer(backend: StateBackend, batch: Sequence[AsyncRequest]) -> None:
-    """Answer each request with the stored value of the entry that is its action, or all of them with the error."""
+    """Answer each request with what the backend has for its action, or all of them with the error."""
     try:
-        for request, stored in zip(batch, backend.get_many([request.action for request in batch]), strict=True):
-            request.answer = stored
+        for request, found in zip(batch, answers(backend, [request.action for request in batch]), strict=True):
+            request.answer = found
     except BaseException as error:  # noqa: BLE001 - raised again by the task's loop
         for request in batch:
             request.error = error

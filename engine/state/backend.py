@@ -6,8 +6,10 @@ task has flushed. It speaks in batches of raw bytes; types, TTL and caching sit 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from itertools import islice
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from sortedcontainers import SortedDict
 
@@ -15,9 +17,12 @@ Write = tuple[bytes, bytes | None]
 """An entry and its new value; `None` removes it."""
 
 VALUES = b"v"
+GROUPED = b"e"
 TIMERS = b"t"
 HISTORY = b"h"
 """First byte of every entry: the kind of state it belongs to."""
+
+V = TypeVar("V")
 
 
 class StateBackend(Protocol):
@@ -35,7 +40,10 @@ class StateBackend(Protocol):
         ...
 
     def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
-        """Entries with `start <= key < end`, in byte order. Only timers may be scanned."""
+        """Entries with `start <= key < end`, in byte order.
+
+        Only timers may be scanned, and the entries of one group, up to its `end_of_group`.
+        """
         ...
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
@@ -47,26 +55,121 @@ class StateBackend(Protocol):
         ...
 
 
+class Page(NamedTuple):
+    """What is asked of a backend: entries of one group, from `start` on and before `end`, at most `limit` of them (None: all)."""
+
+    start: bytes
+    end: bytes
+    limit: int | None = None
+
+
+Action = bytes | Page | None
+"""What a request asks of a backend: the value of an entry, a page, or nothing (FLIP-425's "empty" request)."""
+
+
+def answers(backend: StateBackend, actions: Sequence[Action]) -> list[object]:
+    """The answer to each action, with one call to the backend for all entries: a value or None, a list of pairs, None."""
+    entries = [action for action in actions if isinstance(action, bytes)]
+    if len(entries) == len(actions):
+        return list(backend.get_many(entries))
+    found = iter(backend.get_many(entries))
+    return [next(found) if isinstance(action, bytes) else _page(backend, action) for action in actions]
+
+
+def _page(backend: StateBackend, page: Page | None) -> list[tuple[bytes, bytes]] | None:
+    return None if page is None else list(islice(backend.scan(page.start, page.end), page.limit))
+
+
+def after(entry: bytes) -> bytes:
+    """Where a page starts that goes on behind `entry`."""
+    return entry + b"\x00"
+
+
+def end_of_group(group: bytes) -> bytes:
+    """What comes right behind all entries that begin with `group`, which ends in a zero byte."""
+    return group[:-1] + b"\x01"
+
+
+def group_of(entry: bytes) -> bytes:
+    """What the entries of one group begin with: kind, state, key and namespace, each up to a zero byte."""
+    return entry[: entry.rindex(b"\x00") + 1]
+
+
+class EntryGroups(Generic[V]):
+    """Entries by their group. A group is sorted when it is scanned, if it has changed since."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._groups: dict[bytes, dict[bytes, V]] = {}
+        self._sorted: dict[bytes, list[bytes]] = {}
+
+    def get(self, entry: bytes) -> V | None:
+        """The value of an entry, None where there is none."""
+        group = self._groups.get(group_of(entry))
+        return None if group is None else group.get(entry)
+
+    def put(self, entry: bytes, value: V) -> None:
+        """Set the value of an entry."""
+        name = group_of(entry)
+        group = self._groups.setdefault(name, {})
+        if entry not in group:
+            self._sorted.pop(name, None)
+        group[entry] = value
+
+    def remove(self, entry: bytes) -> None:
+        """Remove an entry, if it is there."""
+        name = group_of(entry)
+        group = self._groups.get(name)
+        if group is None or group.pop(entry, None) is None:
+            return
+        self._sorted.pop(name, None)
+        if not group:
+            del self._groups[name]
+
+    def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, V]]:
+        """Entries of the group that ends at `end`, from `start` on, in byte order."""
+        name = end[:-1] + b"\x00"
+        group = self._groups.get(name, {})
+        order = self._sorted.get(name)
+        if order is None:
+            order = self._sorted[name] = sorted(group)
+        for place in range(bisect_left(order, start), len(order)):
+            yield order[place], group[order[place]]
+
+    def items(self) -> Iterator[tuple[bytes, V]]:
+        """All entries, group by group."""
+        for group in self._groups.values():
+            yield from group.items()
+
+
 class HashMapBackend:
-    """Python dicts. Timers, the only entries that are scanned, are kept sorted."""
+    """Python dicts. Timers are kept sorted; groups are sorted when they are scanned."""
 
     answers_at_once = True
 
     def __init__(self) -> None:
         """Start empty."""
         self._entries: dict[bytes, bytes] = {}
+        self._groups: EntryGroups[bytes] = EntryGroups()
         self._timers: SortedDict[bytes, bytes] = SortedDict()
 
     def get_many(self, keys: Sequence[bytes], /) -> list[bytes | None]:
         """See `StateBackend.get_many`."""
-        entries, timers = self._entries, self._timers
-        return [timers.get(key) if key[:1] == TIMERS else entries.get(key) for key in keys]
+        entries = self._entries
+        return [entries.get(key) if key[:1] not in _SCANNED else self._get(key) for key in keys]
 
     def write_batch(self, writes: Iterable[Write], /) -> None:
         """See `StateBackend.write_batch`."""
-        entries, timers = self._entries, self._timers
+        entries, groups, timers = self._entries, self._groups, self._timers
         for key, value in writes:
-            target = timers if key[:1] == TIMERS else entries
+            kind = key[:1]
+            if kind == GROUPED:
+                if value is None:
+                    groups.remove(key)
+                else:
+                    groups.put(key, value)
+                continue
+            target = timers if kind == TIMERS else entries
             if value is None:
                 target.pop(key, None)
             else:
@@ -74,13 +177,23 @@ class HashMapBackend:
 
     def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
         """See `StateBackend.scan`."""
+        if start[:1] == GROUPED:
+            yield from self._groups.scan(start, end)
+            return
         for key in self._timers.irange(start, end, inclusive=(True, False)):
             yield key, self._timers[key]
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """See `StateBackend.items`."""
         yield from self._entries.items()
+        yield from self._groups.items()
         yield from self._timers.items()
 
     def close(self) -> None:
         """See `StateBackend.close`."""
+
+    def _get(self, key: bytes) -> bytes | None:
+        return self._timers.get(key) if key[:1] == TIMERS else self._groups.get(key)
+
+
+_SCANNED = (TIMERS, GROUPED)

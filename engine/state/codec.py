@@ -66,3 +66,24 @@ class Codec(Generic[T]):
 def decode_key(raw: bytes) -> Any:
     """A key from its JSON bytes."""
     return msgspec.json.decode(raw)
+
+
+class KeyCodec(Codec[T]):
+    """Encodes the keys of a map: keys that are equal have the same text."""
+
+    __slots__ = ("_is_plain",)
+
+    def __init__(self, type: type[T], what: str) -> None:  # noqa: A002
+        """See `Codec`."""
+        super().__init__(type, what)
+        self._is_plain = type in {str, int, bool}
+
+    def encode(self, value: T) -> bytes:
+        """See `Codec.encode`."""
+        if self._is_plain and type(value) is self.type:
+            try:
+                return encode(value)
+            except (ValueError, OverflowError):
+                return super().encode(value)  # which says so
+        # 1 and 1.0 are one key of type float, so it is written as what is read back would be.
+        return encode(self.decode(super().encode(value)))

@@ -1,11 +1,11 @@
 """Local copies of state (of rocksdb) or of what is known of it (of delta): folders on a worker's disk that belong to one checkpoint each.
 
-    <local>/<operator>/<first>-<last>/<checkpoint>-<copy id>/
+    <local>/<operator>/<first>-<last>/<checkpoint>-<format>-<copy id>/
 
 A task never writes into the copy of a committed checkpoint. It works on an attempt copy whose table
 files are hard links, so making one costs a few system calls, whatever the size of the state. Which
 attempt copy becomes the base of the next micro-batch is decided by the checkpoint that names it.
-A copy that is missing or was left by a foreign attempt is never looked at: the state is rebuilt. So it is
+A copy that is missing, has another format or was left by a foreign attempt is never looked at: the state is rebuilt. So it is
 where a file is missing or cut off, which RocksDB itself need not notice: half a MANIFEST opens well, and has
 forgotten the youngest tables. Each copy therefore lists its files and their sizes.
 """
@@ -20,6 +20,9 @@ from pathlib import Path
 import msgspec
 
 from engine.state.key_groups import KeyGroupRange
+
+_FORMAT = "f2-"
+"""Changes with the form of entries and their values, of caches too."""
 
 _COMPLETE = "COMPLETE"
 _NOT_OF_THE_DATABASE = frozenset({_COMPLETE, "LOCK"})
@@ -43,7 +46,7 @@ class LocalCopies:
 
     def is_complete(self, copy: str | None) -> bool:
         """Whether a copy is here, was finished by its task, and has all of its files in full length."""
-        if copy is None:
+        if copy is None or not copy.partition("-")[2].startswith(_FORMAT):
             return False
         try:
             listed = msgspec.json.decode((self.path(copy) / _COMPLETE).read_bytes(), type=dict[str, int])
@@ -94,4 +97,4 @@ class LocalCopies:
 
 def copy_name(checkpoint_id: int, copy_id: str) -> str:
     """The folder name of a copy."""
-    return f"{checkpoint_id}-{copy_id}"
+    return f"{checkpoint_id}-{_FORMAT}{copy_id}"

@@ -199,10 +199,10 @@ class KeyedHarness(Generic[R]):
         emitted = [*self._emitted_before, *self._process.emitted]
         return [(RowKind(one.kind), one.record) for one in emitted]
 
-    def state(self, name: str, key: Any) -> Any:
-        """The value of a state for a key as it stands, TTL apart; None if there is none."""
+    def state(self, name: str, key: Any, namespace: str = "") -> Any:
+        """What a state has for a key as it stands, TTL apart: a value or accumulator, None if there is none; a list; a dict."""
         store = next(store for store in self._process.stores if store.name == name)
-        return store.peek(msgspec.json.encode(key))
+        return store.peek(msgspec.json.encode(key), namespace)
 
     def statistics(self) -> HarnessStatistics:
         """The counters of the controller, and of the state's cache. What they count begins anew with a snapshot."""

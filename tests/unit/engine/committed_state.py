@@ -16,13 +16,12 @@ from engine.checkpoint.delta_backend import DeltaBackend
 from engine.checkpoint.job_tables import JobTables
 from engine.checkpoint.state_files import stage_state
 from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, STATE_TABLES, TIMERS
-from engine.materializer import HistoryChange
-from engine.materializer.upsert_materializer import HistoryRow, history_entry, stored_history
+from engine.materializer import HistoryChange, HistoryRow, history_entry, stored_history
 from engine.state.backend import HashMapBackend
+from engine.state.entry import EntryChange, stored_value, value_entry
 from engine.state.key_groups import KeyGroupRange, key_group, task_of
 from engine.state.state_cache import StateCache
 from engine.state.timer_service import Timer, TimerChange, timer_entry, timer_of
-from engine.state.value_store import ValueChange, stored_value, value_entry
 
 GROUPS = 16
 EVERYTHING = KeyGroupRange(0, GROUPS - 1)
@@ -48,7 +47,7 @@ class Named:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def expires_at(self, stamp: int) -> int | None:
+    def expires_at(self, stamp: int, own_ttl: int = 0) -> int | None:
         return None
 
 
@@ -68,7 +67,7 @@ class CommittedState:
 
     def values(self, operator: str, state: str, changes: dict[bytes, bytes | None], *, stamp: int = 7) -> None:
         """Commit a checkpoint in which `operator` gave keys new values, or cleared them."""
-        rows = [ValueChange(key, raw, stamp) for key, raw in changes.items()]
+        rows = [EntryChange(key, raw, stamp) for key, raw in changes.items()]
         self._commit(operator, KEYED_STATE, rows, lambda log, part: log.values(Named(state), part))
         self._expect(
             operator,

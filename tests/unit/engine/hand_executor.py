@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+from engine.state.backend import answers
+
 
 class HandExecutor:
     """Keeps what was submitted until the test answers it, or until the task has nothing left to do but wait."""
@@ -80,5 +82,5 @@ class DrawnExecutor:
 
     def _answered(self, place):
         _, request = self._waiting.pop(place)
-        (request.answer,) = self._backend.get_many([request.action])
+        (request.answer,) = answers(self._backend, [request.action])
         return request

@@ -19,6 +19,7 @@ from engine.execution.options import AsyncStateOptions, EventOrder, KeyOrder
 from engine.execution.state_executor import ThreadedStateExecutor
 from engine.state.backend import VALUES, HashMapBackend
 from engine.state.codec import decode_key, encode
+from engine.state.entry import unpacked
 from engine.state.key_groups import key_group, key_group_range
 from tests.unit.engine.by_hand import End, Stage
 from tests.unit.engine.hand_executor import DrawnExecutor
@@ -205,8 +206,8 @@ def left_behind(entries):
     for entry, stored in entries.items():
         if entry[:1] == VALUES:
             state, _, key = entry[1:].partition(b"\x00")
-            stamp = int.from_bytes(stored[:8], "big", signed=True)
-            values[state.decode(), decode_key(key)] = msgspec.json.decode(stored[8:]), stamp
+            stamp, _, raw = unpacked(stored)
+            values[state.decode(), decode_key(key)] = msgspec.json.decode(raw), stamp
         else:
             timers.add((int.from_bytes(entry[2:10], "big") - (1 << 63), decode_key(entry[10:])))
     return values, timers

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from engine.materializer import history_entry
 from engine.state.codec import encode
+from engine.state.entry import value_entry
 from engine.state.rocksdb import RocksDbBackend
 from engine.state.timer_service import Timer, timer_entry
-from engine.state.value_store import value_entry
 
 keys = st.text(max_size=2).map(encode)
 timers = st.tuples(st.integers(-300, 300), keys).map(lambda found: timer_entry(Timer(*found)))

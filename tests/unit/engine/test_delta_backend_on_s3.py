@@ -9,9 +9,9 @@ from engine.checkpoint.tables import KEYED_STATE
 from engine.errors import StorageError
 from engine.materializer import history_entry
 from engine.state.codec import encode
+from engine.state.entry import value_entry
 from engine.state.state_cache import StateCache
 from engine.state.timer_service import Timer, timer_entry
-from engine.state.value_store import value_entry
 from tests.unit.engine.committed_state import EVERYTHING, CommittedState, Memory
 from tests.unit.engine.s3 import BUCKET, object_store
 

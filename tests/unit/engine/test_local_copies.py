@@ -8,6 +8,8 @@ from engine.state.key_groups import KeyGroupRange
 from engine.state.local_copy import LocalCopies, copy_name
 from engine.state.rocksdb import RocksDbBackend
 
+BASE, KILLED = copy_name(1, "base"), copy_name(2, "killed")
+
 
 @pytest.fixture
 def copies(tmp_path):
@@ -17,9 +19,9 @@ def copies(tmp_path):
 @pytest.fixture
 def base(copies):
     """A finished copy with one entry."""
-    write(copies.fresh("1-base"), b"vk", b"1")
-    copies.complete("1-base")
-    return "1-base"
+    write(copies.fresh(BASE), b"vk", b"1")
+    copies.complete(BASE)
+    return BASE
 
 
 def write(path, entry, value):
@@ -36,7 +38,7 @@ def read(path):
 
 
 def test_a_copy_belongs_to_an_operator_a_range_a_checkpoint_and_an_attempt(copies, tmp_path):
-    assert copies.path(copy_name(7, "abc")) == tmp_path / "delay" / "0-63" / "7-abc"
+    assert copies.path(copy_name(7, "abc")) == tmp_path / "delay" / "0-63" / "7-f2-abc"
 
 
 def test_an_attempt_sees_its_base_and_leaves_it_as_it_was(copies, base):
@@ -63,11 +65,11 @@ def test_two_attempts_on_one_base_do_not_meet(copies, base):
 
 
 def test_a_copy_that_its_task_never_finished_is_no_base(copies, base):
-    write(copies.link(base, "2-killed"), b"vk", b"2")
+    write(copies.link(base, KILLED), b"vk", b"2")
     assert copies.is_complete(base)
-    assert not copies.is_complete("2-killed")
-    copies.complete("2-killed")
-    assert copies.is_complete("2-killed")
+    assert not copies.is_complete(KILLED)
+    copies.complete(KILLED)
+    assert copies.is_complete(KILLED)
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut off", "too much"])
@@ -87,7 +89,13 @@ def test_an_attempt_on_a_finished_base_is_not_finished_itself(copies, base):
     assert not copies.is_complete("2-attempt")
 
 
-@pytest.mark.parametrize("copy", [None, "9-never-made"])
+def test_a_copy_of_a_former_format_is_no_base(copies):
+    write(copies.fresh("1-base"), b"vk", b"1")
+    copies.complete("1-base")
+    assert not copies.is_complete("1-base")
+
+
+@pytest.mark.parametrize("copy", [None, copy_name(9, "never-made")])
 def test_a_copy_that_is_not_there_is_not_complete(copies, copy):
     assert not copies.is_complete(copy)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from engine.state.backend import VALUES
 from engine.state.codec import decode_key, encode
+from engine.state.entry import unpacked
 from tests.unit.engine.by_hand import run_by_hand
 from tests.unit.engine.micro_batches import BUCKET, LAG, Job, RebuiltJob
 from tests.unit.engine.steps import Steps, step_lists, steps_operator
@@ -87,8 +88,8 @@ def live_state(job):
             if entry[:1] == VALUES:
                 state, _, key = entry[1:].partition(b"\x00")
                 declared = getattr(Steps, state.decode()).type
-                stamp = int.from_bytes(stored[:8], "big", signed=True)
-                values[state.decode(), decode_key(key)] = msgspec.json.decode(stored[8:], type=declared), stamp
+                stamp, _, raw = unpacked(stored)
+                values[state.decode(), decode_key(key)] = msgspec.json.decode(raw, type=declared), stamp
             else:
                 timers.add((int.from_bytes(entry[2:10], "big") - (1 << 63), decode_key(entry[10:])))
     return values, timers

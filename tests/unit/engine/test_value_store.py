@@ -7,7 +7,8 @@ import pytest
 
 from engine.api import ExpiryClock, StateTtl, Struct, TtlTime, UpdateType, ValueState, Visibility
 from engine.errors import StateSchemaError
-from engine.state.value_store import ValueStore, value_entry
+from engine.state.entry import value_entry
+from engine.state.value_store import ValueStore
 
 TEN = timedelta(milliseconds=10)
 KEY = b'"k"'

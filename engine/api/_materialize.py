@@ -51,9 +51,19 @@ class OnConflict(enum.Enum):
     """The row that was added or replaced last stays; earlier ones are dropped, and never come back."""
 
 
+class Keep(enum.Enum):
+    """Which of the rows of a key an operator shows."""
+
+    FIRST = "first"
+    """The one that came first of those that were not taken back."""
+
+    LAST = "last"
+    """The one that came last of those that were not taken back."""
+
+
 @dataclass(frozen=True, slots=True)
 class UpsertMaterialize:
-    """A sink upsert materializer (FLIP-544)."""
+    """A sink upsert materializer (FLIP-544); with `keep`, also first value, last value and deduplication by a key."""
 
     name: str
     primary_key: tuple[str, ...]
@@ -63,9 +73,13 @@ class UpsertMaterialize:
     ttl: StateTtl | None = None
     on_conflict: OnConflict = OnConflict.KEEP_HISTORY
     force: bool = False
+    keep: Keep = Keep.LAST
 
     def __post_init__(self) -> None:
-        """Refuse a TTL that rows of a history cannot have."""
+        """Refuse a TTL that rows of a history cannot have, and two opinions on which row to show."""
+        if self.keep is Keep.FIRST and self.on_conflict not in {OnConflict.KEEP_HISTORY, OnConflict.DO_NOTHING}:
+            msg = f"'{self.name}' cannot keep the first row and {self.on_conflict.value} on conflict"
+            raise ValueError(msg)
         if self.ttl is None:
             return
         if self.ttl.update is not UpdateType.ON_CREATE_AND_WRITE:
@@ -85,3 +99,8 @@ class UpsertMaterialize:
         if self.force or self.ttl is not None or self.on_conflict is not OnConflict.KEEP_HISTORY:
             return True
         return self.upsert_key is None or {*self.upsert_key} != {*self.primary_key}
+
+    @property
+    def shows_first(self) -> bool:
+        """Whether the first row of a key is shown, not the last."""
+        return self.keep is Keep.FIRST or self.on_conflict is OnConflict.DO_NOTHING

@@ -14,7 +14,7 @@ import msgspec
 
 from engine.api._async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
 from engine.api._functions import AsyncFunction, KeyedProcessFunction, is_blocking
-from engine.api._materialize import Emit, OnConflict, Strategy, UpsertMaterialize
+from engine.api._materialize import Emit, Keep, OnConflict, Strategy, UpsertMaterialize
 from engine.api._names import check_name
 from engine.api._retry import AsyncRetryStrategy, NoRetry
 from engine.api._ttl import StateTtl
@@ -265,6 +265,54 @@ class Pipeline:
             )
         )
 
+    def first_value(
+        self,
+        name: str,
+        /,
+        *,
+        key: tuple[str, ...],
+        upsert_key: tuple[str, ...] | None = None,
+        strategy: Strategy = Strategy.ADAPTIVE,
+        ttl: StateTtl | None = None,
+    ) -> Pipeline:
+        """Keep the first row of each key. When it is taken back, the row after it takes its place.
+
+        Arguments and errors are as for `upsert_materialize`; the sink is merged by `key`.
+        """
+        return self._kept(name, Keep.FIRST, key=key, upsert_key=upsert_key, strategy=strategy, ttl=ttl)
+
+    def last_value(
+        self,
+        name: str,
+        /,
+        *,
+        key: tuple[str, ...],
+        upsert_key: tuple[str, ...] | None = None,
+        strategy: Strategy = Strategy.ADAPTIVE,
+        ttl: StateTtl | None = None,
+    ) -> Pipeline:
+        """Keep the last row of each key. When it is taken back, the row before it takes its place.
+
+        Arguments and errors are as for `upsert_materialize`; the sink is merged by `key`.
+        """
+        return self._kept(name, Keep.LAST, key=key, upsert_key=upsert_key, strategy=strategy, ttl=ttl)
+
+    def deduplicate(
+        self,
+        name: str,
+        /,
+        *,
+        key: tuple[str, ...],
+        keep: Keep = Keep.FIRST,
+        strategy: Strategy = Strategy.ADAPTIVE,
+        ttl: StateTtl | None = None,
+    ) -> Pipeline:
+        """Keep one row of each key, of any number that come, as long as one of them was not taken back.
+
+        With a `ttl` a key is new again so long after its row. Arguments and errors are as for `upsert_materialize`.
+        """
+        return self._kept(name, keep, key=key, upsert_key=None, strategy=strategy, ttl=ttl)
+
     def sink(self, name: str, /) -> Pipeline:
         """End the pipeline in the sink `name`."""
         return self._add(Sink(name))
@@ -281,6 +329,23 @@ class Pipeline:
                 return output_type(operator.function)
         msg = f"pipeline '{self.name}' has no source yet"
         raise ValueError(msg)
+
+    def _kept(
+        self,
+        name: str,
+        keep: Keep,
+        *,
+        key: tuple[str, ...],
+        upsert_key: tuple[str, ...] | None,
+        strategy: Strategy,
+        ttl: StateTtl | None,
+    ) -> Pipeline:
+        made = self.upsert_materialize(
+            name, primary_key=key, upsert_key=upsert_key, strategy=strategy, ttl=ttl, force=True
+        )
+        *others, operator = made.operators
+        assert isinstance(operator, UpsertMaterialize)  # noqa: S101 - made above
+        return replace(made, operators=(*others, replace(operator, keep=keep)))
 
     def _add(self, operator: Operator) -> Pipeline:
         check_name(operator.name)

@@ -106,10 +106,9 @@ def _show(job: str, key: str, rows: Rows, checkpoint: int, limit: int) -> None:
 def _of_operator(
     name: str, operator: UpsertMaterialize | None, rows: list[dict[str, Any]], limit: int
 ) -> list[RenderableType]:
-    from engine.api import OnConflict
     from engine.cli._output import table
 
-    first = operator is not None and operator.on_conflict is OnConflict.DO_NOTHING
+    first = operator is not None and operator.shows_first
     for position, row in enumerate(rows):
         row[_SHOWN] = "*" if position == (0 if first else len(rows) - 1) else ""
         row["fields"] = msgspec.json.decode(row["row"], type=dict[str, msgspec.Raw])

@@ -84,7 +84,7 @@ class UpsertMaterializer:
         self._grown_at, self._shrunk_at = layouts.grown_at, layouts.shrunk_at
         self._replaces = bool(upsert_key)
         self._moves = operator.on_conflict is OnConflict.DEDUPLICATE and self._replaces and not one_a_key
-        self._shows_first = operator.on_conflict is OnConflict.DO_NOTHING
+        self._shows_first = operator.shows_first
         # A row replaced in place is emitted from where it stands, so among several rows with upsert keys
         # the one that the sink holds need not be the last.
         self._sink_holds_end = not upsert_key or one_a_key or self._moves or self._shows_first

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from engine import clock
-from engine.api import Emit, OnConflict, RowKind, StateTtl, Strategy, UpsertMaterialize
+from engine.api import Emit, Keep, OnConflict, RowKind, StateTtl, Strategy, UpsertMaterialize
 from engine.execution.element import Element, record_order
 from engine.execution.element import Watermark as ElementWatermark
 from engine.materializer import MaterializerOptions, UpsertMaterializer
@@ -70,6 +70,7 @@ class MaterializerHarness(Generic[R]):
     ttl: StateTtl | None = None
     on_conflict: OnConflict = OnConflict.KEEP_HISTORY
     emit: Emit = Emit.EVERY_CHANGE
+    keep: Keep = Keep.LAST
     backend: BackendName | StateBackend = "hashmap"
 
     def __post_init__(self) -> None:
@@ -89,6 +90,7 @@ class MaterializerHarness(Generic[R]):
             ttl=self.ttl,
             on_conflict=self.on_conflict,
             force=True,
+            keep=self.keep,
         )
         self.clock = _Clock(self._end_micro_batch)
         self._replaced = clock.use(self.clock)

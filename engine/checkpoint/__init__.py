@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from engine.checkpoint._compaction import compact
     from engine.checkpoint._due_timers import any_timer_due
+    from engine.checkpoint._requeue import requeue
     from engine.checkpoint._restore import restore, restore_in, savepoint
     from engine.checkpoint._state_migration import settle_schemas
     from engine.checkpoint._vacuum import vacuum
@@ -16,6 +17,7 @@ _HOMES = {
     "Finding": "_verify",
     "any_timer_due": "_due_timers",
     "compact": "_compaction",
+    "requeue": "_requeue",
     "restore": "_restore",
     "restore_in": "_restore",
     "savepoint": "_restore",
@@ -28,6 +30,7 @@ __all__ = [
     "Finding",
     "any_timer_due",
     "compact",
+    "requeue",
     "restore",
     "restore_in",
     "savepoint",

@@ -19,6 +19,7 @@ class Kind(enum.Enum):
     BATCH = "batch"
     COMPACTION = "compaction"
     MIGRATION = "migration"
+    REQUEUE = "requeue"
     RESTORE = "restore"
     SAVEPOINT = "savepoint"
     LEASE = "lease"

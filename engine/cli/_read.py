@@ -1,4 +1,4 @@
-"""`headrace timers`, `quarantine` and `sql`: the other tables, and questions of your own."""
+"""`headrace timers` and `sql`: the other tables, and questions of your own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ Second = Annotated[Optional[str], typer.Argument(metavar="QUERY", help="One quer
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     app.command("timers")(timers)
-    app.command("quarantine")(quarantine)
     app.command("sql")(sql)
 
 
@@ -31,17 +30,6 @@ def timers(job: Job = None, at: At = None, limit: Limit = 50, as_json: AsJson = 
     """
     reader = open_reader(job, at)
     print_rows(reader, reader.timers(limit), "timers", as_json=as_json)
-
-
-def quarantine(job: Job = None, at: At = None, limit: Limit = 50, as_json: AsJson = False) -> None:
-    """List input that was set aside, newest first, with the reason.
-
-    Example:  headrace quarantine flights
-
-    Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
-    """
-    reader = open_reader(job, at)
-    print_rows(reader, reader.quarantine(limit), "quarantined", as_json=as_json)
 
 
 def sql(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from engine import clock
-from engine.errors import StateSchemaError
+from engine.checkpoint import requeue
+from engine.errors import ConfigError, StateSchemaError
 from engine.spark import runner
 from pipelines.flights.demo import outage as switch_outage
 from tests.jobs.asking import Service
@@ -184,6 +185,29 @@ def test_what_is_given_up_on_is_in_quarantine_with_its_last_error(asking, servic
     assert len(ours) == sum(1 for p in service.noted("asked") if p >= 50) > 0
     assert all("no answer for" in repr(row) for row in ours)
     assert waiting(home) == []
+
+
+def test_what_was_given_up_on_can_be_asked_for_again(asking, service, run):
+    home = asking("careful", days=1)
+    service.goes_down(50)
+    run(home)
+    given_up = [number for number in service.noted("asked") if number >= 50]
+    service.comes_back()
+    made = requeue(home.config(), "by-hand", operator="ask", why="it is back")
+    assert made.metrics["requeued"] == len(given_up) == len(waiting(home))
+    assert requeue(home.config(), "by-hand") is None
+    assert run(home).stopped_because == "drained"
+    assert waiting(home) == []
+    assert all(service.noted("answered")[number] == 1 for number in given_up)
+    assert all("ask" not in row for row in live_rows(home.config(), checkpoints(home.config())[-1], "quarantine"))
+    assert_well_formed(home.config())
+
+
+def test_only_async_operators_can_be_asked_again(asking, run):
+    home = asking("careful", days=1)
+    run(home)
+    with pytest.raises(ConfigError, match=r"no async operator 'customers' \(it has: ask\)"):
+        requeue(home.config(), "by-hand", operator="customers")
 
 
 def test_a_breaker_parks_the_rest_and_the_next_run_probes_with_one_call(asking, service, run, plain):

@@ -1,0 +1,85 @@
+"""`headrace retries` and `requests`, over tables written by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from engine.checkpoint.checkpoint import Kind
+from tests.unit.cli.conftest import HOUR, moment
+
+
+def waiting(key, status, *, attempts=0, next_attempt=None, error=None, deleted=False, checkpoint=3):
+    return {
+        "operator": "weather",
+        "key_group": 3,
+        "key": key,
+        "sequence": int(key),
+        "status": status,
+        "attempts": attempts,
+        "first_attempt_at": moment(0) if attempts else None,
+        "cost_ms": 70,
+        "next_attempt_at": None if next_attempt is None else moment(next_attempt),
+        "last_error": error,
+        "element": f'{{"order":"00","timestamp":1,"kind":0,"value":{{"flight":{key}}}}}',
+        "result": "[]" if status == "completed" else None,
+        "checkpoint_id": checkpoint,
+        "deleted": deleted,
+    }
+
+
+@pytest.fixture
+def delayed(state):
+    """Three elements wait; in the checkpoint after the one whose id this is, one of them is gone."""
+    late = waiting("7", "waiting for retry", attempts=2, next_attempt=5 * HOUR, error="Unavailable: 503")
+    soon = waiting("8", "waiting for retry", attempts=1, next_attempt=2 * HOUR, error="Unavailable: 503")
+    state.add("async_requests", [late, soon, waiting("9", "completed", attempts=1)])
+    held = {"operator": "legs", "key_group": 1, "key": '"N1"', "sequence": 1, "checkpoint_id": 3, "deleted": False}
+    record = '{"order":"00","timestamp":1,"kind":0,"emitted":0,"value":{"tail":"N1"}}'
+    state.add("buffered_requests", [{**held, "block_id": "", "record": record}])
+    state.commit(Kind.BATCH)
+    before = state.log.last.checkpoint_id
+    state.add("async_requests", [waiting("8", None, checkpoint=4, deleted=True)])
+    state.commit(Kind.BATCH)
+    return before
+
+
+def told(headrace, *arguments):
+    return json.loads(headrace(" ".join([*arguments, "--json"])).stdout)
+
+
+def test_retries_lists_who_waits_with_the_next_attempt_first(headrace, delayed):
+    rows = told(headrace, "retries", "--at", str(delayed))["waiting"]
+    assert [(row["key"], row["attempts"], row["value"]) for row in rows] == [
+        (8, 1, {"flight": 8}),
+        (7, 2, {"flight": 7}),
+    ]
+    assert rows[0]["last_error"] == "Unavailable: 503"
+    assert rows[0]["next_attempt"] < rows[1]["next_attempt"]
+
+
+def test_who_is_done_is_not_listed(headrace, delayed):
+    assert [row["key"] for row in told(headrace, "retries")["waiting"]] == [7]
+
+
+def test_for_people_the_list_ends_with_a_line_an_operator(headrace, delayed):
+    said = headrace("retries").stdout
+    assert "Unavailable: 503" in said
+    assert "most_attempts" in said
+
+
+def test_requests_lists_everything_that_is_not_done(headrace, delayed):
+    rows = told(headrace, "requests")["requests"]
+    assert [(row["operator"], row["status"]) for row in rows] == [
+        ("legs", "held"),
+        ("weather", "completed"),
+        ("weather", "waiting for retry"),
+    ]
+    assert rows[0]["value"] == {"tail": "N1"}
+    assert [row["operator"] for row in told(headrace, "requests", "--operator", "legs")["requests"]] == ["legs"]
+
+
+def test_a_job_in_which_nothing_waits_says_so(headrace, state):
+    assert "0 waiting" in headrace("retries").stdout
+    assert "0 requests" in headrace("requests").stdout

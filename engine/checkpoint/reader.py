@@ -29,7 +29,7 @@ from engine.checkpoint.tables import (
     STATE_TABLES,
     TIMERS,
 )
-from engine.checkpoint.ttl_history import declared_ttls, last_micro_batch
+from engine.checkpoint.ttl_history import Declared, declared_ttls, last_micro_batch
 from engine.config import JobConfig
 from engine.errors import ConfigError, StorageError
 from engine.state.key_groups import key_group
@@ -38,6 +38,8 @@ from engine.state.ttl import LiveTtl
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
+
+    from engine.api import StateTtl
 
 __all__ = ["CHANGELOG", "PUBLISHED", "Rows", "StateReader", "resolve"]
 
@@ -79,8 +81,9 @@ class StateReader:
         self._log = CheckpointLog(config.job_folder, config.storage_options)
         self._with_expired = with_expired
         self.checkpoint = resolve(self._log, config, at)
-        self._now = clock.now() if at is None else self.checkpoint.committed_at
-        self._expiries, self.not_declared = self._expiring(at)
+        self._is_now = at is None
+        self._now = clock.now() if self._is_now else self.checkpoint.committed_at
+        self._expiries, self.not_declared = self._expiring()
         """`not_declared` says why nobody knows what the job declares: then the moment that was stored with an entry counts."""
 
     def list_states(self) -> Rows:
@@ -96,9 +99,9 @@ class StateReader:
         `key` is JSON, or the bare text of a text key. A materializer's rows have the state
         `history` and their sequence number as user key.
         """
-        filters = [*self._key_filter(key), *_equal(operator=operator)]
+        filters = [*self._key_filter(key), *equal(operator=operator)]
         order = "ORDER BY operator, state, namespace, user_key"
-        found = self._entries([*filters, *_equal(state=state)], order)
+        found = self._entries([*filters, *equal(state=state)], order)
         if state not in {None, HISTORY}:
             return found
         columns = f"{_AS_STATE}, false AS expired" if self._with_expired else _AS_STATE
@@ -109,7 +112,7 @@ class StateReader:
         self, operator: str | None = None, state: str | None = None, prefix: str | None = None, limit: int = 50
     ) -> Rows:
         """Live entries in key order, of keys that begin with `prefix`."""
-        filters = _equal(operator=operator, state=state)
+        filters = equal(operator=operator, state=state)
         if prefix is not None:
             filters.append(
                 f'(starts_with("key", {literal(prefix)}) OR starts_with("key", {literal(chr(34) + prefix)}))'
@@ -123,7 +126,7 @@ class StateReader:
         Versions whose files were vacuumed are left out. A change that a restore undid is no part of
         the checkpoint's past, and not listed.
         """
-        filters = [*self._key_filter(key), *_equal(operator=operator, state=state)]
+        filters = [*self._key_filter(key), *equal(operator=operator, state=state)]
         connection = connect()
         sources = []
         for number, version in enumerate(self._past_versions()):
@@ -159,7 +162,7 @@ class StateReader:
 
     def materialized(self, key: str, operator: str | None = None) -> Rows:
         """The rows of one primary key's history, in order. `key` is as for `get`."""
-        filters = [*self._key_filter(key), *_equal(operator=operator)]
+        filters = [*self._key_filter(key), *equal(operator=operator)]
         columns = 'operator, key, sequence_number, row_kind, inserted_at, upsert_key, checkpoint_id, "row"'
         return self._live_rows(MATERIALIZER_HISTORY, filters, "ORDER BY operator, sequence_number", columns=columns)
 
@@ -167,7 +170,7 @@ class StateReader:
         """The keys with the longest histories, the longest first: rows, bytes, and the earliest and latest insertion."""
         columns = ["operator", "key", "sequence_number", "row", "inserted_at", "checkpoint_id", "deleted"]
         return ask_once(
-            self._changes(MATERIALIZER_HISTORY, _equal(operator=operator), columns=columns),
+            self._changes(MATERIALIZER_HISTORY, equal(operator=operator), columns=columns),
             """SELECT operator, key, count(*) AS rows, sum(bytes)::BIGINT AS bytes, min(inserted_at) AS first_insertion,
                       max(inserted_at) AS last_insertion
                FROM (SELECT operator, key, sequence_number, arg_max_null(deleted, checkpoint_id) AS gone,
@@ -271,31 +274,37 @@ class StateReader:
         watermark = self.checkpoint.watermark
         return NEVER if watermark is None else f"coalesce(epoch_ms(expires_at) <= {int(watermark)}, false)"
 
-    def _expiring(self, at: int | str | None) -> tuple[list[Expiry] | None, str | None]:
+    def _expiring(self) -> tuple[list[Expiry] | None, str | None]:
         """What expires, as the job declares it now. A pipeline that cannot be loaded is no reason to hide the state."""
-        from engine.plan import plan_of
-
         try:
-            declared = declared_ttls(plan_of(self._config.pipeline))
-        except Exception as error:  # noqa: BLE001 - user code
-            return (
-                None,
-                f"the pipeline cannot be loaded ({error}): expired is what was by the TTL that it was written with",
-            )
-        paused_since = last_micro_batch(self._log) if at is None else None
-        found = expiries(
+            return self._expiring_by(self._declared()), None
+        except (ConfigError, TypeError) as error:
+            why = f"the pipeline cannot be loaded ({error}), so its TTLs are not known: what counts is 'expires_at' as stored"
+            return None, why
+
+    def _declared(self) -> dict[str, StateTtl | None]:
+        from engine.config import load_pipeline
+        from engine.plan.stages import plan_stages
+
+        return declared_ttls(plan_stages(load_pipeline(self._config)))
+
+    def _expiring_by(self, declared: Declared) -> list[Expiry]:
+        """What would expire if this were declared, as a micro-batch would see it that starts now, or at the checkpoint's commit."""
+        return expiries(
             declared,
             self.checkpoint.state_ttl,
             watermark=self.checkpoint.watermark,
             processing_time=self._now,
-            paused_since=paused_since,
+            paused_since=last_micro_batch(self._log) if self._is_now else None,
         )
-        return found, None
 
     def _entries(self, filters: Sequence[str], order: str, parameters: Sequence[Any] = ()) -> Rows:
-        """Rows of keyed_state, with the moment at which they die by the TTL declared now; `expired` says whether it has come."""
+        """Rows of keyed_state; `expired` says whether they are dead."""
         columns = f"*, {self._is_dead()} AS expired" if self._with_expired else "*"
-        found = self._live_rows(KEYED_STATE, filters, order, parameters, columns=columns)
+        return self._with_deaths(self._live_rows(KEYED_STATE, filters, order, parameters, columns=columns))
+
+    def _with_deaths(self, found: Rows) -> Rows:
+        """Rows of keyed_state with the moment at which they die by the TTL declared now."""
         if self._expiries is None:
             return found
         live = {(each.operator, each.state): each.live for each in self._expiries}
@@ -422,5 +431,6 @@ def _key_candidates(key: str) -> list[str]:
     return candidates
 
 
-def _equal(**values: str | None) -> list[str]:
+def equal(**values: str | None) -> list[str]:
+    """SQL filters for columns that must have these values, of those that are given."""
     return [f'"{column}" = {literal(value)}' for column, value in values.items() if value is not None]

@@ -38,6 +38,7 @@ def register(app: typer.Typer) -> None:
     state.command("get")(get)
     state.command("scan")(scan)
     state.command("history")(history)
+    state.command("expired")(expired)
     app.add_typer(state, name="state")
 
 
@@ -48,7 +49,15 @@ def open_reader(job: str | None, at: str | None, *, with_expired: bool = False) 
     without_pandas()
     from engine.checkpoint.reader import StateReader
 
-    return StateReader(load(job), at, with_expired=with_expired)
+    reader = StateReader(load(job), at, with_expired=with_expired)
+    warn(reader.not_declared)
+    return reader
+
+
+def warn(what: str | None) -> None:
+    """Tell, on stderr, what is worth knowing beside the answer."""
+    if what is not None:
+        typer.echo(f"note: {what}", err=True)
 
 
 def print_rows(reader: StateReader, rows: Rows, what: str, *, as_json: bool) -> None:
@@ -145,7 +154,9 @@ def history(
     state: State = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show every change of one key, oldest first, with the checkpoint that made it.
+    """Show what happened to one key, oldest first: every change, with the checkpoint that made it, and every end of a life.
+
+    So it says why a key is gone: removed, expired and removed, or expired and dropped by a compaction.
 
     Example:  headrace state history flights N14228
 
@@ -154,3 +165,39 @@ def history(
     job, key = job_and_text(first, second)
     reader = open_reader(job, at)
     print_rows(reader, reader.history(key, operator, state), "changes", as_json=as_json)
+
+
+def expired(
+    job: Job = None,
+    *,
+    at: At = None,
+    operator: Operator = None,
+    state: State = None,
+    ttl: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Suppose this TTL for --state, such as 12h, or off; say what would go. Nothing is changed."),
+    ] = None,
+    limit: Limit = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show what TTL has expired and is still stored, and when its bytes are really gone. Values are not shown.
+
+    With --ttl, tell what another TTL would do to a state at once: a dry run, before you change the pipeline.
+
+    Example:  headrace state expired flights
+              headrace state expired flights --state legs --ttl 6h
+
+    Exit codes: 0; 2 for an unknown job, checkpoint or state, or a wrong duration; 8 when files are gone.
+    """
+    from engine.cli._arrow import without_pandas
+
+    without_pandas()
+    from engine.checkpoint.expired import ExpiredReader
+    from engine.cli._expired import print_expired, print_supposed
+
+    reader = ExpiredReader(load(job), at)
+    if ttl is not None:
+        print_supposed(reader, operator, state, ttl, as_json=as_json)
+        return
+    warn(reader.not_declared)
+    print_expired(reader, reader.entries(operator, state, limit), as_json=as_json)

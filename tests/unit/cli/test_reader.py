@@ -10,6 +10,7 @@ from engine.checkpoint.checkpoint import Kind
 from engine.checkpoint.reader import StateReader
 from engine.config import load_job
 from engine.errors import ConfigError, StorageError
+from tests.unit.cli.conftest import entry
 
 
 def reader(at=None, **options) -> StateReader:
@@ -80,12 +81,12 @@ def test_states_are_counted_as_they_live(state):
     assert found["legs", "event_time"]["entries"] == 1
 
 
-def test_a_time_to_live_that_was_switched_off_no_longer_expires(state):
-    row = reader(1, with_expired=True).get("N3").dicts()[0]
-    state.add("keyed_state", [{**row, "expires_at": None, "checkpoint_id": 5, "deleted": False}])
+@pytest.mark.parametrize(("with_expired", "entries"), [(False, 1), (True, 2)])
+def test_states_are_counted_as_they_are_scanned(state, with_expired, entries):
+    state.add("keyed_state", [entry("N3", '"X"', 5, expires=0)])
     state.commit(Kind.BATCH)
-    found = {row["state"]: row["entries"] for row in reader().list_states().dicts()}
-    assert found["last_leg"] == len(reader().scan(state="last_leg").rows) == 2
+    found = {row["state"]: row["entries"] for row in reader(with_expired=with_expired).list_states().dicts()}
+    assert found["last_leg"] == len(reader(with_expired=with_expired).scan(state="last_leg").rows) == entries
 
 
 def test_history_reaches_back_over_a_compaction(state):

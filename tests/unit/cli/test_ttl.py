@@ -1,0 +1,200 @@
+"""TTL for people: what is hidden, what has expired, why a key is gone, what another TTL would do."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from engine.checkpoint.checkpoint import Kind
+from engine.checkpoint.ttl_history import TtlHistory
+from tests.unit.cli.conftest import HOUR, PIPELINE, START, entry
+
+
+def answer(result):
+    assert (result.exit_code, result.stderr) == (0, "")
+    return json.loads(result.stdout)
+
+
+def pipeline(home, ttl: str) -> None:
+    text = PIPELINE.replace("StateTtl(timedelta(hours=12))", ttl)
+    assert text != PIPELINE
+    (home / "demo_cli_pipeline.py").write_text(text)
+
+
+def live(headrace, *options) -> list[str]:
+    return [row["key"] for row in answer(headrace("state", "scan", "--json", *options))["entries"]]
+
+
+@pytest.fixture
+def later(state):
+    """A further checkpoint: N1 lived until 12:00, N4 until 30:00; the watermark is at 20:00."""
+    state.add("keyed_state", [entry("N4", '"SFO-JFK"', 5, expires=30 * HOUR)])
+    state.commit(Kind.BATCH, watermark=START + 20 * HOUR)
+    return state
+
+
+# ------------------------------------------------------------------------------------------------------- hiding
+
+
+def test_the_dead_are_hidden_unless_asked_for(headrace, later):
+    assert live(headrace) == ["N4"]
+    found = answer(headrace("state scan --with-expired --json"))["entries"]
+    assert [(row["key"], row["expired"], row["expires_at"]) for row in found] == [
+        ("N1", True, "2013-01-31T12:00:00Z"),
+        ("N4", False, "2013-02-01T06:00:00Z"),
+    ]
+
+
+def test_what_counts_is_the_ttl_declared_now(headrace, later, home):
+    pipeline(home, "StateTtl(timedelta(hours=21))")
+    assert live(headrace) == ["N1", "N4"]
+    (row,) = answer(headrace("state get N1 --operator legs --json"))["entries"]
+    assert row["expires_at"] == "2013-01-31T21:00:00Z"
+
+
+def test_without_a_ttl_nothing_is_hidden(headrace, later, home):
+    pipeline(home, "None")
+    found = answer(headrace("state scan --with-expired --json"))["entries"]
+    assert [(row["expired"], row["expires_at"]) for row in found] == [(False, None), (False, None)]
+
+
+def test_an_entry_with_a_life_of_its_own(headrace, later):
+    later.add("keyed_state", [entry("N1", '"own"', 6, expires=12 * HOUR) | {"ttl_ms": 25 * HOUR}])
+    later.commit(Kind.BATCH)
+    assert live(headrace) == ["N1", "N4"]
+
+
+def test_processing_time_is_now_unless_a_checkpoint_is_named(headrace, later, home, at_nine):
+    pipeline(home, "StateTtl(timedelta(hours=12), expiry=ExpiryClock.PROCESSING_TIME)")
+    text = (home / "demo_cli_pipeline.py").read_text().replace("import KeyedP", "import ExpiryClock, KeyedP")
+    (home / "demo_cli_pipeline.py").write_text(text)
+    assert live(headrace) == []
+    assert live(headrace, "--at", "4") == ["N1"]  # committed at 4:00
+
+
+def test_a_pipeline_that_cannot_be_loaded_hides_nothing_more_than_it_did(headrace, later, home):
+    (home / "demo_cli_pipeline.py").write_text("raise RuntimeError('no such luck')")
+    result = headrace("state scan --json")
+    assert result.exit_code == 0
+    assert [row["key"] for row in json.loads(result.stdout)["entries"]] == ["N4"]
+    assert "no such luck" in result.stderr
+
+
+def test_a_table_from_before_ttl_ms_can_be_read(headrace, state):
+    # The version of checkpoint 1 is rewritten as an older program has left it.
+    rows = DeltaTable(str(state.folder / "keyed_state"), version=1).to_pyarrow_table().drop_columns(["ttl_ms"])
+    write_deltalake(str(state.folder / "keyed_state"), rows, mode="overwrite", schema_mode="overwrite")
+    state.versions["keyed_state"] += 1
+    state.commit(Kind.BATCH)
+    assert live(headrace) == ["N1", "N2"]
+
+
+# ------------------------------------------------------------------------------------------------------ expired
+
+
+def test_expired_tells_what_is_stored_and_never_its_value(headrace, later):
+    found = answer(headrace("state expired --json"))
+    assert [(row["operator"], row["state"], row["entries"], row["keys"]) for row in found["states"]] == [
+        ("legs", "last_leg", 1, 1)
+    ]
+    assert [(row["key"], row["expires_at"]) for row in found["entries"]] == [("N1", "2013-01-31T12:00:00Z")]
+    assert "LAX" not in headrace("state expired").stdout
+    assert "LAX" not in headrace("state expired --json").stdout
+
+
+def test_expired_tells_when_the_bytes_are_gone(headrace, later):
+    later.commit(Kind.COMPACTION, metrics={"expired": 3})
+    found = answer(headrace("state expired --json"))
+    assert found["savepoints"] == ["before"]
+    (removal,) = found["removals"]
+    assert (removal["checkpoint_id"], removal["entries"]) == (6, 3)
+    # The checkpoint before the compaction, of 5:00, names the files for a week.
+    assert removal["files_until"] == "2013-02-07T05:00:00Z"
+    told = headrace("state expired").stdout
+    assert "2013-02-07T05:00:00Z" in told
+    assert "before" in told
+
+
+def test_expired_says_so_when_there_is_nothing(headrace, state):
+    assert "nothing that has expired is stored" in headrace("state expired").stdout
+    assert answer(headrace("state expired --json"))["states"] == []
+
+
+@pytest.mark.parametrize(
+    ("ttl", "goes", "comes_back"),
+    [("12h", 0, 0), ("1h", 1, 0), ("2h", 1, 0), ("2h1ms", 0, 0), ("20h", 0, 0), ("20h1ms", 0, 1), ("off", 0, 1)],
+)
+def test_another_ttl_is_tried_dry(headrace, later, ttl, goes, comes_back):
+    before = len(later.log.checkpoints)
+    found = answer(headrace("state", "expired", "--state", "last_leg", "--ttl", ttl, "--json"))
+    assert (found["entries"], found["keys"]) == (1, 1)
+    assert (found["entries_that_go"], found["keys_that_go"], found["entries_that_come_back"]) == (
+        goes,
+        goes,
+        comes_back,
+    )
+    later.log.refresh()
+    assert len(later.log.checkpoints) == before
+
+
+def test_switching_ttl_on_takes_nothing_at_once(headrace, later, home):
+    pipeline(home, "None")
+    later.commit(Kind.BATCH, state_ttl=TtlHistory(declared={"legs.last_leg": "off"}))
+    result = headrace("state expired --state last_leg --ttl 1ms")
+    assert "0 of 2 entries would be dead at once" in result.stdout
+    assert "begin with the first micro-batch" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--ttl 12h --state nope", "the job declares: legs.last_leg"),
+        ("--ttl soon --state last_leg", "--ttl: expected a duration"),
+        ("--ttl 0s --state last_leg", "at least 1 ms"),
+    ],
+)
+def test_a_dry_run_that_makes_no_sense_says_why(headrace, later, words, message):
+    result = headrace(f"state expired {words}")
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+# ------------------------------------------------------------------------------------------------------ history
+
+
+def told(headrace, key="N1"):
+    return [(row["checkpoint_id"], row["what"]) for row in answer(headrace(f"state history {key} --json"))["changes"]]
+
+
+def test_a_history_tells_what_each_change_did(headrace, later):
+    assert told(headrace, "N2") == [(1, "written"), (2, "removed")]
+    assert told(headrace) == [(1, "written"), (2, "changed"), (None, "expired, and still stored")]
+
+
+def test_a_read_that_renews_is_told_apart(headrace, state):
+    state.add("keyed_state", [entry("N1", '"LAX-SFO"', 5, expires=15 * HOUR)])
+    state.commit(Kind.BATCH)
+    assert told(headrace)[-1] == (5, "renewed")
+
+
+def test_a_history_knows_what_was_removed_for_its_age(headrace, later):
+    later.add("keyed_state", [entry("N1", None, 6, deleted=True), entry("N4", None, 6, deleted=True)])
+    later.commit(Kind.BATCH)
+    assert told(headrace)[-1] == (6, "removed, since it had expired")
+    assert told(headrace, "N4")[-1] == (6, "removed")
+
+
+def test_a_history_knows_which_compaction_dropped_a_key(headrace, later):
+    later.add("keyed_state", [entry("N4", '"SFO-JFK"', 5, expires=30 * HOUR)], mode="overwrite")
+    later.commit(Kind.COMPACTION)
+    assert told(headrace) == [(1, "written"), (2, "changed"), (6, "expired, and dropped by this compaction")]
+    later.add("keyed_state", [entry("N1", '"again"', 7, expires=30 * HOUR)])
+    later.commit(Kind.BATCH)
+    assert told(headrace)[2:] == [(6, "expired, and dropped by this compaction"), (7, "written")]
+
+
+def test_moments_of_a_history_are_those_of_the_commits(headrace, later):
+    rows = answer(headrace("state history N1 --json"))["changes"]
+    assert [row["at"] for row in rows] == ["2013-01-31T01:00:00Z", "2013-01-31T02:00:00Z", "2013-01-31T12:00:00Z"]

@@ -17,7 +17,7 @@ from engine.checkpoint._delta import ONE_ATTEMPT, add_files, create_table, open_
 from engine.checkpoint.checkpoint import Checkpoint, Kind, Lease
 from engine.checkpoint.files import stage
 from engine.checkpoint.state_schemas import StateSchemas
-from engine.checkpoint.tables import CHECKPOINTS, CHECKPOINTS_SCHEMA, FORMAT_VERSION
+from engine.checkpoint.tables import CHECKPOINTS, CHECKPOINTS_SCHEMA, FORMAT_VERSION, KEYED_STATE
 from engine.errors import ConfigError, EngineBug, FencedError
 
 _JSON = ("offsets", "versions", "outputs", "local_copies", "metrics", "state_ttl", "state_schemas", "timers_fired")
@@ -90,8 +90,10 @@ class CheckpointLog:
         return found[-1]
 
     def state_schemas(self, checkpoint: Checkpoint) -> StateSchemas | None:
-        """The types of the states at a checkpoint; None where none were recorded (before format 2, or before any micro-batch)."""
-        return None if checkpoint.schemas_of is None else self.get(checkpoint.schemas_of).state_schemas
+        """The types of the states at a checkpoint; None where there is state whose types were not recorded (before format 2)."""
+        if checkpoint.schemas_of is None:
+            return None if checkpoint.versions.get(KEYED_STATE) else {}
+        return self.get(checkpoint.schemas_of).state_schemas
 
     def create(self) -> None:
         """Make the table if nobody has."""

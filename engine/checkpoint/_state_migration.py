@@ -41,7 +41,7 @@ def settle_schemas(job: OpenJob, plan: Plan) -> None:
     `UserFunctionError` when the function of a migration fails; then nothing has changed.
     """
     declared = declared_schemas(plan)
-    stored = stored_schemas(job)
+    stored = job.state_schemas
     check = check_schemas(stored, declared)
     check.raise_problems()
     schemas = unknown(declared) if stored is None else stored
@@ -50,11 +50,6 @@ def settle_schemas(job: OpenJob, plan: Plan) -> None:
         schemas = {**schemas, pending.operator: states}
         _migrate(job, pending, schemas)
     job.declared_schemas = check.schemas
-
-
-def stored_schemas(job: OpenJob) -> StateSchemas | None:
-    """What is recorded; nothing at all of a job that has not stored any state yet."""
-    return {} if job.state_schemas is None and not job.versions[KEYED_STATE] else job.state_schemas
 
 
 def _migrate(job: OpenJob, pending: PendingMigration, schemas: StateSchemas) -> None:

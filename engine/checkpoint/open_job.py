@@ -82,7 +82,7 @@ class OpenJob:
 
     @property
     def state_schemas(self) -> StateSchemas | None:
-        """The types of the stored states; None where nobody has recorded them yet (format 1, or no micro-batch so far)."""
+        """See `CheckpointLog.state_schemas`."""
         return self._log.state_schemas(self.last)
 
     def commit(

@@ -21,6 +21,7 @@ from engine.checkpoint._query import Rows, ask, ask_once, connect, copy, gone, l
 from engine.checkpoint.checkpoint import Checkpoint, Kind
 from engine.checkpoint.entry_history import IDENTITY, Compacted, EntryHistory
 from engine.checkpoint.expiry import NEVER, Expiry, expiries, is_dead
+from engine.checkpoint.state_list import with_types
 from engine.checkpoint.tables import (
     CHECKPOINTS,
     KEYED_STATE,
@@ -87,11 +88,14 @@ class StateReader:
         """`not_declared` says why nobody knows what the job declares: then the moment that was stored with an entry counts."""
 
     def list_states(self) -> Rows:
-        """What is stored: per operator and state the live entries, keys, bytes and last change."""
+        """What is stored: per operator and state the live entries, keys, bytes and last change, kind and type.
+
+        The type is the newest one of those that values may be stored as. State from before types were recorded has neither.
+        """
         parts = [self._count(KEYED_STATE, "state", "value"), self._count(TIMERS, "domain", "domain")]
         parts.append(self._count(MATERIALIZER_HISTORY, f"'{HISTORY}'", "row"))
         rows = sorted(row for part in parts for row in part.rows)
-        return Rows(parts[0].columns, rows)
+        return with_types(Rows(parts[0].columns, rows), self._log.state_schemas(self.checkpoint) or {})
 
     def get(self, key: str, operator: str | None = None, state: str | None = None) -> Rows:
         """The live entries of one key, the rows of a materializer included.

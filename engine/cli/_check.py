@@ -31,7 +31,8 @@ def check(
 ) -> None:
     """Look whether a run could start. Changes nothing.
 
-    Configuration, pipeline, input folders, services, and whether another run holds the job.
+    Configuration, pipeline, whether it can read the state that is stored, input folders, services, and whether another run
+    holds the job.
 
     Example:  headrace check flights --strict
 
@@ -42,6 +43,7 @@ def check(
     config = load(job, cluster)
     load_pipeline(config)
     findings = [Finding("configuration", "ok", str(config.file)), Finding("pipeline", "ok", config.pipeline)]
+    findings += state_types(config)
     findings += sources(config)
     outside = [*services(config), lease(config)]
     findings += outside if strict else as_warnings(outside)
@@ -61,6 +63,28 @@ def verify(job: Job = None, as_json: AsJson = False) -> None:
     found = checkpoint.verify(config)
     findings = [Finding(f.check, "ok" if f.ok else "fail", f.detail) for f in found]
     finish(findings, as_json=as_json, job=config.job)
+
+
+def state_types(config: JobConfig) -> Iterator[Finding]:
+    """Whether all that is stored can be read as the pipeline declares it now, and what the next run migrates first."""
+    from engine.checkpoint._log import CheckpointLog
+    from engine.checkpoint.schema_check import check_schemas, declared_schemas
+    from engine.config import load_pipeline
+    from engine.plan.stages import plan_stages
+
+    log = CheckpointLog(config.job_folder, config.storage_options)
+    declared = declared_schemas(plan_stages(load_pipeline(config)))
+    found = check_schemas({} if log.last is None else log.state_schemas(log.last), declared)
+    for problem in found.problems:
+        yield Finding("state", "fail", problem)
+    for each in found.migrations:
+        detail = f"state '{each.state}' of operator '{each.operator}' is of an older type"
+        yield Finding(
+            "state", "warn", detail, "the next run migrates it first; a savepoint before that makes it easy to undo"
+        )
+    if not found.problems and not found.migrations:
+        count = sum(map(len, declared.values()))
+        yield Finding("state", "ok", f"{count} declared, and all that is stored fits")
 
 
 def sources(config: JobConfig) -> Iterator[Finding]:

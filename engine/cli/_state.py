@@ -93,14 +93,29 @@ def _decoded(name: str, value: Any) -> Any:
 
 
 def list_states(job: Job = None, at: At = None, with_expired: WithExpired = False, as_json: AsJson = False) -> None:
-    """List what is stored: per operator and state the live entries, keys, bytes, and the last change.
+    """List what is stored: per operator and state its kind, the live entries, keys, bytes, the last change, and its type.
+
+    A state that the pipeline does not declare any more is marked as removed: it stays stored. --json has types in full.
 
     Example:  headrace state list flights
 
     Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
     """
     reader = open_reader(job, at, with_expired=with_expired)
-    print_rows(reader, reader.list_states(), "states", as_json=as_json)
+    found = reader.list_states()
+    print_rows(reader, found if as_json else shortened(found, "type"), "states", as_json=as_json)
+
+
+def shortened(rows: Rows, column: str, width: int = 60) -> Rows:
+    """Rows whose long texts in a column end in dots."""
+    from engine.checkpoint.reader import Rows
+
+    place = rows.columns.index(column)
+
+    def short(text: str | None) -> str | None:
+        return text if text is None or len(text) <= width else f"{text[: width - 3]}..."
+
+    return Rows(rows.columns, [(*row[:place], short(row[place]), *row[place + 1 :]) for row in rows.rows])
 
 
 def get(

@@ -75,7 +75,8 @@ def test_scanning_goes_by_prefix_in_key_order(state):
 def test_states_are_counted_as_they_live(state):
     found = {(row["operator"], row["state"]): row for row in reader(2).list_states().dicts()}
     assert found["legs", "last_leg"] == {
-        "operator": "legs", "state": "last_leg", "entries": 1, "keys": 1, "bytes": 9, "last_change": 2,
+        "operator": "legs", "state": "last_leg", "kind": None, "entries": 1, "keys": 1, "bytes": 9, "last_change": 2,
+        "type": None,
     }  # fmt: skip
     assert found["latest", "history"]["entries"] == 1
     assert found["legs", "event_time"]["entries"] == 1

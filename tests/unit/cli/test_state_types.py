@@ -1,0 +1,91 @@
+"""What `state list` and `check` say of the types of stored state."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pytest
+
+from engine.checkpoint.checkpoint import Kind
+from engine.checkpoint.schema_check import HISTORY, DeclaredState
+from engine.checkpoint.state_schemas import StateSchema
+from engine.state.type_schema import describe
+
+
+class Board(msgspec.Struct):
+    tail: str
+    carriers: dict[str, list[int]]
+    delayed_by_minutes_at_the_gate: int | None = None
+
+
+@pytest.fixture
+def recorded(state):
+    """Checkpoint 5, which records types: those that the pipeline declares, unless given."""
+
+    def record(last_leg=str, **more):
+        legs = {"last_leg": StateSchema(kind="value", types=(describe(last_leg),)), **more}
+        schemas = {"legs": legs, "latest": {HISTORY: DeclaredState(HISTORY, Event, describe(Event)).stored()}}
+        state.commit(Kind.BATCH, state_schemas=schemas, schemas_of=state.log.last.checkpoint_id + 1)
+
+    return record
+
+
+class Event(msgspec.Struct, frozen=True):
+    tail: str
+    at: int
+
+
+def test_state_list_shows_kinds_and_types(headrace, recorded):
+    recorded(Board)
+    found = {row["state"]: row for row in json.loads(headrace("state list demo --json").stdout)["states"]}
+    assert (found["last_leg"]["kind"], found["event_time"]["kind"], found["history"]["kind"]) == (
+        "value",
+        "timers",
+        "history",
+    )
+    assert found["last_leg"]["type"].startswith("Board(tail: str, carriers: dict[str, list[int]], delayed_by")
+    shown = headrace("state list demo").stdout
+    assert "Board(tail: str" in shown
+    assert "delayed_..." in shown
+
+
+def test_a_state_that_is_not_declared_any_more_is_marked(headrace, state):
+    gone = StateSchema(kind="value", types=(describe(str),), removed=True)
+    state.commit(Kind.BATCH, state_schemas={"legs": {"last_leg": gone}}, schemas_of=state.log.last.checkpoint_id + 1)
+    found = {row["state"]: row["kind"] for row in json.loads(headrace("state list demo --json").stdout)["states"]}
+    assert found["last_leg"] == "value, removed"
+
+
+def test_state_from_before_types_were_recorded_has_none(headrace, state):
+    found = json.loads(headrace("state list demo --json").stdout)["states"]
+    assert {(row["type"], row["kind"]) for row in found} == {(None, None), (None, "timers")}
+
+
+def test_check_says_that_all_fits(headrace, recorded):
+    recorded()
+    found = findings(headrace("check demo --json"))
+    assert found["state"] == ("ok", "2 declared, and all that is stored fits", "")
+
+
+def test_check_tells_what_does_not_fit_with_field_and_types(headrace, recorded):
+    recorded(last_leg=int)
+    result = headrace("check demo --json")
+    outcome, detail, _ = findings(result)["state"]
+    assert (result.exit_code, outcome) == (1, "fail")
+    assert "operator 'legs', state 'last_leg': it is stored as int, and declared as str" in detail
+
+
+def test_check_announces_a_migration(headrace, recorded, home):
+    recorded(last_leg=int)
+    code = (home / "demo_cli_pipeline.py").read_text()
+    code = code.replace("import KeyedProcessFunction", "import KeyedProcessFunction, Migration")
+    code = code.replace('"last_leg", str,', '"last_leg", str, migrate=Migration(int, str),')
+    (home / "demo_cli_pipeline.py").write_text(code)
+    result = headrace("check demo --json")
+    assert (result.exit_code, findings(result)["state"][0]) == (0, "warn")
+    assert "the next run migrates it first" in findings(result)["state"][2]
+
+
+def findings(result):
+    return {f["check"]: (f["outcome"], f["detail"], f["advice"]) for f in json.loads(result.stdout)["findings"]}

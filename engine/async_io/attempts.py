@@ -157,7 +157,7 @@ class Attempts:
         retry = self._wait.retry
         is_covered = retry.retries_exception(error)
         if self._breaker is not None:
-            self._breaker.failed() if is_covered else self._breaker.gave_way()
+            self._breaker.failed(error) if is_covered else self._breaker.gave_way()
         if is_covered and not self._is_finishing and retry.can_retry(element.attempts - 1):
             return self._again(element)
         self._give_up(element, error, self._given_up(element, error) if is_covered else None)
@@ -179,7 +179,7 @@ class Attempts:
         element.is_calling = False
         if self._breaker is not None:
             # A call that never answers says as much about the service as one that fails.
-            self._breaker.failed() if element.is_expired else self._breaker.gave_way()
+            self._breaker.failed(error) if element.is_expired else self._breaker.gave_way()
         task = asyncio.current_task()
         if task is None or not task.cancelling():
             # The function's own doing. Let through, it would end this task in silence: a lost record.

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from collections import deque
 
 from engine import clock
 from engine.api import CircuitBreaker
+
+_REMEMBERED = 64
+"""Failures that are told from each other."""
 
 
 class BreakerState(enum.Enum):
@@ -33,6 +37,7 @@ class Breaker:
         """Start closed; or open with the next probe at `open_until` (ms), as an earlier micro-batch has left it."""
         self._policy = policy
         self._failures = 0
+        self._counted: deque[BaseException] = deque(maxlen=_REMEMBERED)
         self._interval = policy.probe_after
         self._changed = asyncio.Event()
         self.state = BreakerState.CLOSED if open_until is None else BreakerState.OPEN
@@ -66,8 +71,14 @@ class Breaker:
             self.open_until = None
             self._become(BreakerState.CLOSED)
 
-    def failed(self) -> None:
-        """A call has failed in a way that is worth a retry."""
+    def failed(self, error: BaseException) -> None:
+        """A call has failed in a way that is worth a retry.
+
+        Records that share a call share its failure, the very object: fifty of them do not make fifty failures.
+        """
+        if self.state is not BreakerState.HALF_OPEN and any(error is one for one in self._counted):
+            return
+        self._counted.append(error)
         self._failures += 1
         if self.state is BreakerState.HALF_OPEN:
             self._interval = min(2 * self._interval, self._policy.longest)

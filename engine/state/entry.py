@@ -10,11 +10,16 @@ a key has in one namespace of a list or map (a *group*) lies together, in the or
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from engine.state.backend import GROUPED, VALUES
 
 _HEADER = struct.Struct(">qq")
+HEADER_SIZE = _HEADER.size
+unpack_header = _HEADER.unpack_from
+"""TTL stamp and own life of a backend's value."""
 
 
 def value_entry(state: str, key_json: bytes, namespace: str = "") -> bytes:
@@ -63,8 +68,8 @@ def stored_value(stamp: int, raw: bytes, own_ttl: int = 0) -> bytes:
 
 def unpacked(stored: bytes) -> StoredValue:
     """The parts of a backend's value."""
-    stamp, own_ttl = _HEADER.unpack_from(stored)
-    return StoredValue(stamp, own_ttl, stored[_HEADER.size :])
+    stamp, own_ttl = unpack_header(stored)
+    return StoredValue(stamp, own_ttl, stored[HEADER_SIZE:])
 
 
 class EntryChange(NamedTuple):
@@ -82,3 +87,9 @@ class EntryChange(NamedTuple):
         if self.user_key is None:
             return value_entry(state, self.key_json, self.namespace)
         return entry_group(state, self.key_json, self.namespace) + self.user_key
+
+
+change_of: Callable[[tuple[bytes, bytes | None, int, int, str, bytes | None]], EntryChange] = partial(
+    tuple.__new__, EntryChange
+)
+"""As `EntryChange._make`, in half the time: once for each entry that a task has changed."""

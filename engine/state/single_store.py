@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
 from engine.api import StateFuture
 from engine.api._names import check_namespace
+from engine.state.backend import Write
 from engine.state.cells import Cell, Cells
-from engine.state.entry import EntryChange, value_entry, within
+from engine.state.entry import EntryChange, change_of, stored_value, value_entry, within
 from engine.state.state_store import StateStore
 
 
@@ -42,8 +43,17 @@ class SingleStore(StateStore):
         return cell.value
 
     def _change(self, _: Cells, name: bytes, raw: bytes | None, cell: Cell, /) -> EntryChange:
+        if b"\x00" not in name:
+            return change_of((name, raw, cell.stamp, cell.own_ttl, "", None))
         key_json, _zero, namespace = name.partition(b"\x00")
         return EntryChange(key_json, raw, cell.stamp, cell.own_ttl, namespace.decode())
+
+    def writes(self, changes: Sequence[EntryChange]) -> Iterator[Write]:
+        """See `StateStore.writes`."""
+        prefix = self.cells.prefix
+        for key_json, raw, stamp, own_ttl, namespace, _ in changes:
+            value = None if raw is None else stored_value(stamp, raw, own_ttl)
+            yield prefix + (within(key_json, namespace) if namespace else key_json), value
 
 
 class SingleHandle:

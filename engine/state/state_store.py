@@ -22,7 +22,7 @@ from engine.api._ttl import milliseconds_of
 from engine.state.backend import Action, StateBackend, Write, answers, end_of_group
 from engine.state.cells import Cell, Cells
 from engine.state.codec import Codec
-from engine.state.entry import EntryChange, stored_value, unpacked
+from engine.state.entry import HEADER_SIZE, EntryChange, change_of, stored_value, unpack_header, unpacked
 from engine.state.ttl import NO_HISTORY, Lives, LiveTtl, TtlMoment
 
 
@@ -329,8 +329,8 @@ class StateStore:
         """A cell of what the backend has."""
         if stored is None:
             return Cell(None, 0, stored=False)
-        stamp, own_ttl, raw = unpacked(stored)
-        return Cell(self._codec.decode(raw), stamp, own_ttl, stored=True)
+        stamp, own_ttl = unpack_header(stored)
+        return Cell(self._codec.decode(stored[HEADER_SIZE:]), stamp, own_ttl, stored=True)
 
     # ------------------------------------------------------------------------------------------------- task
 
@@ -356,15 +356,17 @@ class StateStore:
 
         Raises `StateSchemaError` for a value that does not fit the declared type.
         """
+        encode, change = self._codec.encode, self._change
         for cells in self.groups():
             self._find_out_what_is_stored(cells)
             for name, cell in cells.by_name.items():
                 if not cell.dirty:
                     continue
-                if cell.value is not None:
-                    yield self._change(cells, name, self._codec.encode(cell.value), cell)
+                value = cell.value
+                if value is not None:
+                    yield change(cells, name, encode(value), cell)
                 elif cell.stored and not cells.cleared:
-                    yield self._change(cells, name, None, cell)
+                    yield change(cells, name, None, cell)
             if cells.cleared:
                 yield from self._cleared(cells)
 
@@ -385,7 +387,7 @@ class StateStore:
                 yield EntryChange(cells.key_json, None, unpacked(stored).stamp, 0, cells.namespace, name)
 
     def _change(self, cells: Cells, name: bytes, raw: bytes | None, cell: Cell, /) -> EntryChange:
-        return EntryChange(cells.key_json, raw, cell.stamp, cell.own_ttl, cells.namespace, name)
+        return change_of((cells.key_json, raw, cell.stamp, cell.own_ttl, cells.namespace, name))
 
     def writes(self, changes: Sequence[EntryChange]) -> Iterator[Write]:
         """`changes` as the backend takes them."""

@@ -59,11 +59,14 @@ class ValueStore(SingleStore, ValueState[V], Generic[V]):
         """See `ValueState.update`."""
         moment = self._task.context
         cell = self._cells.get(moment.key_json)
-        if cell is None or ttl is not None or not moment.owns_key or (self._loading and id(moment) in self._loading):
-            operation = partial(self.set, value=value, own_ttl=self.own_ttl(ttl))
-            return cast("StateFuture[None]", self.write(self.cells, moment.key_json, operation))
-        self.set(moment, cell, value)
-        return self._done
+        if ttl is None and moment.owns_key and not (self._loading and id(moment) in self._loading):
+            if cell is None and not self._creation_counts:
+                cell = self.cells.blank(moment.key_json)
+            if cell is not None:
+                self.set(moment, cell, value)
+                return self._done
+        operation = partial(self.set, value=value, own_ttl=self.own_ttl(ttl))
+        return cast("StateFuture[None]", self.write(self.cells, moment.key_json, operation))
 
     def clear(self) -> StateFuture[None]:
         """See `ValueState.clear`."""

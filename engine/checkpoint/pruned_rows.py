@@ -304,7 +304,7 @@ class PrunedRows:
             numbers = [group.number for group in chosen]
             rows = parquet.read_row_groups(numbers, columns=self._needed, use_threads=False)
         found = rows.filter(selection.among(rows))
-        found = found.filter(self._ours(found)).select(self._schema.names).cast(self._schema)
+        found = _completed(found.filter(self._ours(found)), self._schema)
         return Found(found, rows.num_rows, sum(group.size for group in chosen), 1)
 
     def _footer(self, source: pa.NativeFile) -> _Footer:
@@ -332,6 +332,14 @@ class PrunedRows:
         group = rows["key_group"]
         within = pc.and_(pc.greater_equal(group, self._key_groups.first), pc.less_equal(group, self._key_groups.last))
         return pc.and_(within, pc.equal(rows["operator"], self._operator))
+
+
+def _completed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows in a schema; a column that their file lacks, since an older format had none, is null."""
+    for column in schema:
+        if column.name not in rows.schema.names:
+            rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
+    return rows.select(schema.names).cast(schema)
 
 
 def _files(actions: Any) -> Iterator[_File]:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.api import Migration, Process
+from engine.api import (
+    AggregatingState,
+    ListState,
+    MapState,
+    Migration,
+    Process,
+    ReducingState,
+    State,
+    ValueState,
+)
 from engine.checkpoint.state_schemas import StateSchema, StateSchemas
 from engine.errors import StateSchemaError
 from engine.execution.declarations import declared_states
@@ -19,14 +28,13 @@ if TYPE_CHECKING:
     from engine.plan.stages import Plan
 
 HISTORY = "history"
-_KINDS = {
-    "ValueState": "value",
-    "ListState": "list",
-    "MapState": "map",
-    "ReducingState": "reducing",
-    "AggregatingState": "aggregating",
+_KINDS: dict[type[State], str] = {
+    ValueState: "value",
+    ListState: "list",
+    MapState: "map",
+    ReducingState: "reducing",
+    AggregatingState: "aggregating",
 }
-"""The kinds of state by their classes."""
 
 _WAYS_OUT = (
     "Give the state a migration from the old type (migrate=Migration(Old, function)), take the change back, or restore a "
@@ -102,8 +110,8 @@ def declared_schemas(plan: Plan) -> Declared:
 
 
 def _declared(state: Any) -> DeclaredState:
-    kind = next(_KINDS[cls.__name__] for cls in type(state).__mro__ if cls.__name__ in _KINDS)
-    key_type = describe(state.key_type) if kind == "map" else None
+    kind = next(kind for cls, kind in _KINDS.items() if isinstance(state, cls))
+    key_type = describe(state.key_type) if isinstance(state, MapState) else None
     return DeclaredState(kind, state.type, describe(state.type), key_type, state.migrations)
 
 

@@ -15,14 +15,18 @@ from engine.checkpoint._log import CheckpointLog
 from engine.checkpoint._restore import restore_in
 from engine.checkpoint.changelog import rebuild
 from engine.checkpoint.checkpoint import Kind
+from engine.checkpoint.delta_backend import DeltaBackend
 from engine.checkpoint.migrations import MIGRATIONS
 from engine.checkpoint.open_job import open_job
 from engine.checkpoint.tables import CHECKPOINTS_SCHEMA, FORMAT_VERSION, KEYED_STATE, STATE_TABLES, TIMERS
 from engine.checkpoint.ttl_history import TtlHistory
 from engine.errors import ConfigError
 from engine.state.backend import HashMapBackend
+from engine.state.entry import value_entry
 from engine.state.key_groups import KeyGroupRange, key_group
+from engine.state.state_cache import StateCache
 from tests.jobs.home import Home
+from tests.unit.engine.committed_state import Memory
 
 NEW_IN_2 = {"ttl_ms", "state_ttl", "state_schemas", "schemas_of", "timers_fired"}
 """Columns that format 1 does not have."""
@@ -113,6 +117,16 @@ def entries(job, versions):
     return {key: value[-1:] for key, value in backend.items()}
 
 
+def looked_up(job, versions):
+    """As `entries`, by the backend that reads the tables' own files."""
+    groups = KeyGroupRange(0, 127)
+    cache = StateCache(Memory(), 1 << 20)
+    backend = DeltaBackend(job.folder, versions, "totals", groups, cache, max_parallelism=128)
+    asked = [value_entry("n", key) for key in (b'"a"', b'"b"')]
+    found = dict(zip(asked, backend.get_many(asked), strict=True))
+    return {key: value[-1:] for key, value in found.items() if value is not None}
+
+
 def kinds(config):
     return [(c.kind, c.format_version) for c in CheckpointLog(config.job_folder).checkpoints]
 
@@ -147,6 +161,8 @@ def test_what_older_checkpoints_hold_is_still_read(job):
         )
         assert found["ttl_ms"].null_count == found.num_rows == 2
         assert sorted(entries(job, first.versions).values()) == [b"1", b"2"]
+        assert looked_up(job, first.versions) == entries(job, first.versions)
+        assert looked_up(job, opened.versions) == entries(job, opened.versions) != {}
         assert (first.state_ttl, first.timers_fired, first.schemas_of) == (TtlHistory(), {}, None)
 
 

@@ -10,7 +10,20 @@ import pyarrow as pa
 import pytest
 
 from engine import faults
-from engine.api import KeyedProcessFunction, Migration, Pipeline, Struct, Timestamp, ValueState
+from engine.api import (
+    AggregateFunction,
+    AggregatingState,
+    KeyedProcessFunction,
+    ListState,
+    MapState,
+    Migration,
+    Pipeline,
+    ReducingState,
+    State,
+    Struct,
+    Timestamp,
+    ValueState,
+)
 from engine.checkpoint import restore_in, settle_schemas
 from engine.checkpoint._compaction import live_entries
 from engine.checkpoint._delta import open_table, read
@@ -58,9 +71,13 @@ class TextLeg(Struct, frozen=True):
 
 
 def plan(operator="legs", **states):
-    """A pipeline with one operator whose states are `ValueState`s, by type or (type, migrations)."""
+    """A pipeline with one operator whose states are `ValueState`s, by type or (type, migrations), unless given as such."""
     declared = {
-        name: ValueState(name, what[0], migrate=what[1]) if isinstance(what, tuple) else ValueState(name, what)
+        name: what
+        if isinstance(what, State)
+        else ValueState(name, what[0], migrate=what[1])
+        if isinstance(what, tuple)
+        else ValueState(name, what)
         for name, what in states.items()
     }
 
@@ -94,6 +111,7 @@ class Job:
             return job.last
 
     def commit(self, job, rows):
+        """Rows are (state, key, JSON), and, of lists and maps, namespace and user key."""
         schema = STATE_TABLES[KEYED_STATE].schema
         filled = [
             {
@@ -102,13 +120,15 @@ class Job:
                 "key_group": key_group(key.encode(), 128),
                 "key": key,
                 "state": state,
+                "namespace": rest[0] if rest else None,
+                "user_key": rest[1] if rest else None,
                 "value": value,
                 "last_access": WHEN,
                 "ttl_ms": 5,
                 "checkpoint_id": job.next_id,
                 "deleted": value is None,
             }
-            for state, key, value in rows
+            for state, key, value, *rest in rows
         ]
         table = pa.Table.from_pylist(filled, schema)
         staged = stage_state(job.config.job_folder, KEYED_STATE, f"{next(self.names)}.parquet", table)
@@ -332,6 +352,74 @@ def test_a_restore_undoes_a_migration_and_the_next_run_makes_it_again(job):
     job.run(plan(legs=int))
     job.run(code)
     assert job.stored("legs") == {'"a"': {"at": 5}}
+
+
+class Sum(AggregateFunction[int, Leg, int]):
+    def create_accumulator(self):
+        return Leg(0)
+
+    def add(self, value, accumulator, /):
+        return Leg(accumulator.at + value)
+
+    def get_result(self, accumulator, /):
+        return accumulator.at
+
+    def merge(self, one, other, /):
+        return Leg(one.at + other.at)
+
+
+class SumOfGated(Sum, AggregateFunction[int, LegWithGate, int]):
+    """The same with another accumulator."""
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        (ValueState("s", int), ListState("s", int), "is stored as a value state, and declared as a list state"),
+        (ListState("s", int), ListState("s", str), "it is stored as int, and declared as str"),
+        (MapState("s", int, int), MapState("s", str, int), "its keys are stored as int, and declared as str"),
+        (MapState("s", int, Leg), MapState("s", int, TextLeg), "field 'at' is stored as int, and declared as str"),
+        (
+            ReducingState("s", int, max),
+            ValueState("s", int),
+            "is stored as a reducing state, and declared as a value state",
+        ),
+        (
+            AggregatingState("s", Sum()),
+            ReducingState("s", Leg, max),
+            "aggregating state, and declared as a reducing state",
+        ),
+    ],
+)
+def test_every_kind_is_compared(job, one, other, said):
+    job.run(plan(s=one), ("s", '"a"', "1", "", '"x"'))
+    job.run(plan(s=one))
+    with pytest.raises(StateSchemaError, match=said):
+        job.run(plan(s=other))
+
+
+def test_an_accumulator_may_be_widened(job):
+    job.run(plan(s=AggregatingState("s", Sum())), ("s", '"a"', '{"at":1}'))
+    job.run(plan(s=AggregatingState("s", SumOfGated())), ("s", '"a"', '{"at":1,"gate":"x"}'))
+    assert len(job.schemas()["legs"]["s"].types) == 2
+
+
+def test_the_kind_cannot_be_migrated(job):
+    job.run(plan(s=int), ("s", '"a"', "1"))
+    with pytest.raises(StateSchemaError, match="No migration leads there"):
+        job.run(plan(s=ListState("s", int, migrate=Migration(int, int))))
+
+
+def test_elements_and_entries_are_migrated_one_by_one_and_stay_in_their_places(job):
+    counts = MapState("counts", int, int)
+    entries = [("counts", '"a"', f"{n}", namespace, f"{n}") for n in range(3) for namespace in (None, "w")]
+    job.run(plan(counts=counts), *entries)
+    halved = MapState("counts", int, float, migrate=Migration(int, lambda count: count / 2 if count else None))
+    last = job.run(plan(counts=halved))
+    table = open_table(f"{job.config.job_folder}/{KEYED_STATE}", version=last.versions[KEYED_STATE])
+    live = live_entries(read(table, STATE_TABLES[KEYED_STATE].schema), KEYED_STATE).to_pylist()
+    found = {(row["namespace"], row["user_key"], row["value"]) for row in live}
+    assert found == {(namespace, f"{n}", f"{n / 2}") for n in (1, 2) for namespace in (None, "w")}
 
 
 def test_a_new_state_with_migrations_has_nothing_to_migrate(job):

@@ -6,7 +6,7 @@ from engine.api._blocks import declare
 from engine.api._functions import AsyncFunction, Context, KeyedProcessFunction, TimeDomain, Timers
 from engine.api._future import StateFuture
 from engine.api._lookup import LookupFunction
-from engine.api._materialize import Emit, Keep, OnConflict, Strategy, UpsertMaterialize
+from engine.api._materialize import Emit, Keep, Lag, OnConflict, Strategy, UpsertMaterialize
 from engine.api._migration import Migration
 from engine.api._pipeline import (
     AsyncWait,
@@ -48,6 +48,7 @@ __all__ = [
     "FixedDelay",
     "Keep",
     "KeyedProcessFunction",
+    "Lag",
     "ListState",
     "LookupCache",
     "LookupFunction",

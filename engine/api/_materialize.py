@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from engine.api._ttl import StateTtl, UpdateType, Visibility
 
@@ -101,6 +105,26 @@ class UpsertMaterialize:
         return self.upsert_key is None or {*self.upsert_key} != {*self.primary_key}
 
     @property
+    def keyed_by(self) -> tuple[str, ...]:
+        """The fields that key its input: a history belongs to one value of them."""
+        return self.primary_key
+
+    @property
     def shows_first(self) -> bool:
         """Whether the first row of a key is shown, not the last."""
         return self.keep is Keep.FIRST or self.on_conflict is OnConflict.DO_NOTHING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag(UpsertMaterialize):
+    """Each row with one that came before it, retraction-aware. The history is that of `partition_by`."""
+
+    partition_by: tuple[str, ...]
+    record: type[msgspec.Struct]
+    function: Callable[[Any, Any], msgspec.Struct]
+    offset: int = 1
+
+    @property
+    def keyed_by(self) -> tuple[str, ...]:
+        """See `UpsertMaterialize.keyed_by`."""
+        return self.partition_by

@@ -6,6 +6,7 @@ Sources, sinks and services are names here; `conf/jobs/*.yaml` binds them to pat
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, get_args, get_origin
@@ -14,7 +15,7 @@ import msgspec
 
 from engine.api._async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
 from engine.api._functions import AsyncFunction, KeyedProcessFunction, is_blocking
-from engine.api._materialize import Emit, Keep, OnConflict, Strategy, UpsertMaterialize
+from engine.api._materialize import Emit, Keep, Lag, OnConflict, Strategy, UpsertMaterialize
 from engine.api._names import check_name
 from engine.api._retry import AsyncRetryStrategy, NoRetry
 from engine.api._ttl import StateTtl
@@ -313,6 +314,48 @@ class Pipeline:
         """
         return self._kept(name, keep, key=key, upsert_key=None, strategy=strategy, ttl=ttl)
 
+    def lag(
+        self,
+        name: str,
+        function: Callable[[Any, Any], msgspec.Struct],
+        /,
+        *,
+        record: type[msgspec.Struct],
+        partition_by: tuple[str, ...],
+        primary_key: tuple[str, ...],
+        upsert_key: tuple[str, ...] | None = None,
+        offset: int = 1,
+        strategy: Strategy = Strategy.ADAPTIVE,
+    ) -> Pipeline:
+        """Make a `record` of each row and the one `offset` rows before it in its partition, or None.
+
+        `function(row, before)` is called for a row that comes, and again for those that follow a row that is replaced or taken
+        back. It must depend on its arguments alone. Rows are in order of arrival within `partition_by`, and found by
+        `upsert_key` or as a whole; the sink is merged by the `primary_key` of `record`, which must tell all rows apart.
+
+        Raises `ValueError` for an `offset` below 1, an empty key, and a field that the record lacks.
+        """
+        if offset < 1 or not primary_key or not partition_by:
+            msg = f"lag '{name}' needs partition_by, a primary key, and an offset of at least 1, not {offset}"
+            raise ValueError(msg)
+        for column in (*partition_by, *(upsert_key or ())):
+            _check_field(self.record_type(), column)
+        for column in primary_key:
+            _check_field(record, column)
+        lag = Lag(
+            name,
+            primary_key,
+            upsert_key,
+            strategy,
+            Emit.NET_CHANGE,
+            force=True,
+            partition_by=partition_by,
+            record=record,
+            function=function,
+            offset=offset,
+        )
+        return self._add(lag)
+
     def sink(self, name: str, /) -> Pipeline:
         """End the pipeline in the sink `name`."""
         return self._add(Sink(name))
@@ -327,6 +370,8 @@ class Pipeline:
                 return operator.record
             if isinstance(operator, AsyncWait | Process):
                 return output_type(operator.function)
+            if isinstance(operator, Lag):
+                return operator.record
         msg = f"pipeline '{self.name}' has no source yet"
         raise ValueError(msg)
 

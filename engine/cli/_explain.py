@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.api import AsyncWait, Pipeline, Process, Sink, Source, Strategy, UpsertMaterialize, ValueState
+from engine.api import AsyncWait, Lag, Pipeline, Process, Sink, Source, Strategy, UpsertMaterialize, ValueState
 from engine.api._pipeline import output_type
 from engine.config import AsyncStateConfig, JobConfig, format_duration
 from engine.execution.options import AsyncStateOptions
@@ -132,6 +132,19 @@ def _materialize(config: JobConfig, operator: UpsertMaterialize) -> dict[str, An
     }
 
 
+def _lag(config: JobConfig, operator: Lag) -> dict[str, Any]:
+    layouts = config.upsert_materialize(operator.name).layouts(operator.strategy, config.state.backend)
+    return {
+        "function": getattr(operator.function, "__name__", str(operator.function)),
+        "record": operator.record.__name__,
+        "partition_by": list(operator.partition_by),
+        "offset": operator.offset,
+        "key": list(operator.primary_key),
+        "upsert_key": list(operator.upsert_key) if operator.upsert_key else None,
+        "strategy": layouts.strategy.value,
+    }
+
+
 def _history(operator: UpsertMaterialize) -> str:
     if not operator.is_needed:
         return "not needed: the upsert key is the primary key, so the last change of a key is what counts"
@@ -153,6 +166,7 @@ _KINDS = {
     AsyncWait: "async wait",
     Process: "keyed process",
     UpsertMaterialize: "upsert materializer",
+    Lag: "lag",
     Sink: "sink",
 }
 _DETAILS: dict[type, Any] = {
@@ -160,6 +174,7 @@ _DETAILS: dict[type, Any] = {
     AsyncWait: _wait,
     Process: _process,
     UpsertMaterialize: _materialize,
+    Lag: _lag,
     Sink: _sink,
 }
 

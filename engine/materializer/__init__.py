@@ -1,6 +1,7 @@
 """The sink upsert materializer (FLIP-544), and the ordered multiset that it is made of."""
 
 from engine.materializer.histories import HistoryChange
+from engine.materializer.lag import Lagging
 from engine.materializer.map_layout import MapLayout
 from engine.materializer.options import DEFAULT_THRESHOLDS, Layouts, MaterializerOptions
 from engine.materializer.ordered_multiset import ListLayout, OrderedMultiset, Removal
@@ -13,6 +14,7 @@ __all__ = [
     "LONG_HISTORY",
     "HistoryChange",
     "HistoryRow",
+    "Lagging",
     "Layouts",
     "ListLayout",
     "MapLayout",

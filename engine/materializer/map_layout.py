@@ -169,10 +169,9 @@ class MapLayout:
         """Whether the source need not be asked for an identity."""
         return self.source is None or identity in self._queues
 
-    def get(self, number: int) -> Row | None:
+    def get(self, number: int) -> Row:
         """See `OrderedMultiset.get`."""
-        node = self.nodes.get(number)
-        return None if node is None else (number, node[RAW], node[KIND], node[INSERTED_AT])
+        return self._row(number)
 
     def first(self) -> Row:
         """See `OrderedMultiset.first`."""

@@ -65,8 +65,8 @@ class OrderedMultiset(Protocol):
         """The number of the first row of this identity."""
         ...
 
-    def get(self, number: int) -> Row | None:
-        """The row of this number."""
+    def get(self, number: int) -> Row:
+        """The row of this number, which must be there."""
         ...
 
     def first(self) -> Row:
@@ -154,9 +154,9 @@ class ListLayout:
         """See `OrderedMultiset.find`."""
         return self._rows[self._identities.index(identity)][0] if identity in self._identities else None
 
-    def get(self, number: int) -> Row | None:
+    def get(self, number: int) -> Row:
         """See `OrderedMultiset.get`."""
-        return next((row for row in self._rows if row[0] == number), None)
+        return next(row for row in self._rows if row[0] == number)
 
     def first(self) -> Row:
         """See `OrderedMultiset.first`."""

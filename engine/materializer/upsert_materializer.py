@@ -72,7 +72,7 @@ class UpsertMaterializer:
         """
         layouts = layouts or MaterializerOptions().layouts(operator.strategy, "hashmap")
         upsert_key = operator.upsert_key or ()
-        one_a_key = bool(upsert_key) and {*upsert_key} <= {*operator.primary_key}
+        one_a_key = bool(upsert_key) and {*upsert_key} <= {*operator.keyed_by}
         self.operator = operator
         self.metrics: Counter[str] = Counter()
         self.unmatched: list[Unmatched] = []

@@ -13,7 +13,7 @@ from typing import get_args
 import msgspec
 import pyarrow as pa
 
-from engine.api import AsyncWait, Pipeline, Process, Sink, Source, UpsertMaterialize
+from engine.api import AsyncWait, Lag, Pipeline, Process, Sink, Source, UpsertMaterialize
 from engine.api._pipeline import output_type
 from engine.errors import ConfigError
 from engine.plan.columns import columns_of
@@ -109,7 +109,10 @@ def _plan(name: str, source: Source, waits: tuple[AsyncWait, ...], keyed: list[K
             msg = f"pipeline '{name}': upsert_materialize() must be followed by sink()"
             raise ConfigError(msg)
         takes = record
-        record = output_type(operator.function) if isinstance(operator, Process | AsyncWait) else record
+        if isinstance(operator, Process | AsyncWait):
+            record = output_type(operator.function)
+        elif isinstance(operator, Lag):
+            record = operator.record
         stages.append(KeyedStage(operator, takes, record, key_fields(following) if following else ()))
     last = keyed[-1]
     primary_key = last.primary_key if isinstance(last, UpsertMaterialize) else ()
@@ -119,7 +122,7 @@ def _plan(name: str, source: Source, waits: tuple[AsyncWait, ...], keyed: list[K
 def key_fields(operator: Keyed) -> tuple[str, ...]:
     """The fields that key an operator's input."""
     if isinstance(operator, UpsertMaterialize):
-        return operator.primary_key
+        return operator.keyed_by
     assert operator.key is not None  # noqa: S101 - one without a key is no keyed operator
     return (operator.key,)
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from engine import faults
-from engine.api import AsyncWait, OnConflict, Process, UpsertMaterialize
+from engine.api import AsyncWait, Lag, OnConflict, Process, UpsertMaterialize
 from engine.checkpoint.buffered_requests import StoredRequest, load, numbered
 from engine.checkpoint.tables import BUFFERED_REQUESTS, KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
 from engine.errors import EngineBug
 from engine.execution.element import Element, Emitted, ProcessingTime, Watermark, processing_time_order, record_order
 from engine.execution.fast_drain import Held, divided, merged, seen_and_held
 from engine.execution.keyed_process import KeyedProcess
-from engine.materializer import PassThrough, UpsertMaterializer
+from engine.materializer import Lagging, PassThrough, UpsertMaterializer
 from engine.plan.pipelines import plan_of
 from engine.plan.stages import KeyedStage, Plan
 from engine.spark.async_stage import AsyncStage
@@ -135,11 +136,13 @@ class _Work:
     def _with_history(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> UpsertMaterializer:
         task, output = self.task, self.output
         watermarks, _ = seen_and_held([Watermark(record_order(at), time) for at, time in task.watermarks], task.cut)
-        materializer = UpsertMaterializer(
+        layouts = task.upsert_materialize.layouts(operator.strategy, task.place.backend)
+        made: Any = Lagging if isinstance(operator, Lag) else UpsertMaterializer
+        materializer: UpsertMaterializer = made(
             operator,
             self.opened.backend,
-            record=self.stage.record,
-            layouts=task.upsert_materialize.layouts(operator.strategy, task.place.backend),
+            record=self.stage.takes,
+            layouts=layouts,
             watermark=task.watermark,
             watermarks=watermarks,
             processing_time=task.processing_time,

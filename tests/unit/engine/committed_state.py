@@ -17,8 +17,8 @@ from engine.checkpoint.job_tables import JobTables
 from engine.checkpoint.state_files import stage_state
 from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, STATE_TABLES, TIMERS
 from engine.materializer import HistoryChange, HistoryRow, history_entry, stored_history
-from engine.state.backend import HashMapBackend
-from engine.state.entry import EntryChange, stored_value, value_entry
+from engine.state.backend import GROUPED, VALUES, HashMapBackend
+from engine.state.entry import EntryChange, named, stored_value, value_entry
 from engine.state.key_groups import KeyGroupRange, key_group, task_of
 from engine.state.state_cache import StateCache
 from engine.state.timer_service import Timer, TimerChange, timer_entry, timer_of
@@ -73,6 +73,12 @@ class CommittedState:
             operator,
             {value_entry(state, key): raw and stored_value(stamp, raw) for key, raw in changes.items()},
         )
+
+    def entries(self, operator: str, state: str, changes: dict[tuple[bytes, str, bytes | None], bytes | None]) -> None:
+        """Commit a checkpoint in which elements or entries, by key, namespace and user key, got values or were removed."""
+        rows = [EntryChange(key, raw, 7, 9, namespace, name) for (key, namespace, name), raw in changes.items()]
+        self._commit(operator, KEYED_STATE, rows, lambda log, part: log.values(Named(state), part))
+        self._expect(operator, {row.entry(state): row.raw and stored_value(7, row.raw, 9) for row in rows})
 
     def timers(self, operator: str, changes: dict[Timer, bool]) -> None:
         """Commit a checkpoint in which `operator` registered or removed timers."""
@@ -130,8 +136,8 @@ class CommittedState:
 
 def key_of(entry: bytes) -> bytes:
     """The key in an entry."""
-    if entry[:1] == b"v":
-        return entry.partition(b"\x00")[2]
+    if entry[:1] in {VALUES, GROUPED}:
+        return named(entry).key_json
     return entry[1:] if entry[:1] == b"h" else timer_of(entry).key_json
 
 

@@ -12,7 +12,8 @@ import msgspec
 
 from engine.api import AsyncWait, Lag, Pipeline, Process, Sink, Source, Strategy, UpsertMaterialize, ValueState
 from engine.api._pipeline import output_type
-from engine.config import AsyncStateConfig, JobConfig, format_duration
+from engine.cli._services import capacity_for_retries, last_measured
+from engine.config import AsyncStateConfig, JobConfig, ServiceConfig, format_duration
 from engine.execution.options import AsyncStateOptions
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ def describe(config: JobConfig, pipeline: Pipeline) -> dict[str, Any]:
     """
     stages: list[dict[str, Any]] = []
     for operator in pipeline.operators:
-        if isinstance(operator, Source | Process | UpsertMaterialize):
+        is_keyed_wait = isinstance(operator, AsyncWait) and operator.key is not None
+        if is_keyed_wait or isinstance(operator, Source | Process | UpsertMaterialize):
             stages.append({"stage": len(stages) + 1, "operators": []})
         stages[-1]["operators"].append(_operator(config, operator))
     return {
@@ -71,14 +73,41 @@ def _wait(config: JobConfig, wait: AsyncWait) -> dict[str, Any]:
     override = config.async_io.get(wait.name)
     capacity = (override.capacity if override else None) or wait.capacity
     timeout = (override.timeout if override else None) or wait.timeout
+    park_after = (override.park_after if override else None) or wait.park_after
+    service = config.services.get(wait.service) if wait.service else None
     return {
         "function": type(wait.function).__name__,
+        "key": [wait.key] if wait.key else [],
         "record": output_type(wait.function).__name__,
         "mode": wait.mode.value,
         "capacity": capacity,
         "timeout": format_duration(timeout),
         "retry": _policy(wait.retry),
+        "park_after": None if park_after is None else format_duration(park_after),
+        "recovery": wait.recovery.value,
+        "on_failure": wait.on_failure.value,
+        **{name: _policy(policy) for name in ("breaker", "cache", "batch") if (policy := getattr(wait, name))},
+        "service": wait.service,
+        "limits": {"rate": service.rate, "concurrency": service.concurrency}
+        if service and _is_limited(service)
+        else None,
+        "capacity_for_retries": _measured(config, wait, capacity),
     }
+
+
+def _is_limited(service: ServiceConfig) -> bool:
+    return service.rate is not None or service.concurrency is not None
+
+
+def _measured(config: JobConfig, wait: AsyncWait, capacity: int) -> str | None:
+    """FLIP-232's estimate from the rates of the last micro-batch, in words."""
+    made = last_measured(config).get(wait.name)
+    found = capacity_for_retries(made) if made else None
+    if found is None:
+        return None
+    rates = f"{found['input_rate']:g} records/s x {found['retry_rate']:.2%} retried x {found['avg_retry_seconds']:g} s"
+    enough = "" if found["capacity"] < capacity / 2 else f": more than half of capacity {capacity}, raise it"
+    return f"{found['capacity']:g} of {capacity} ({rates}, as measured last){enough}"
 
 
 def _process(config: JobConfig, process: Process) -> dict[str, Any]:

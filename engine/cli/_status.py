@@ -24,7 +24,8 @@ def register(app: typer.Typer) -> None:
 def status(job: Job = None, as_json: AsJson = False) -> None:
     """Say where each job stands, or only JOB.
 
-    Last checkpoint, watermark, what it took in, and which run holds the job at present. A job whose file is broken is
+    Last checkpoint, watermark, what it took in, and which run holds the job at present; how the services did that it
+    calls, and what waits for them. A job whose file is broken is
     listed with what is wrong in it.
 
     Example:  headrace status
@@ -51,6 +52,20 @@ def _show(found: list[dict[str, Any]]) -> None:
     columns = ("job", "at", "kind", "committed", "watermark", "rows in", "set aside", "held by")
     show(table(columns, [[row[key] for key in _COLUMNS] for row in found]))
     show(*(f"{row['job']}: {row['error']}" for row in found if row["error"]))
+    show(*(line for row in found if not row["error"] for line in _waits(row)))
+
+
+def _waits(row: dict[str, Any]) -> list[str]:
+    from engine.cli._output import moment
+    from engine.cli._services import in_a_line
+
+    lines = [in_a_line(row["job"], name, made) for name, made in row["services"].items()]
+    if row["waiting"]:
+        due = f", the next attempt is due at {moment(row['next_attempt'])}" if row["next_attempt"] else ""
+        lines.append(
+            f"{row['job']}: {row['waiting']:,} elements wait for services{due} (headrace retries {row['job']})"
+        )
+    return lines
 
 
 def _status_or_error(name: str) -> dict[str, Any]:
@@ -73,11 +88,13 @@ def _status(name: str) -> dict[str, Any]:
     from engine.checkpoint._log import CheckpointLog
     from engine.cli._arrow import without_pandas
     from engine.cli._output import at_time
+    from engine.cli._services import services_of
 
     without_pandas()
     config = load(name)
     log = CheckpointLog(config.job_folder, config.storage_options)
     last, held = log.last, log.lease
+    dues = [offset.due for offset in last.offsets.values() if offset.due is not None] if last else []
     holder = held if held and held.expires_at > clock.now() else None
     return {
         "job": config.job,
@@ -88,6 +105,9 @@ def _status(name: str) -> dict[str, Any]:
         "rows_in": last.metrics.get("rows_in") if last else None,
         "quarantined": last.metrics.get("quarantined") if last else None,
         "checkpoints": len(log.checkpoints),
+        "waiting": sum(offset.pending for offset in last.offsets.values()) if last else 0,
+        "next_attempt": at_time(min(dues)) if dues else None,
+        "services": services_of(last) if last else {},
         "held_by": holder.run_id if holder else None,
         "held_until": at_time(holder.expires_at) if holder else None,
         "error": None,

@@ -1,0 +1,38 @@
+"""What `status` and `explain` say of services."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from engine.checkpoint.checkpoint import Kind, SourceOffset
+from engine.cli._services import capacity_for_retries
+from tests.unit.cli.conftest import HOUR, START
+
+MADE = {"elements": 1000, "calls": 1010, "busy_ms": 10_000, "retries": 10, "retry_wait_ms": 600_000}
+
+
+def test_the_capacity_that_retries_take_is_the_flips_example():
+    # 100 records/s, 1 % of them tried again after 60 s.
+    assert capacity_for_retries(MADE)["capacity"] == 60
+
+
+@pytest.mark.parametrize("made", [{}, {"elements": 5}, {"busy_ms": 5}])
+def test_without_measures_there_is_no_estimate(made):
+    assert capacity_for_retries(made) is None
+
+
+def test_without_retries_they_take_nothing():
+    assert capacity_for_retries({"elements": 10, "busy_ms": 100})["capacity"] == 0
+
+
+def test_status_says_how_services_did_and_what_waits(headrace, state):
+    made = {**MADE, "p50_ms": 5.0, "p95_ms": 9.5, "p99_ms": 20.0, "breaker": "open", "parked": 7}
+    waits = {"events": SourceOffset(pending=1234, due=START + 3 * HOUR)}
+    state.commit(Kind.BATCH, metrics={"services": {"weather": made}}, offsets=waits)
+    said = headrace("status").stdout
+    assert "demo, weather: 1,010 calls, p50/p95/p99 5/9.5/20 ms, 10 retries, 7 parked, breaker open" in said
+    assert "1,234 elements wait for services, the next attempt is due at 2013-01-31T03:00:00Z" in said
+    (told,) = json.loads(headrace("status --json").stdout)["jobs"]
+    assert (told["waiting"], told["services"]["weather"]["breaker"]) == (1234, "open")

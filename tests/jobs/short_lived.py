@@ -1,0 +1,39 @@
+"""Readings of sensors, with corrections out of order, in a table whose rows die after an hour without a new one."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from engine.api import Pipeline, StateTtl, Strategy, Struct, Timestamp
+
+BUCKET: Final = 10
+LIVES: Final = timedelta(hours=1)
+
+
+class Reading(Struct, frozen=True):
+    """One row of the input."""
+
+    seq: int
+    at: Timestamp
+    sensor: str
+    level: int
+
+
+pipeline: Final = (
+    Pipeline("short_lived")
+    .source("readings", Reading, event_time="at", order_by=("seq",), row_kind="kind")
+    .upsert_materialize(
+        "latest", primary_key=("sensor",), upsert_key=("level",), strategy=Strategy.VALUE, ttl=StateTtl(LIVES)
+    )
+    .sink("levels")
+)
+
+JOB: Final[dict[str, Any]] = {
+    "job": "short_lived",
+    "pipeline": "tests.jobs.short_lived:pipeline",
+    "state": {"root": "state", "local": "local"},
+    "watermark": {"bucket": BUCKET},
+    "sources": {"readings": {"path": "input", "max_files_per_batch": 1}},
+    "sinks": {"levels": {"path": "lake/levels", "mode": "merge"}},
+}

@@ -1,0 +1,99 @@
+"""The materializer in real jobs: strategies, backends and parallelism change between runs, and rows die."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from engine.checkpoint.tables import STATE_TABLES
+from tests.jobs.home import Home
+from tests.jobs.outcome import checkpoints, live_rows, outcome, sink_rows
+from tests.jobs.purchase_files import purchases_of, write_days
+from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
+from tests.jobs.short_lived import JOB
+
+MINUTE = 60_000
+
+
+def chosen(strategy: str) -> dict[str, Any]:
+    thresholds = {"adaptive.threshold.high": 4, "adaptive.threshold.low": 2}
+    return {"execution": {"upsert-materialize": {"strategy": strategy, **thresholds}}}
+
+
+def test_switching_a_jobs_strategy_keeps_its_history(home, run):
+    runs = [
+        ("legacy", 2, "rocksdb"),
+        ("map", 2, "rocksdb"),
+        ("adaptive", 3, "hashmap"),
+        ("value", 3, "hashmap"),
+        ("map", 1, "delta"),
+        ("adaptive", 2, "rocksdb"),
+        ("legacy", 2, "rocksdb"),
+    ]
+    write_days(home.input, range(len(runs)))
+    for strategy, parallelism, backend in runs:
+        home.configure({"sources": {"purchases": {"max_files_per_batch": 1}}, **chosen(strategy)})
+        run(home, parallelism=parallelism, backend=backend, max_batches=1)
+    assert_as_by_hand(home.config(), by_hand(map(purchases_of, range(len(runs)))))
+
+
+@pytest.fixture
+def short_lived(tmp_path):
+    """Makes homes with three files of readings, by name."""
+
+    def make(name: str) -> Home:
+        home = Home(tmp_path / name, JOB)
+        rows = readings()
+        for first in range(0, len(rows), 50):
+            part = rows[first : first + 50]
+            columns: dict[str, Any] = {field: [row[field] for row in part] for field in part[0]}
+            columns["at"] = pa.array(columns["at"], pa.timestamp("ms", tz="UTC"))
+            pq.write_table(pa.table(columns), home.input / f"{first:03d}.parquet")
+        return home
+
+    return make
+
+
+def readings() -> list[dict[str, Any]]:
+    """Two and a half hours of readings, corrections among them. Two of four sensors fall silent after an hour."""
+    chance, rows, told = random.Random(3), [], []
+    for seq in range(150):
+        at = seq * MINUTE + chance.randrange(-3, 1) * MINUTE + 10 * 60 * MINUTE
+        sensor = f"s{chance.randrange(4) if seq < 60 else chance.randrange(2)}"
+        if told and chance.random() < 0.4:
+            sensor, level = told.pop(chance.randrange(len(told)))
+            kind = "-U"
+        else:
+            level = chance.randrange(5)
+            told += [(sensor, level)] if sensor in {"s0", "s1"} else []
+            kind = "+U"
+        rows.append({"seq": seq, "at": at, "sensor": sensor, "level": level, "kind": kind})
+    return rows
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "hashmap", "delta"])
+def test_rows_die_by_the_watermark_in_idle_keys_too(short_lived, run, backend):
+    found = []
+    for strategy, parallelism, files in (("value", 1, 3), ("map", 2, 1), ("adaptive", 2, 2)):
+        home = short_lived(strategy)
+        home.configure({"sources": {"readings": {"max_files_per_batch": files}}, **chosen(strategy)})
+        run(home, parallelism=parallelism, backend=backend)
+        found.append(outcome(home.config()))
+    assert [one.sinks for one in found] == [found[0].sinks] * 3
+    assert [one.state for one in found] == [found[0].state] * 3
+    last = checkpoints(home.config())[-1]
+    kept = {row[names("materializer_history").index("key")] for row in found[0].state["materializer_history"]}
+    assert kept == {'"s0"', '"s1"'}  # the others were silent for more than an hour
+    assert len(found[0].state["timers"]) == 2  # the next sweep of each of them
+    assert len(sink_rows(home.config(), "levels")) == 4  # a row that dies, dies in silence
+    assert sum(one.metrics.get("expired", 0) for one in checkpoints(home.config())) > 0
+    assert any("rows die after 1:00:00" in str(row) for row in live_rows(home.config(), last, "quarantine"))
+
+
+def names(table: str) -> list[str]:
+    """The columns of what `outcome` tells of a table."""
+    return sorted(set(STATE_TABLES[table].schema.names) - {"checkpoint_id", "deleted"})

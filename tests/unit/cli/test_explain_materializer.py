@@ -1,0 +1,51 @@
+"""What `explain` says of a materializer: which layout its histories have, or that none is needed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from unittest.mock import Mock
+
+import pytest
+
+from engine.api import OnConflict, Pipeline, StateTtl, Strategy, Struct, Timestamp
+from engine.cli._explain import _DETAILS
+from engine.materializer import MaterializerOptions
+
+
+class Row(Struct, frozen=True):
+    key: str
+    part: int
+    at: Timestamp
+
+
+def explained(**options):
+    source = Pipeline("board").source("rows", Row, event_time="at")
+    operator = source.upsert_materialize("m", primary_key=("key",), **options).operators[-1]
+    config = Mock(upsert_materialize=lambda _: MaterializerOptions())
+    config.state.backend = "rocksdb"
+    return _DETAILS[type(operator)](config, operator)
+
+
+def test_a_history_that_is_not_needed_is_said_not_to_be():
+    told = explained(upsert_key=("key",))
+    assert told["history"].startswith("not needed: the upsert key is the primary key")
+    assert told["strategy"] is None
+
+
+def test_one_that_is_forced_says_so():
+    assert explained(upsert_key=("key",), force=True)["history"].startswith("kept because of force=True")
+
+
+@pytest.mark.parametrize("more", [{}, {"on_conflict": OnConflict.ERROR}, {"upsert_key": ("key", "part")}])
+def test_one_that_is_needed_is_kept(more):
+    assert explained(**more)["history"] == "kept"
+
+
+def test_strategy_thresholds_ttl_and_policy_are_told():
+    told = explained(strategy=Strategy.ADAPTIVE, ttl=StateTtl(timedelta(hours=2)), on_conflict=OnConflict.DO_NOTHING)
+    assert (told["strategy"], told["thresholds"], told["ttl"], told["on_conflict"]) == (
+        "adaptive",
+        {"high": 50, "low": 40},
+        "2h",
+        "do_nothing",
+    )

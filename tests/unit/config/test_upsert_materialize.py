@@ -1,0 +1,62 @@
+"""The options of upsert materializers: from the pipeline over the job to the operator."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from engine.api import Strategy
+from engine.config import job_schema, load_job
+from engine.config._execution import UpsertMaterializeConfig
+from engine.errors import ConfigError
+from engine.materializer import DEFAULT_THRESHOLDS, Layouts
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+KEYS = [field.encode_name for field in msgspec.structs.fields(UpsertMaterializeConfig)]
+
+
+def layouts(backend="rocksdb", operator="board"):
+    return load_job("demo").upsert_materialize(operator).layouts(Strategy.VALUE, backend)
+
+
+def test_a_job_that_says_nothing_has_the_pipelines_strategy_and_the_flips_thresholds(home, job_file):
+    job_file("")
+    assert layouts() == Layouts(Strategy.VALUE, 50, 40)
+    assert layouts("hashmap") == Layouts(Strategy.VALUE, 400, 300)
+
+
+def test_an_operator_says_more_than_the_job(home, job_file):
+    job_file(
+        "execution: {upsert-materialize: {strategy: map, adaptive.threshold.high: 70}}\n"
+        "operators: {board: {execution: {upsert-materialize: {strategy: adaptive, adaptive.threshold.low: 60}}}}\n"
+    )
+    assert layouts() == Layouts(Strategy.ADAPTIVE, 70, 60)
+    assert layouts(operator="other") == Layouts(Strategy.MAP, 70, 40)
+
+
+def test_thresholds_that_contradict_each_other_name_the_file(home, job_file):
+    job_file("execution: {upsert-materialize: {adaptive.threshold.high: 30}}\n")
+    with pytest.raises(
+        ConfigError, match=r"demo.yaml.*execution.upsert-materialize: adaptive.threshold.low .* 40 and 30"
+    ):
+        layouts()
+
+
+def test_names_are_those_of_the_flip():
+    assert KEYS == ["strategy", "adaptive.threshold.high", "adaptive.threshold.low"]
+
+
+def test_schema_and_docs_tell_the_defaults():
+    described = job_schema()["$defs"]["UpsertMaterializeConfig"]["properties"]
+    page = (REPOSITORY / "docs/configuration.md").read_text()
+    for key, position in (("adaptive.threshold.high", 0), ("adaptive.threshold.low", 1)):
+        rocksdb, other = DEFAULT_THRESHOLDS["rocksdb"][position], DEFAULT_THRESHOLDS["hashmap"][position]
+        assert re.search(r"Default: (\d+) on rocksdb, else (\d+)", described[key]["description"]).groups() == (
+            str(rocksdb),
+            str(other),
+        )
+        assert f"| `{key}` | whole number from" in page
+        assert f"`{rocksdb}` on rocksdb, else `{other}`" in page

@@ -53,7 +53,7 @@ class Codec(Generic[T]):
             msg = (
                 f"{self._what} is stored as {raw[:200].decode(errors='replace')}, which does not fit the "
                 f"declared type {self._type_name}: {error}. Fields may be added with "
-                "defaults; for anything else restore an older checkpoint or rename the state."
+                "defaults; for anything else give the state a migration, or restore an older checkpoint."
             )
             raise StateSchemaError(msg) from error
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
@@ -25,7 +29,7 @@ from engine.state.backend import HashMapBackend
 from engine.state.entry import value_entry
 from engine.state.key_groups import KeyGroupRange, key_group
 from engine.state.state_cache import StateCache
-from tests.jobs.home import Home
+from tests.jobs.home import PROJECT, Home
 from tests.unit.engine.committed_state import Memory
 
 NEW_IN_2 = {"ttl_ms", "state_ttl", "state_schemas", "schemas_of", "timers_fired"}
@@ -200,6 +204,33 @@ def test_a_crash_anywhere_leaves_the_old_format_or_the_new_one(job, monkeypatch,
     assert log.last.format_version == (2 if place in {"commit.after", "publish.after"} else 1)
     assert set(entries(job, log.last.versions).values()) == {b"3"}
     with open_job(job.config, "next", force=True) as opened:
+        assert opened.last.format_version == 2
+        assert "ttl_ms" in columns(job, opened.versions[KEYED_STATE])
+        assert set(entries(job, opened.versions).values()) == {b"3"}
+    assert [kind for kind, _ in kinds(job.config)].count(Kind.MIGRATION) == 1
+
+
+OPENING = """
+import sys
+from pathlib import Path
+from engine.checkpoint.open_job import open_job
+from engine.config import load_job
+
+with open_job(load_job("purchases", Path(sys.argv[1])), "killed"):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "format_then"), [("migration.prepared", 1), ("commit.before", 1), ("commit.after", 2)]
+)
+def test_a_process_that_is_killed_leaves_one_format_or_the_other(job, tmp_path, place, format_then):
+    environment = {**os.environ, "HEADRACE_KILL_AT": place, "PYTHONPATH": str(PROJECT)}
+    line = [sys.executable, "-c", OPENING, str(tmp_path)]
+    killed = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert CheckpointLog(job.folder).last.format_version == format_then
+    with open_job(job.config, "next") as opened:
         assert opened.last.format_version == 2
         assert "ttl_ms" in columns(job, opened.versions[KEYED_STATE])
         assert set(entries(job, opened.versions).values()) == {b"3"}

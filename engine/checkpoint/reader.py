@@ -142,7 +142,7 @@ class StateReader:
         if not sources:
             return Rows([], [])
         union = " UNION BY NAME ".join(sources)
-        changes = ask(connection, f"FROM ({union}) ORDER BY checkpoint_id, operator, state, user_key")
+        changes = ask(connection, f"FROM ({union}) ORDER BY checkpoint_id, operator, state, namespace, user_key")
         expiries = self._expiries or []
         ttls = {(each.operator, each.state): each.live for each in expiries}
         return EntryHistory(self._log.checkpoints, self._compacted(filters), ttls, self._clock).told(changes)

@@ -1,0 +1,127 @@
+"""Async I/O: 100,000 records against a service with 5 ms latency, by mode, with and without failures.
+
+Beside it a bare asyncio loop with a semaphore, turn by turn, and figures of Flink's AsyncWaitOperator, quoted from
+peers/flink (another machine's JVM). Then a real service over loopback, and one that is down: how soon that is noticed, and
+how many calls it takes.
+"""
+
+import argparse
+import asyncio
+import time
+from datetime import timedelta
+
+from benchmarks._asking import CAPACITY, Bare, Lookup, Operator, Question, loopback
+from benchmarks._report import figure, report
+from benchmarks._turns import turns
+from engine.api import AsyncWait, CircuitBreaker, ExponentialBackoff, OutputMode
+from engine.async_io import AsyncWaitOperator
+from engine.execution.element import Emitted, record_order
+
+TURNS = 5
+FULL, QUICK = 100_000, 5_000
+HTTP_FULL, HTTP_QUICK = 10_000, 500
+HTTP_CAPACITY = 100
+FLINK = {
+    "flink, unordered": 186e3,
+    "flink, ordered": 182e3,
+    "flink, unordered, 1 % fail": 173e3,
+    "flink, ordered, 1 % fail": 53e3,
+}
+
+
+def over(ours, theirs):
+    return [a.rate / b.rate for a, b in zip(ours, theirs, strict=True)]
+
+
+def in_process(records):
+    """The operator's own cost."""
+    for failures in (False, True):
+        told = turns(
+            TURNS,
+            {
+                "bare asyncio": Bare(records, failures),
+                **{mode.value: Operator(records, failures, mode) for mode in OutputMode},
+            },
+        )
+        of = ", 1 % fail" if failures else ""
+        for mode in OutputMode:
+            ratio = over(told[mode.value], told["bare asyncio"])
+            yield figure(
+                f"{mode.value}{of} / bare asyncio", ratio, "ratio", goal=">= 0.9", met=lambda value: value >= 0.9
+            )
+        for name, each in told.items():
+            yield figure(f"{name}{of}", [turn.rate for turn in each], "records/s")
+            yield figure(f"{name}{of}, CPU", [turn.cpu[0] for turn in each], "us a record")
+    for name, rate in FLINK.items():
+        yield figure(f"{name} (quoted)", [rate], "records/s")
+
+
+def over_loopback(records):
+    """A real client against a real service: what the operator adds is lost in what HTTP costs."""
+    with loopback() as url:
+        told = turns(
+            TURNS,
+            {
+                "bare asyncio": Bare(records, False, url, HTTP_CAPACITY),
+                "ordered": Operator(records, False, OutputMode.ORDERED, url, HTTP_CAPACITY),
+            },
+        )
+    yield figure(
+        "loopback: ordered / bare asyncio",
+        over(told["ordered"], told["bare asyncio"]),
+        "ratio",
+        goal=">= 0.9",
+        met=lambda value: value >= 0.9,
+    )
+    for name, each in told.items():
+        yield figure(f"loopback: {name}", [turn.rate for turn in each], "records/s")
+
+
+class Down(Lookup):
+    async def invoke(self, question, /):
+        self.calls += 1
+        await asyncio.sleep(0.005)
+        raise OSError(question.number)
+
+
+def while_down(records):
+    """A service that is down: with a breaker, and without."""
+    retry = ExponentialBackoff(
+        max_retries=10, initial_delay=timedelta(milliseconds=10), max_delay=timedelta(hours=1), exceptions=(OSError,)
+    )
+    elements = [Emitted(record_order(number), number, 0, Question(number)) for number in range(records)]
+    for name, breaker in (("with breaker", CircuitBreaker(failures=20)), ("without", None)):
+        seconds, calls = [], []
+        for _ in range(TURNS):
+            wait = AsyncWait(
+                "ask",
+                Down(failures=False),
+                OutputMode.ORDERED,
+                CAPACITY,
+                timedelta(minutes=5),
+                retry,
+                park_after=timedelta(milliseconds=50),
+                breaker=breaker,
+            )
+            operator = AsyncWaitOperator(wait, {})
+            began = time.perf_counter()
+            assert operator.run(elements) == []
+            seconds.append(time.perf_counter() - began)
+            calls.append(wait.function.calls)
+            assert len(operator.pending) == records
+        yield figure(f"down, {name}: calls for {records:,} records", calls, "calls")
+        yield figure(f"down, {name}: until all are parked", seconds, "s")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="little data: for trying it, not for figures")
+    options = parser.parse_args()
+    records, http = (QUICK, HTTP_QUICK) if options.quick else (FULL, HTTP_FULL)
+    figures = [*in_process(records), *over_loopback(http), *while_down(records)]
+    figures.sort(key=lambda one: one["unit"] != "ratio")
+    report("async_io", figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -40,6 +40,14 @@ class Ask(AsyncFunction[Purchase, Purchase]):
         return [purchase]
 
 
+class AskSlowly(Ask):
+    """Takes its time."""
+
+    async def invoke(self, purchase: Purchase, /) -> list[Purchase]:
+        await asyncio.sleep(0.2)
+        return await super().invoke(purchase)
+
+
 class Service:
     """The folder."""
 
@@ -79,7 +87,7 @@ class Service:
         return Counter(map(int, path.read_text().split())) if path.exists() else Counter()
 
 
-def asking(mode: OutputMode, **options: Any) -> Pipeline:
+def asking(mode: OutputMode, function: Ask | None = None, **options: Any) -> Pipeline:
     """The pipeline of `purchases`, with a wait in this mode."""
     given = {
         "mode": mode,
@@ -94,7 +102,7 @@ def asking(mode: OutputMode, **options: Any) -> Pipeline:
     )
     keyed = source.key_by("customer") if mode is OutputMode.KEYED_ORDERED else source
     return (
-        keyed.async_wait("ask", Ask(), **given)
+        keyed.async_wait("ask", function or Ask(), **given)
         .key_by("customer")
         .process("customers", Customers())
         .side_output("reminders", Reminder, sink="reminders")
@@ -117,3 +125,4 @@ breaking: Final = asking(
     capacity=2,
     breaker=CircuitBreaker(failures=3, probe_after=LATER),
 )
+slow: Final = asking(OutputMode.ORDERED, AskSlowly(), capacity=1)

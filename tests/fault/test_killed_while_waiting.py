@@ -1,0 +1,106 @@
+"""Kill -9 while elements wait for a service: nothing lost, nothing twice, no answer asked for again once it is committed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from engine import clock
+from tests.fault.drivers import KILLED
+from tests.jobs.asking import Service
+from tests.jobs.home import Home
+from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, outcome
+from tests.jobs.purchase_files import write_days
+
+ROWS = 60
+
+
+@pytest.fixture
+def asking(tmp_path):
+    """A job whose service is down for the second half of its first day."""
+    service = Service(tmp_path / "oracle")
+    home = Home(tmp_path / "home")
+    home.configure(
+        {
+            "pipeline": "tests.jobs.asking:ordered",
+            "services": {"oracle": {"url": service.url, "health": None}},
+            "sources": {"purchases": {"max_files_per_batch": 1}},
+        }
+    )
+    write_days(home.input, range(2), rows=ROWS)
+    service.goes_down(30)
+    return home, service
+
+
+def sinks_and_state(home):
+    found = outcome(home.config())
+    return found.sinks, {name: rows for name, rows in found.state.items() if name != "quarantine"}, found.watermark
+
+
+def committed_answers(home):
+    """Elements whose answer the last checkpoint holds, since an earlier one waits."""
+    last = checkpoints(home.config())[-1]
+    return [row for row in live_rows(home.config(), last, "async_requests") if "completed" in row]
+
+
+@pytest.mark.parametrize("place", ["ingest.after", "run.after", "prepare.half", "commit.before", "commit.after"])
+@pytest.mark.parametrize("visit", [1, 2])
+def test_a_driver_killed_while_elements_wait_leaves_each_in_one_place(
+    tmp_path, undisturbed_day, run, drivers, asking, place, visit
+):
+    home, service = asking
+    code, said = drivers.run(home, {"HEADRACE_KILL_AT": f"{place}:{visit}"})
+    assert code == KILLED, said
+    run(home)
+    parked = checkpoints(home.config())[-1].offsets["purchases"].pending
+    assert parked > 0
+    answered = service.noted("answered")
+    held = len(committed_answers(home))
+    service.comes_back()
+    asked_before = Counter(service.noted("asked"))
+    while (offset := checkpoints(home.config())[-1].offsets["purchases"]).pending:
+        clock.sleep(max(0, offset.due - clock.now()) / 1000)
+        run(home)
+    again = service.noted("asked") - asked_before
+    # What was neither emitted nor completed by the checkpoint is asked for again, and nothing else.
+    assert sum(again.values()) == parked - held
+    assert not set(again) & set(answered), "an answer that was committed was asked for again"
+    assert sinks_and_state(home) == sinks_and_state(undisturbed_day)
+    assert_well_formed(home.config())
+
+
+@pytest.fixture(scope="module")
+def undisturbed_day(run, tmp_path_factory):
+    """What the same purchases come to without any service, and without anybody being killed."""
+    home = Home(tmp_path_factory.mktemp("undisturbed"))
+    write_days(home.input, range(2), rows=ROWS)
+    run(home)
+    return home
+
+
+def test_a_driver_that_is_told_to_end_while_it_calls_leaves_the_rest_to_the_next_run(
+    undisturbed_day, run, drivers, asking
+):
+    home, service = asking
+    service.comes_back()
+    home.configure(
+        {
+            "pipeline": "tests.jobs.asking:slow",
+            "services": {"oracle": {"url": service.url, "health": None}},
+        }
+    )
+    with drivers.started(home, {}, {}) as process:
+        while sum(service.noted("answered").values()) < 5:
+            clock.sleep(0.05)
+        process.terminate()
+        _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    offset = checkpoints(home.config())[-1].offsets["purchases"]
+    assert offset.pending > 0
+    home.configure(
+        {"pipeline": "tests.jobs.asking:ordered", "services": {"oracle": {"url": service.url, "health": None}}}
+    )
+    run(home)
+    assert checkpoints(home.config())[-1].offsets["purchases"].pending == 0
+    assert sinks_and_state(home) == sinks_and_state(undisturbed_day)

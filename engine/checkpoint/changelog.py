@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from engine.async_io.stored_element import StoredElement
 from engine.checkpoint._delta import Options, open_table, read
 from engine.checkpoint.async_requests import columns_of as request_columns
 from engine.checkpoint.buffered_requests import StoredRequest, columns_of
+from engine.checkpoint.expired_rows import removed_if_dead
 from engine.checkpoint.tables import (
     ASYNC_REQUESTS,
     BUFFERED_REQUESTS,
@@ -27,9 +28,11 @@ from engine.checkpoint.tables import (
 )
 from engine.materializer import HistoryChange, HistoryRow, history_entry, stored_history
 from engine.state.backend import StateBackend, Write
+from engine.state.cleanup_timer import CLEANUP_DOMAINS, known_timers
 from engine.state.entry import EntryChange, entry_group, stored_value, value_entry
 from engine.state.key_groups import KeyGroupRange, key_group
 from engine.state.timer_service import Timer, TimerChange, timer_entry
+from engine.state.ttl import Age
 
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 _CHUNK = 20_000
@@ -149,11 +152,13 @@ def rebuild(
     operator: str,
     key_groups: KeyGroupRange,
     *,
+    ages: Mapping[str, Age] | None = None,
     storage: Options = None,
 ) -> int:
     """Load an operator's state for one key-group range from the Delta tables into an empty backend.
 
-    Reads only files and rows of the range, each change in checkpoint order, so the last one wins.
+    Reads only files and rows of the range, each change in checkpoint order, so the last one wins. Entries that are dead by the
+    `ages` of their states are not loaded.
     Returns the number of rows read.
     """
     predicate = f"operator = '{operator}' AND key_group >= {key_groups.first} AND key_group <= {key_groups.last}"
@@ -162,7 +167,7 @@ def rebuild(
         table = open_table(f"{job_folder}/{name}", version=versions[name], storage=storage)
         found = read(table, STATE_TABLES[name].schema, columns=stored.columns, predicate=predicate)
         rows += found.num_rows
-        writes = stored.entries(found)
+        writes = stored.entries(removed_if_dead(found, ages) if ages and name == KEYED_STATE else found)
         while chunk := list(islice(writes, _CHUNK)):
             backend.write_batch(chunk)
     return rows
@@ -216,10 +221,15 @@ def _entries_of(batch: pa.RecordBatch, states: Sequence[str], keys: Sequence[str
 
 
 def _timer_writes(table: pa.Table) -> Iterator[Write]:
+    cleanups: dict[Timer, bool] = {}
     for batch in table.to_batches(_CHUNK):
         columns = [batch[name].to_pylist() for name in _TIMER_COLUMNS[1:]]
         for key, domain, time, namespace, gone in zip(*columns, strict=True):
-            yield timer_entry(Timer(time, key.encode(), domain, namespace or "")), None if gone else b""
+            timer = Timer(time, key.encode(), domain, namespace or "")
+            if domain in CLEANUP_DOMAINS:
+                cleanups[timer] = not gone
+            yield timer_entry(timer), None if gone else b""
+    yield from known_timers(timer for timer, is_set in cleanups.items() if is_set)
 
 
 def _history_writes(table: pa.Table) -> Iterator[Write]:

@@ -19,11 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engine.checkpoint.changelog import STORED
+from engine.checkpoint.cleanup_timers import CleanupTimersOf
 from engine.checkpoint.files import Storage
 from engine.checkpoint.pruned_rows import Between, Everything, OfGroup, OfKeys, OfUserKeys, PrunedRows, Selection
 from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
 from engine.materializer import key_of_history
 from engine.state.backend import GROUPED, HISTORY, VALUES, EntryGroups, Write, after
+from engine.state.cleanup_timer import CLEANUP, key_of
 from engine.state.entry import named
 from engine.state.key_groups import KeyGroupRange, key_group
 from engine.state.state_cache import StateCache
@@ -150,6 +152,10 @@ class DeltaBackend:
             everything |= self._written
         return ((entry, value) for entry, value in everything.items() if value is not None)
 
+    def visit(self, _: int, /) -> Iterable[tuple[bytes, bytes]]:
+        """See `StateBackend.visit`: there are none here."""
+        return ()
+
     def statistics(self) -> DeltaStatistics:
         """What was asked and read so far."""
         with self._lock:
@@ -173,8 +179,11 @@ class DeltaBackend:
     def _learned(self, missing: Sequence[bytes]) -> dict[bytes, bytes | None]:
         found: dict[bytes, bytes | None] = dict.fromkeys(missing)
         grouped = [entry for entry in missing if entry[:1] == GROUPED]
-        for table, wanted in self._by_table(entry for entry in missing if entry[:1] != GROUPED).items():
+        for table, wanted in self._by_table(entry for entry in missing if entry[:1] not in _BY_THEMSELVES).items():
             found |= self._look_up(table, OfKeys(table, wanted))
+        if cleanups := [entry for entry in missing if entry[:1] == CLEANUP]:
+            timers = self._look_up(TIMERS, CleanupTimersOf({key_of(entry) for entry in cleanups}))
+            found |= {entry: timers.get(entry) for entry in cleanups}
         if grouped:
             looked_up = self._look_up(KEYED_STATE, OfUserKeys(map(self._user_key, grouped)))
             found |= {entry: looked_up.get(entry) for entry in grouped}  # of others there may be newer rows elsewhere
@@ -256,6 +265,7 @@ def _before(rows: pa.Table, user_key: bytes | None) -> pa.Array:
     return pc.less(rows["user_key"].cast(pa.binary()), pa.scalar(user_key, pa.binary()))
 
 
+_BY_THEMSELVES = (GROUPED, CLEANUP)
 _WALKS = 16
 """Walks over groups that are kept to be gone on with. Each holds a group of rows in memory."""
 

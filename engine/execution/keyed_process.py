@@ -15,11 +15,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from engine.api import KeyedProcessFunction, Process, RowKind, TimeDomain
+from engine.api import KeyedProcessFunction, Process, RowKind, StateTtl, TimeDomain
 from engine.api._blocks import BoundBlock
 from engine.api._functions import is_blocking
 from engine.errors import HeadraceError, StateSchemaError, UserFunctionError
@@ -52,10 +52,13 @@ from engine.execution.record_context import RecordContext
 from engine.execution.request import AsyncExecutor
 from engine.execution.state_executor import InlineStateExecutor, ThreadedStateExecutor
 from engine.state.backend import StateBackend
+from engine.state.cleanup_timer import CLEANUP_DOMAINS
+from engine.state.entry import EntryChange
 from engine.state.state_store import StateStore
 from engine.state.stores import store_for
 from engine.state.timer_service import DOMAINS, Timer, TimerService, turn
 from engine.state.ttl import Lives
+from engine.state.ttl_cleanup import TtlCleanup
 from engine.state.value_store import ValueStore
 
 __all__ = ["LATEST_TIMER", "NO_WATERMARK", "KeyedProcess"]
@@ -108,9 +111,12 @@ class KeyedProcess:
         self._function, self._is_plain = self._bind(operator, lives or Lives())
         # What a due timer calls with its time and context, by its domain. Internal ones are for whoever sets their timers.
         self.timer_functions: dict[str, Callable[..., Any]] = dict.fromkeys(TimeDomain, self._function.on_timer)
+        self.cleanup = TtlCleanup(_ttls(operator), self.stores, backend, self.timers)
+        self.timer_functions.update(dict.fromkeys(CLEANUP_DOMAINS, self.cleanup.on_timer))
         self._decode = msgspec.json.Decoder(record).decode
         self._stage = stage
-        self._watermark = NO_WATERMARK if watermark is None else watermark
+        self._watermark = self._started_at = NO_WATERMARK if watermark is None else watermark
+        self._has_stopped = False
         self._passed: list[tuple[int, bytes, Epoch]] = []
         self._processing_time = () if processing_time is None else (processing_time,)
         self._processing_times: list[ProcessingTime] = []
@@ -119,6 +125,12 @@ class KeyedProcess:
     def metrics(self) -> Counter[str]:
         """Records taken in, and how many of them were late; what is 0 isn't told."""
         return +Counter(records=self._records, late=self._late)
+
+    def changes(self) -> list[tuple[StateStore, list[EntryChange]]]:
+        """What each state has changed, and what TTL has expired; to be asked once, at the end, and before the timers are."""
+        # What is held has not seen the watermarks since the start: for it, less is dead.
+        watermark = self._started_at if self._has_stopped else self._watermark
+        return self.cleanup.changes(_End(watermark, self.timers.processing_time), self._records)
 
     @property
     def emitted(self) -> list[Emitted]:
@@ -201,6 +213,7 @@ class KeyedProcess:
 
     def _stop(self, cut: bytes | None, pending: _Pending, rest: Sequence[Element | BufferedRequest]) -> Held:
         """Finish only what has begun. Timers of processing time that did not fire are due in the next run, too."""
+        self._has_stopped = True
         unseen = [Watermark(order, time) for time, order, epoch in self._passed if epoch.status is EpochStatus.CLOSED]
         held: list[BufferedRequest] = []
         for context in self.controller.drain_fast(self._may_wait):
@@ -447,6 +460,18 @@ class KeyedProcess:
     def _error(self, key_json: bytes, subject: bytes | Timer | None, why: str) -> UserFunctionError:
         what = _shown_timer(subject) if isinstance(subject, Timer) else _shown(subject)
         return UserFunctionError(self.operator.name, key_json.decode(), what, why)
+
+
+class _End(NamedTuple):
+    """When a task is over: what ages entries then (ms)."""
+
+    watermark: int
+    processing_time: int
+    timestamp: int = 0
+
+
+def _ttls(operator: Process) -> dict[str, StateTtl | None]:
+    return {state.name: state.ttl for state in declared_states(operator.function).values()}
 
 
 _Pending = deque[Watermark | ProcessingTime]

@@ -158,11 +158,12 @@ class _Work:
 
     def _keep_state(self, process: KeyedProcess) -> None:
         opened, output = self.opened, self.output
-        for store in process.stores:
-            changes = list(store.changes())
+        for store, changes in process.changes():
             opened.write(store.writes(changes))
             output.state(KEYED_STATE, output.changelog.values(store, changes))
             output.count(expired=store.expired)
+        output.count(expired=process.cleanup.removed, expired_by_cleanup=process.cleanup.removed)
+        opened.write(process.cleanup.writes())
         timers = process.timers.changes()
         opened.write(process.timers.writes(timers))
         output.state(TIMERS, output.changelog.timers(timers))

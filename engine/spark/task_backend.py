@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from engine import clock
 from engine.checkpoint.changelog import rebuild
+from engine.checkpoint.expired_rows import ages_of
+from engine.checkpoint.ttl_history import ttls_of
 from engine.errors import StorageError, UserFunctionError
+from engine.plan.pipelines import plan_of
 from engine.spark.reports import KeyedTask
 from engine.state.backend import HashMapBackend, StateBackend, Write
 from engine.state.key_groups import KeyGroupRange
@@ -50,7 +53,10 @@ def open_backend(task: KeyedTask, operator: str, key_groups: KeyGroupRange) -> I
 
 def _rebuild(backend: StateBackend, task: KeyedTask, operator: str, key_groups: KeyGroupRange) -> int:
     place = task.place
-    return rebuild(backend, place.job_folder, place.versions, operator, key_groups, storage=place.storage)
+    declared = ttls_of(plan_of(place.pipeline).keyed[task.stage].operator)
+    lives = task.state_ttl.lives(operator)
+    ages = ages_of(declared, lives, watermark=task.watermark, processing_time=task.processing_time)
+    return rebuild(backend, place.job_folder, place.versions, operator, key_groups, ages=ages, storage=place.storage)
 
 
 @contextmanager

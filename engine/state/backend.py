@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from sortedcontainers import SortedDict
@@ -48,6 +48,14 @@ class StateBackend(Protocol):
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """All entries, in no particular order."""
+        ...
+
+    def visit(self, count: int, /) -> Iterable[tuple[bytes, bytes]]:
+        """The `count` entries of keyed state behind those of the last call, from the beginning after the last one.
+
+        Loosely: of what is written between two calls, some may be passed over, or seen twice. Nothing where entries lie
+        elsewhere.
+        """
         ...
 
     def close(self) -> None:
@@ -152,6 +160,7 @@ class HashMapBackend:
         self._entries: dict[bytes, bytes] = {}
         self._groups: EntryGroups[bytes] = EntryGroups()
         self._timers: SortedDict[bytes, bytes] = SortedDict()
+        self._visited = 0
 
     def get_many(self, keys: Sequence[bytes], /) -> list[bytes | None]:
         """See `StateBackend.get_many`."""
@@ -189,6 +198,13 @@ class HashMapBackend:
         yield from self._groups.items()
         yield from self._timers.items()
 
+    def visit(self, count: int, /) -> Sequence[tuple[bytes, bytes]]:
+        """See `StateBackend.visit`."""
+        ahead = islice(chain(self._entries.items(), self._groups.items()), self._visited, self._visited + count)
+        found = list(ahead)
+        self._visited = self._visited + count if len(found) == count else 0
+        return [(entry, value) for entry, value in found if entry[:1] in _KEYED]
+
     def close(self) -> None:
         """See `StateBackend.close`."""
 
@@ -197,3 +213,4 @@ class HashMapBackend:
 
 
 _SCANNED = (TIMERS, GROUPED)
+_KEYED = (VALUES, GROUPED)

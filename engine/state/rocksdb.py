@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import cast
 
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
-from engine.state.backend import Write
+from engine.state.backend import GROUPED, VALUES, Write, after
+
+_VISITED = b"c"
+"""The entry that tells how far `visit` came: no state."""
 
 
 class RocksDbBackend:
@@ -56,7 +60,19 @@ class RocksDbBackend:
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """See `StateBackend.items`."""
-        return self._pairs(None)
+        return ((entry, value) for entry, value in self._pairs(None) if entry != _VISITED)
+
+    def visit(self, count: int, /) -> list[tuple[bytes, bytes]]:
+        """See `StateBackend.visit`. How far it came is kept in the database, for the next task."""
+        found = list(islice(self._keyed_from(self._db.get(_VISITED) or b""), count))
+        end = after(found[-1][0]) if len(found) == count else b""
+        self.write_batch([(_VISITED, end)])
+        return found
+
+    def _keyed_from(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for kind in (GROUPED, VALUES):  # in byte order
+            if start < (end := bytes([kind[0] + 1])):
+                yield from self.scan(max(start, kind), end)
 
     def _pairs(self, start: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         # In raw mode keys and values are bytes; the stub has the union of all modes.

@@ -219,7 +219,7 @@ class KeyedHarness(Generic[R]):
             requests=made.requests,
             cache_hits=sum(store.hits for store in stores),
             cache_misses=sum(store.misses for store in stores),
-            expired=sum(store.expired for store in stores),
+            expired=sum(store.expired for store in stores) + self._process.cleanup.removed,
             late=self._late,
             timers_fired=self._process.timers.fired,
         )
@@ -228,7 +228,8 @@ class KeyedHarness(Generic[R]):
         """Drain, and take what a checkpoint would hold. The harness goes on."""
         self.drain()
         self._collect()
-        writes = [write for store in self._process.stores for write in store.writes(list(store.changes()))]
+        writes = [write for store, changes in self._process.changes() for write in store.writes(changes)]
+        writes += self._process.cleanup.writes()
         writes += self._process.timers.writes(self._process.timers.changes())
         self._store.write_batch(writes)
         self._emitted_before += self._process.emitted
@@ -319,4 +320,5 @@ class _Deferred:
         self.write_batch = backend.write_batch
         self.scan = backend.scan
         self.items = backend.items
+        self.visit = backend.visit
         self.close = backend.close

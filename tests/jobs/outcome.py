@@ -34,11 +34,10 @@ def checkpoints(config: JobConfig) -> list[Checkpoint]:
     return CheckpointLog(config.job_folder).checkpoints
 
 
-def outcome(config: JobConfig, *, with_expired: bool = True) -> Outcome:
+def outcome(config: JobConfig, *, with_expired: bool = False) -> Outcome:
     """What a job has come to by its last checkpoint.
 
-    Compaction removes what has expired, and a task only what it looks at: leave expired entries out to compare
-    over a compaction.
+    Which expired entries are still stored depends on what cleanup came by, so on how the job was run: they are left out.
     """
     last = checkpoints(config)[-1]
     state = {table: live_rows(config, last, table, with_expired=with_expired) for table in LIVE}

@@ -1,0 +1,468 @@
+"""TTL against a model in plain Python: kinds of state, update types, visibilities, clocks, cleanup, lives of their own, gaps.
+
+The job is cut into micro-batches, runs on as many tasks as is drawn, is restored from rows, compacted and paused in between.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.api import (
+    Cleanup,
+    ExpiryClock,
+    KeyedProcessFunction,
+    ListState,
+    MapState,
+    OnGap,
+    Process,
+    ReducingState,
+    StateTtl,
+    Struct,
+    TtlTime,
+    UpdateType,
+    ValueState,
+    Visibility,
+)
+from engine.checkpoint import changelog
+from engine.checkpoint._compaction import live_entries
+from engine.checkpoint.changelog import Changelog
+from engine.checkpoint.checkpoint import Checkpoint, Kind
+from engine.checkpoint.expired_rows import ages_of
+from engine.checkpoint.expiry import certain_expiries, is_dead
+from engine.checkpoint.tables import KEYED_STATE, STATE_TABLES, TIMERS
+from engine.checkpoint.ttl_history import TtlHistory
+from engine.execution.element import Element, ProcessingTime, Watermark, processing_time_order, record_order
+from engine.execution.keyed_process import KeyedProcess
+from engine.state.cleanup_timer import CLEANUP_DOMAINS, Group, group_of_timer, time_of
+from engine.state.codec import encode
+from engine.state.entry import named, unpacked
+from engine.state.key_groups import key_group, key_group_range
+from engine.state.timer_service import timer_of
+from engine.state.ttl import LiveTtl
+from tests.unit.engine.micro_batches import fake_delta, no_rows
+
+GROUPS = 4
+ANY = object()
+"""What a read answers that may find what is dead, or not."""
+
+
+def ms(number):
+    return timedelta(milliseconds=number)
+
+
+class Op(Struct, frozen=True):
+    key: str
+    kind: str
+    sub: str = ""
+    value: int = 0
+    own: int = 0
+
+
+class Seen(Struct, frozen=True):
+    what: str
+
+
+def function(ttl):
+    class Everything(KeyedProcessFunction[Op, Seen]):
+        value = ValueState("value", int, ttl=ttl)
+        entries = MapState("entries", str, int, ttl=ttl)
+        elements = ListState("elements", int, ttl=ttl)
+        total = ReducingState("total", int, lambda one, other: one + other, ttl=ttl)
+
+        async def process(self, op: Op, ctx: Any) -> None:
+            own = ms(op.own) if op.own else None
+            state = {"value": self.value, "entries": self.entries, "elements": self.elements, "total": self.total}
+            name, _, call = op.kind.partition(".")
+            it: Any = state[name].namespace(op.sub) if op.sub and name in {"value", "total"} else state[name]
+            answer: Any = None
+            match call:
+                case "value":
+                    answer = await it.value()
+                case "update":
+                    await it.update(op.value, own)
+                case "clear":
+                    await it.clear()
+                case "add":
+                    await it.add(op.value, own)
+                case "put":
+                    await it.put(op.sub, op.value, own)
+                case "remove":
+                    await it.remove(op.sub)
+                case "get":
+                    answer = await (it.get(op.sub) if name == "entries" else it.get())
+                case "all":
+                    answer = sorted([pair async for pair in it.entries()])
+            ctx.collect(Seen(repr(answer)))
+
+    return Everything()
+
+
+# ------------------------------------------------------------------------------------------------------ model
+
+
+@dataclasses.dataclass
+class Entry:
+    value: int
+    stamp: int
+    own: int = 0
+
+
+class Model:
+    """What user code must see. An entry is named by state, key, namespace and user key."""
+
+    def __init__(self, ttl):
+        self.ttl = ttl
+        self.entries: dict[tuple[str, str, str, str], Entry] = {}
+        self.gaps: list[tuple[int, int]] = []
+        self.added = 0
+
+    def clock(self, watermark, now):
+        return watermark if self.ttl.expires_by_watermark else now
+
+    def is_dead(self, entry, clock):
+        """By counting milliseconds, one by one."""
+        if self.ttl.update is UpdateType.DISABLED:
+            return False
+        gaps = self.gaps if self.ttl.on_gap is OnGap.PROLONG else []
+        lived = sum(not any(a <= at < b for a, b in gaps) for at in range(entry.stamp, max(clock, entry.stamp)))
+        return clock >= entry.stamp and lived >= (entry.own or self.ttl.milliseconds)
+
+    def alive(self, clock):
+        return {name: entry for name, entry in self.entries.items() if not self.is_dead(entry, clock)}
+
+    def run(self, op, at, watermark, now):
+        clock = self.clock(watermark, now)
+        stamp = at if self.ttl.time is TtlTime.EVENT or not self.ttl.is_active else now
+        name, _, call = op.kind.partition(".")
+        if call in {"value", "get", "all"}:
+            return self._read(op, name, call, clock, stamp)
+        if call == "clear":
+            for each in [
+                each for each in self.entries if each[:2] == (name, op.key) and (name not in _NS or each[2] == op.sub)
+            ]:
+                del self.entries[each]
+        elif call == "remove":
+            self.entries.pop((name, op.key, "", op.sub), None)
+        else:
+            self._write(op, name, clock, stamp)
+        return None
+
+    def _name(self, op, name):
+        if name == "elements":
+            self.added += 1
+            return name, op.key, "", f"{self.added:06}"
+        return (name, op.key, op.sub, "") if name in _NS else (name, op.key, "", op.sub)
+
+    def _write(self, op, name, clock, stamp):
+        which = self._name(op, name)
+        before = self.entries.get(which)
+        if before is not None and self.is_dead(before, clock):
+            before = None
+        value = op.value + before.value if name == "total" and before is not None else op.value
+        born = self.ttl.update is UpdateType.ON_CREATE and before is not None
+        self.entries[which] = Entry(value, before.stamp if born else stamp, op.own)
+
+    def _read(self, op, name, call, clock, stamp):
+        single = call == "value" or name == "total" or (name == "entries" and call == "get")
+        if single:
+            which = (name, op.key, op.sub, "") if name in _NS else (name, op.key, "", op.sub)
+            found = [which] if which in self.entries else []
+        else:
+            found = sorted(each for each in self.entries if each[:2] == (name, op.key))
+        answer = []
+        unsure = False
+        for which in found:
+            entry = self.entries[which]
+            if self.is_dead(entry, clock):
+                unsure = True
+                continue
+            if self.ttl.update is UpdateType.ON_READ_AND_WRITE:
+                entry.stamp = max(entry.stamp, stamp)
+            answer.append((which[3], entry.value) if call == "all" else entry.value)
+        relaxed = self.ttl.visibility is Visibility.RETURN_IF_NOT_CLEANED_UP and not self.ttl.cleanup.exact
+        if unsure and relaxed:
+            return ANY
+        return (answer[0] if answer else None) if single else answer
+
+
+_NS = {"value", "total"}
+
+# -------------------------------------------------------------------------------------------------------- job
+
+
+class Job:
+    """Micro-batches on tasks, as the driver runs them; `tables` is what was committed."""
+
+    def __init__(self, ttl, new_backend):
+        self.ttl = ttl
+        self.new_backend = new_backend
+        self.tables = no_rows()
+        self.backends: dict[Any, Any] = {}
+        self.checkpoint = 0
+        self.ordinal = 1
+        self.watermark: int | None = None
+        self.committed: int | None = None
+        self.history = TtlHistory()
+        self.declared = {f"op.{name}": ttl for name in ("value", "entries", "elements", "total")}
+
+    def take(self, steps, now, parallelism=1, *, forget=False):
+        """One micro-batch of (op, timestamp) and watermarks; what its records saw, in order."""
+        self.checkpoint += 1
+        self.history = self.history.advanced(
+            self.declared, paused_since=self.committed, watermark=self.watermark, processing_time=now
+        )
+        if forget or len(self.backends) != parallelism:
+            self.backends = {}
+        order = processing_time_order(self.ordinal, self.checkpoint)
+        elements, watermarks = [], []
+        for step in steps:
+            if isinstance(step, int):
+                watermarks.append(Watermark(record_order(self.ordinal), step))
+                continue
+            op, at = step
+            elements.append(Element(record_order(self.ordinal), at, 0, encode(op.key), encode(op)))
+            self.ordinal += 1
+        seen = []
+        for task in range(parallelism):
+            seen += self._task(
+                key_group_range(task, GROUPS, parallelism), elements, watermarks, ProcessingTime(order, now)
+            )
+        self.watermark = watermarks[-1].timestamp if watermarks else self.watermark
+        self.committed = now
+        return [each.record.what for each in sorted(seen, key=lambda each: each.order)]
+
+    def _task(self, groups, elements, watermarks, now):
+        backend = self._backend(groups, now.timestamp)
+        process = KeyedProcess(
+            Process("op", "key", function(self.ttl), ()),
+            backend,
+            record=Op,
+            watermark=self.watermark,
+            last_watermark=watermarks[-1].timestamp if watermarks else None,
+            processing_time=now,
+            lives=self.history.lives("op"),
+        )
+        owned = [each for each in elements if key_group(each.key_json, GROUPS) in groups]
+        process.run([owned], watermarks)
+        rows = Changelog("op", self.checkpoint, GROUPS)
+        for store, changes in process.changes():
+            backend.write_batch(store.writes(changes))
+            self.tables[KEYED_STATE].append(rows.values(store, changes))
+        backend.write_batch(process.cleanup.writes())
+        timers = process.timers.changes()
+        backend.write_batch(process.timers.writes(timers))
+        self.tables[TIMERS].append(rows.timers(timers))
+        return process.emitted
+
+    def _backend(self, groups, now):
+        if groups not in self.backends:
+            backend = self.backends[groups] = self.new_backend()
+            declared = {name.removeprefix("op."): ttl for name, ttl in self.declared.items()}
+            ages = ages_of(declared, self.history.lives("op"), watermark=self.watermark, processing_time=now)
+            with fake_delta(self.tables):
+                changelog.rebuild(backend, "job", dict.fromkeys(STATE_TABLES, 0), "op", groups, ages=ages)
+        return self.backends[groups]
+
+    def compact(self, now):
+        last = Checkpoint(
+            checkpoint_id=1, kind=Kind.BATCH, run_id="", attempt_id="", max_parallelism=GROUPS, versions={},
+            committed_at=now if self.committed is None else self.committed, watermark=self.watermark, state_ttl=self.history,
+        )  # fmt: skip
+        log: Any = SimpleNamespace(checkpoints=[last], last=last)
+        dead = is_dead(certain_expiries(log, last, self.declared, now))
+        for name, sql in ((KEYED_STATE, dead), (TIMERS, "false")):
+            self.tables[name] = [live_entries(pa.concat_tables(self.tables[name]), name, sql)]
+        self.backends = {}
+
+    def stored(self):
+        """All entries of keyed state that the backends have, with stamp and own life."""
+        found = {}
+        for backend in self.backends.values():
+            for entry, value in backend.items():
+                if entry[:1] in {b"v", b"e"}:
+                    state, key, namespace, user_key = named(entry)
+                    stamp, own, _ = unpacked(value)
+                    found[state, key.decode(), namespace, (user_key or b"").decode()] = (stamp, own)
+        return found
+
+    def timers(self):
+        """The cleanup timers of each group."""
+        found = Counter()
+        times = {}
+        for backend in self.backends.values():
+            for entry in dict(backend.items()):
+                if entry[:1] == b"t" and timer_of(entry).domain in CLEANUP_DOMAINS:
+                    group = group_of_timer(timer_of(entry))
+                    found[group] += 1
+                    times[group] = timer_of(entry).timestamp
+                    assert time_of(backend.get_many([group.entry])[0]) == times[group]
+        assert all(count == 1 for count in found.values()), found
+        return times
+
+
+# ------------------------------------------------------------------------------------------------------- draws
+
+KEYS = ("a", "b", "c")
+KINDS = [
+    "value.value",
+    "value.update",
+    "value.clear",
+    "entries.put",
+    "entries.get",
+    "entries.remove",
+    "entries.all",
+    "entries.clear",
+    "elements.add",
+    "elements.get",
+    "elements.clear",
+    "total.add",
+    "total.get",
+    "total.clear",
+]
+ops = st.builds(
+    lambda key, kind, sub, value, own: Op(
+        key,
+        kind,
+        "" if kind in {"entries.all", "entries.clear"} or kind.startswith("elements") else sub,
+        value,
+        own if kind.endswith(("update", "put", "add")) else 0,
+    ),
+    st.sampled_from(KEYS),
+    st.sampled_from(KINDS),
+    st.sampled_from(["", "x"]),
+    st.integers(1, 9),
+    st.sampled_from([0, 0, 0, 2, 25]),
+)
+records = st.tuples(ops, st.integers(-8, 4))
+"""An operation, and how far its timestamp lies from the furthest so far."""
+
+batches = st.fixed_dictionaries(
+    {
+        "steps": st.lists(records | st.just("watermark"), max_size=8),
+        "pause": st.sampled_from([1, 3, 8, 30]),
+        "parallelism": st.integers(1, 3),
+        "forget": st.booleans(),
+        "compact": st.sampled_from([False, False, True]),
+    }
+)
+cleanups = st.builds(
+    Cleanup,
+    entries_per_record=st.sampled_from([0, 1, 100]),
+    entries_per_access=st.sampled_from([0, 1]),
+    at_compaction=st.booleans(),
+    exact=st.booleans(),
+)
+clocks = st.sampled_from(
+    [(TtlTime.EVENT, None), (TtlTime.EVENT, ExpiryClock.PROCESSING_TIME), (TtlTime.PROCESSING, None)]
+)
+
+
+@st.composite
+def ttls(draw):
+    time, expiry = draw(clocks)
+    prolong = draw(st.booleans())
+    return StateTtl(
+        ms(draw(st.sampled_from([5, 12]))),
+        update=draw(st.sampled_from(UpdateType)),
+        visibility=draw(st.sampled_from(Visibility)),
+        time=time,
+        expiry=expiry,
+        cleanup=draw(cleanups),
+        on_gap=OnGap.PROLONG if prolong else OnGap.EXPIRE,
+        gap_threshold=ms(7) if prolong else None,
+    )
+
+
+@given(ttls(), st.lists(batches, min_size=1, max_size=6))
+@settings(max_examples=60)
+def test_it_is_as_the_model_says(backends, ttl, drawn):
+    with backends.lent() as new_backend:
+        check(ttl, drawn, new_backend)
+
+
+def check(ttl, drawn, new_backend):
+    model, job = Model(ttl), Job(ttl, new_backend)
+    now, furthest, watermark = 100, 100, None
+    for batch in drawn:
+        if batch["compact"] and job.checkpoint:
+            job.compact(now + batch["pause"] // 2)
+        if job.committed is not None and batch["pause"] > 7:
+            model.gaps.append((now, now + batch["pause"]))
+        now += batch["pause"]
+        steps: list[Any] = []
+        expected = []
+        for step in batch["steps"]:
+            if step == "watermark":
+                if watermark is None or furthest - 4 > watermark:
+                    watermark = furthest - 4
+                    steps.append(watermark)
+                continue
+            op, late = step
+            at = furthest + late
+            furthest = max(furthest, at)
+            steps.append((op, at))
+            expected.append(model.run(op, at, -(1 << 62) if watermark is None else watermark, now))
+        seen = job.take(steps, now, batch["parallelism"], forget=batch["forget"])
+        for want, got in zip(expected, seen, strict=True):
+            assert want is ANY or got == repr(want), (ttl, seen, expected)
+        look(ttl, model, job, now)
+
+
+def look(ttl, model, job, now):
+    """Nothing alive was removed; and what cleanup promises to have removed is gone."""
+    clock = model.clock(-(1 << 62) if job.watermark is None else job.watermark, now)
+    alive = {name: (entry.stamp, entry.own) for name, entry in model.alive(clock).items()}
+    live = LiveTtl.of(ttl, job.history.gaps)
+    stored = job.stored()
+    living = {name: ages for name, ages in stored.items() if live is None or not live.is_dead_at(clock, *ages)}
+    assert sorted(shape(living)) == sorted(shape(alive))
+    if live is None:
+        return
+    if ttl.cleanup.exact:
+        assert stored == living
+        timers = job.timers()
+        deaths: dict[Group, int] = {}
+        for (state, key, namespace, _), ages in stored.items():
+            group = Group(state, key.encode(), namespace)
+            deaths[group] = min(deaths.get(group, 1 << 62), live.expires_at(*ages))
+        assert all(clock < timers[group] <= death for group, death in deaths.items())
+
+
+def shape(entries):
+    """Entries without the names of list elements, which only the engine knows."""
+    for (state, key, namespace, user_key), ages in entries.items():
+        yield state, key.strip('"'), namespace, "" if state == "elements" else user_key.strip('"'), ages
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_what_is_renewed_in_the_flush_that_sweeps_it_stays(backends, exact):
+    ttl = StateTtl(ms(5), cleanup=Cleanup(entries_per_record=100, exact=exact))
+    with backends.lent() as new_backend:
+        job = Job(ttl, new_backend)
+        job.take([(Op("a", "value.update", value=1), 100), (Op("b", "value.update", value=1), 100)], 1)
+        job.take([200, (Op("a", "value.update", value=2), 201)], 2)
+        expected = {("value", '"a"', "", ""): (201, 0)}
+        if not exact and backends.kind == "delta":
+            expected["value", '"b"', "", ""] = (100, 0)  # left to compaction
+        assert job.stored() == expected
+
+
+def test_a_sweep_comes_round_and_starts_over(backend, backends):
+    written = [(b'vs\x00"%d"' % number, bytes(16)) for number in range(5)] + [(b'es\x00"k"\x00\x00"u"', bytes(16))]
+    backend.write_batch([*written, (b"t" + bytes(12), b"")])
+    if backends.kind == "delta":
+        assert list(backend.visit(100)) == []
+        return
+    for _ in range(2):
+        seen = [entry for _ in range(4) for entry, _ in backend.visit(2)]
+        assert sorted(seen) == sorted(entry for entry, _ in written)
+    assert len(list(backend.items())) == 7

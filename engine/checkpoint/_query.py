@@ -60,18 +60,19 @@ def copy(connection: duckdb.DuckDBPyConnection, target: str, stream: Any) -> Non
 
 
 def with_nulls(stream: Any, missing: Sequence[pa.Field]) -> Any:
-    """An Arrow stream with further columns, which are null."""
+    """An Arrow stream with further columns, which are null.
+
+    It is read into memory: a stream made in Python would be called from Arrow's threads, which can abort the process at its end.
+    Only tables that are older than the program have such columns.
+    """
     import pyarrow as pa
 
     if not missing:
         return stream
-    reader = pa.RecordBatchReader.from_stream(stream)
-    schema = pa.schema([*reader.schema, *missing])
-    batches = (
-        pa.record_batch([*batch.columns, *(pa.nulls(batch.num_rows, field.type) for field in missing)], schema=schema)
-        for batch in reader
-    )
-    return pa.RecordBatchReader.from_batches(schema, batches)
+    rows = pa.RecordBatchReader.from_stream(stream).read_all()
+    for field in missing:
+        rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+    return rows.to_reader()
 
 
 def ask_once(stream: Any, query: str, parameters: Sequence[Any] = ()) -> Rows:

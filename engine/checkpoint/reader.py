@@ -262,9 +262,11 @@ class StateReader:
     def _live(self, table: str, raw: str) -> str:
         """SQL for the live entries of a changelog: the last row of each, unless it is gone."""
         entry = ", ".join(f'"{column}"' for column in STATE_TABLES[table].entry)
+        # By name: a migration, or an older format, puts new columns at the end.
+        columns = ", ".join(f'"{name}"' for name in STATE_TABLES[table].schema.names if name != "deleted")
         expiry = f"AND {self._unexpired()}" if table == KEYED_STATE else ""
         return (
-            f"SELECT * EXCLUDE (deleted) FROM (SELECT * FROM {raw} QUALIFY "  # noqa: S608
+            f"SELECT {columns} FROM (SELECT * FROM {raw} QUALIFY "  # noqa: S608
             f"row_number() OVER (PARTITION BY {entry} ORDER BY checkpoint_id DESC) = 1) WHERE NOT deleted {expiry}"
         )
 

@@ -22,7 +22,9 @@ from engine.checkpoint.checkpoint import Kind
 from engine.checkpoint.delta_backend import DeltaBackend
 from engine.checkpoint.migrations import MIGRATIONS
 from engine.checkpoint.open_job import open_job
+from engine.checkpoint.reader import StateReader
 from engine.checkpoint.tables import CHECKPOINTS_SCHEMA, FORMAT_VERSION, KEYED_STATE, STATE_TABLES, TIMERS
+from engine.checkpoint.tables import MATERIALIZER_HISTORY as HISTORY
 from engine.checkpoint.ttl_history import TtlHistory
 from engine.errors import ConfigError
 from engine.state.backend import HashMapBackend
@@ -168,6 +170,33 @@ def test_what_older_checkpoints_hold_is_still_read(job):
         assert looked_up(job, first.versions) == entries(job, first.versions)
         assert looked_up(job, opened.versions) == entries(job, opened.versions) != {}
         assert (first.state_ttl, first.timers_fired, first.schemas_of) == (TtlHistory(), {}, None)
+
+
+def read_with_everything(config, at):
+    reader = StateReader(config, at)
+    got = {(row["state"], row["value"], row["ttl_ms"], row["checkpoint_id"]) for row in reader.get("a").dicts()}
+    scanned = {row["value"] for row in reader.scan(operator="totals").dicts()}
+    assert scanned == {value for state, value, *_ in got if state == "n"} | {
+        row["value"] for row in reader.get("b").dicts()
+    }
+    assert {row["value"] for row in reader.sql("SELECT value, ttl_ms FROM keyed_state").dicts()} == scanned
+    assert {row["entries"] for row in reader.list_states().dicts() if row["state"] == "n"} == {len(scanned)}
+    return got
+
+
+def test_the_command_line_reads_old_and_migrated_tables_alike(tmp_path):
+    job = OldJob(Home(tmp_path))
+    job.add(entry("n", '"a"', "1", 1), entry("n", '"b"', "2", 1))
+    row = {"operator": "board", "key_group": key_group(b'"a"', 128), "key": '"a"', "sequence_number": 4, "row": "{}"}
+    rows = [{**dict.fromkeys(STATE_TABLES[HISTORY].schema.names), **row, "checkpoint_id": 1, "deleted": False}]
+    write_deltalake(f"{job.folder}/{HISTORY}", pa.Table.from_pylist(rows, STATE_TABLES[HISTORY].schema), mode="append")
+    job.versions[HISTORY] += 1
+    job.commit(Kind.BATCH)
+    before = read_with_everything(job.config, 1)
+    with open_job(job.config, "new"):
+        pass
+    after = {("n", "1", None, 1), ("history", "{}", None, 1)}
+    assert read_with_everything(job.config, 1) == read_with_everything(job.config, None) == before == after
 
 
 def test_a_restore_to_an_older_format_is_migrated_again(job):

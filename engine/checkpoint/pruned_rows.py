@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from engine.checkpoint._delta import open_table, storage_errors
 from engine.checkpoint.files import Storage, file_system
 from engine.checkpoint.state_files import sort_column
-from engine.checkpoint.tables import KEYED_STATE, STATE_TABLES
+from engine.checkpoint.tables import KEYED_STATE, STATE_TABLES, TIMERS
 from engine.state.key_groups import KeyGroupRange
 
 _READERS = min(8, 2 * (os.cpu_count() or 1))
@@ -64,6 +64,7 @@ class OfKeys:
         self._column = sort_column(table)
         self._wanted = sorted(wanted)
         self._keys = pa.array([key.decode() for _, key in self._wanted], pa.string())
+        self._times = pa.array([time for time, _ in self._wanted], pa.int64()) if table == TIMERS else None
 
     def may_be_in(self, extent: Extent, /) -> bool:
         """See `Selection.may_be_in`."""
@@ -81,6 +82,8 @@ class OfKeys:
     def among(self, rows: pa.Table, /) -> pa.Array:
         """See `Selection.among`."""
         of_keys = pc.is_in(rows["key"], self._keys)
+        if self._times is not None:  # a key may have any number of timers
+            return pc.and_(of_keys, pc.is_in(rows[self._column].cast(pa.int64()), self._times))
         if "user_key" not in rows.schema.names or rows["user_key"].null_count == rows.num_rows:
             return of_keys
         return pc.and_(of_keys, pc.is_null(rows["user_key"]))

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from engine.api import TimeDomain
 from engine.checkpoint.delta_backend import DeltaStatistics
-from engine.checkpoint.pruned_rows import PrunedRows
+from engine.checkpoint.pruned_rows import OfKeys, PrunedRows
+from engine.checkpoint.state_files import ROWS_PER_GROUP
 from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
 from engine.errors import StorageError
 from engine.materializer import history_entry
@@ -23,7 +24,7 @@ from engine.state.codec import encode
 from engine.state.entry import stored_value, value_entry
 from engine.state.key_groups import KeyGroupRange, key_group, key_group_range
 from engine.state.state_cache import StateCache
-from engine.state.timer_service import DOMAINS, Timer, timer_entry
+from engine.state.timer_service import DOMAINS, Timer, TimerService, timer_entry
 from tests.unit.engine.committed_state import EVERYTHING, GROUPS, CommittedState, Memory
 
 LARGE = 1 << 30
@@ -214,6 +215,31 @@ def test_timers_of_the_other_domain_are_not_read(committed, domain):
     first, last = (timer_entry(Timer(time, b"", domain)) for time in (0, 50))
     assert len(list(backend.scan(first, last))) == 50
     assert backend.statistics().rows_read == 100
+
+
+def test_registering_a_timer_finds_none_of_the_others_that_its_key_has(committed):
+    namespaces = ("", "w")
+    timers = {Timer(n, encode("k"), namespace=namespace): True for n in range(20_000) for namespace in namespaces}
+    committed.timers("counts", timers)
+    backend = committed.backend(cache(1 << 30))
+    service = TimerService(backend, None, -1)
+    service.register(Timer(7, encode("k"), namespace="w"))
+    service.delete(Timer(19_000, encode("k")))
+    service.register(Timer(30_000, encode("k")))
+    changed = [(change.timer.timestamp, change.registered) for change in service.changes()]
+    assert changed == [(19_000, False), (30_000, True)]
+    assert backend.statistics().rows_read <= 2 * ROWS_PER_GROUP < len(timers)
+    columns = ("key", "timestamp")
+    table = PrunedRows(
+        committed.folder,
+        TIMERS,
+        committed.versions[TIMERS],
+        operator="counts",
+        key_groups=EVERYTHING,
+        columns=columns,
+    )
+    found = table.read(OfKeys(TIMERS, [(7_000, encode("k"))]))
+    assert found.rows.num_rows == len(namespaces)
 
 
 def test_threads_that_ask_at_once_get_the_same_answers(committed):

@@ -59,7 +59,6 @@ from engine.state.stores import store_for
 from engine.state.timer_service import DOMAINS, Timer, TimerService, turn
 from engine.state.ttl import Lives
 from engine.state.ttl_cleanup import TtlCleanup
-from engine.state.value_store import ValueStore
 
 __all__ = ["LATEST_TIMER", "NO_WATERMARK", "KeyedProcess"]
 
@@ -237,7 +236,7 @@ class KeyedProcess:
         """Take in a record that waits at a block: read the state again, and go on there."""
         store = next((store for store in self.stores if store.name == request.state), None)
         block = self._blocks.get(request.block_id)
-        if not isinstance(store, ValueStore) or block is None or self._is_plain:
+        if store is None or block is None or self._is_plain:
             raise self._undeclared(request)
 
         context = self._context(
@@ -487,13 +486,17 @@ class _GoOn:
 
     __slots__ = ("_block", "_store", "request")
 
-    def __init__(self, store: ValueStore[Any], block: BoundBlock, request: BufferedRequest) -> None:
+    def __init__(self, store: StateStore, block: BoundBlock, request: BufferedRequest) -> None:
         self._store = store
         self._block = block
         self.request = request
 
     def __call__(self, _: Any, __: Any) -> None:
-        _ = self._store.value().then_accept(self._block)
+        answer = self._store.resume()
+        if answer is None:
+            msg = f"block '{self._block.block_id}' waits for what {self._store.what} had as another kind of state: give it a new name"
+            raise StateSchemaError(msg)
+        _ = answer.then_accept(self._block)
 
 
 def _nothing() -> None:

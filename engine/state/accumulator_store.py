@@ -48,7 +48,11 @@ class AccumulatorStore(SingleStore):
             accumulator = self.alive(moment, cell)
             return None if accumulator is None else self.result(accumulator)
 
-        return self.read(self.cells, name, get)
+        return self.read(self.cells, name, get, resumes=b"\x00" not in name)
+
+    def resume(self) -> StateFuture[Any]:
+        """See `StateStore.resume`."""
+        return cast("StateFuture[Any]", self.get(self.moment.key_json))
 
     def merge(self, names: Sequence[bytes]) -> StateFuture[None]:
         """Merge accumulators, in this order, into the first one, and clear the others."""

@@ -85,7 +85,10 @@ class GroupStore(StateStore):
             cursor = GroupCursor(self, cells, found, None)
             return [made(cast("Found", entry)) for entry in iter(partial(cursor.next, moment), END)]
 
-        return cast("StateFuture[list[Any]]", self.ask(self.moment, first_page(cells, None), finish))
+        return cast(
+            "StateFuture[list[Any]]",
+            self.ask(self.moment, first_page(cells, None), finish, resumes=not cells.namespace),
+        )
 
     def is_empty(self, cells: Cells) -> StateFuture[bool]:
         """Whether a group has no live entry: looks at pages until there is one."""

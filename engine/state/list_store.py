@@ -34,6 +34,10 @@ class ListStore(GroupStore):
         """A key's list as it stands, TTL apart. For tests and tools."""
         return [value for _, value in self.peek_entries(key_json, namespace)]
 
+    def resume(self) -> StateFuture[Any]:
+        """See `StateStore.resume`."""
+        return self.whole(self.group(self.moment.key_json, ""), _value_of)
+
     def named(self, values: Iterable[Any]) -> list[tuple[bytes, Any]]:
         """Elements behind ids of their own."""
         moment = self.moment

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 from engine.api import StateFuture, StateTtl
 from engine.api._future import CallbackTask
@@ -163,25 +163,42 @@ class StateStore:
     @property
     def moment(self) -> Moment:
         """That of the code that runs now."""
-        return cast("Moment", self._task.context)
+        moment: Moment = self._task.context
+        return moment
 
     # ------------------------------------------------------------------------------------------------ access
 
-    def read(self, cells: Cells, name: bytes, operation: Operation) -> Any:
-        """Answer with `operation`, once the entry is known."""
-        return self._access(self.moment, cells, name, operation, unread=False)
+    def resume(self) -> StateFuture[Any] | None:
+        """Read all that the key has outside of namespaces: what a declared block may wait for over the end of a run.
+
+        None for kinds whose reads have to say more.
+        """
+        return None
+
+    def read(self, cells: Cells, name: bytes, operation: Operation, *, resumes: bool = False) -> Any:
+        """Answer with `operation`, once the entry is known. `resumes`: see `ask`."""
+        return self._access(self.moment, cells, name, operation, unread=False, resumes=resumes)
 
     def write(self, cells: Cells, name: bytes, operation: Operation) -> Any:
         """Do `operation`, which need not know the entry unless TTL has to know when it was created."""
         return self._access(self.moment, cells, name, operation, unread=not self._creation_counts)
 
-    def _access(self, moment: Moment, cells: Cells, name: bytes, operation: Operation, *, unread: bool) -> Any:
+    def _access(
+        self,
+        moment: Moment,
+        cells: Cells,
+        name: bytes,
+        operation: Operation,
+        *,
+        unread: bool,
+        resumes: bool = False,
+    ) -> Any:
         cell = cells.by_name.get(name)
         if (cell is not None or unread or cells.cleared) and self.may_act(moment):
             self.hits += not unread
             return self.answer(operation(moment, cells.blank(name) if cell is None else cell))
         actions = () if cell is not None or unread or cells.cleared else (cells.prefix + name,)
-        return self.ask(moment, actions, self.once_known(cells, name, operation, unread=unread))
+        return self.ask(moment, actions, self.once_known(cells, name, operation, unread=unread), resumes=resumes)
 
     def once_known(self, cells: Cells, name: bytes, operation: Operation, *, unread: bool = False) -> Finish:
         """The end of a call that had to wait: the entry is as earlier calls have left it, or as the backend has it."""
@@ -206,7 +223,7 @@ class StateStore:
     def ask(self, moment: Moment, actions: Sequence[Action], finish: Finish, *, resumes: bool = False) -> Any:
         """Answer with `finish(moment, answers of the backend)`, after all calls that the code made before.
 
-        `resumes` marks the read that a declared block may wait for when the run has to stop.
+        `resumes` marks the read that `resume` makes again, so that a declared block may wait for it when the run has to stop.
         """
         queue = self._loading.get(id(moment))
         if queue is None:

@@ -46,6 +46,10 @@ class ValueStore(SingleStore, ValueState[V], Generic[V]):
         """See `State.namespace`."""
         return ValueHandle(self).namespace(namespace)
 
+    def resume(self) -> StateFuture[Any]:
+        """See `StateStore.resume`."""
+        return self.value()
+
     def value(self) -> StateFuture[V | None]:
         """See `ValueState.value`."""
         moment = self._task.context

@@ -16,7 +16,7 @@ from heapq import merge
 from engine import clock
 from engine.api import AsyncWait, OutputMode
 from engine.async_io.attempts import Attempts, user_error
-from engine.async_io.circuit_breaker import Breaker
+from engine.async_io.circuit_breaker import Breaker, BreakerState
 from engine.async_io.element import AsyncElement, Status
 from engine.async_io.element_queue import ElementQueue, OrderedQueue, UnorderedQueue
 from engine.async_io.invocation import Invocation
@@ -94,6 +94,9 @@ class AsyncWaitOperator:
         self.pending = [one for one in queue.remaining() if isinstance(one, AsyncElement)]
         self.quarantined = [one for one in arrived if one.status is Status.QUARANTINED and one.results is None]
         self.settled = [one for one in taken if one.sequence is not None]
+        if self._breaker is None and self.operator.breaker is not None and self._open_until is not None:
+            # Nothing was called, so the breaker stays as it was.
+            self.metrics.breaker, self.metrics.open_until = BreakerState.OPEN.value, self._open_until
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[Attempts]:

@@ -22,6 +22,10 @@ from engine.execution.element import Emitted
 from engine.execution.options import AsyncStateOptions
 from engine.execution.record_context import RecordContext
 
+_HANDED_OVER_AT_ONCE = 64
+"""Handing over costs as much for one call as for many. Nothing waits for long: what is there is handed over before the
+controller waits."""
+
 KeyedElement = tuple[bytes, Emitted]
 """A record, and its key as JSON."""
 
@@ -41,8 +45,8 @@ class KeyedOrderedWait:
         self._blocked: set[bytes] = set()
         executor = AsyncioExecutor(wait.operator.capacity, wait.opened, _settle, loop)
         options = AsyncStateOptions(
-            buffer_size=1,
-            buffer_timeout=timedelta(0),
+            buffer_size=_HANDED_OVER_AT_ONCE,
+            buffer_timeout=timedelta(seconds=1),
             in_flight_records_limit=max(in_flight_limit, wait.operator.capacity),
         )
         self.controller = AsyncExecutionController(self, executor, options)

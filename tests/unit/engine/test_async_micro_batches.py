@@ -1,0 +1,150 @@
+"""The async wait operator over micro-batches: what one leaves, the next takes up, through the stored form and back."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine import clock
+from engine.api import AsyncWait, CircuitBreaker, FixedDelay, OnFailure, OutputMode, RecoveryOption
+from engine.async_io import AsyncWaitOperator, KeyedOrderedWait
+from engine.async_io.stored_element import loaded
+from engine.checkpoint.async_requests import rows_of
+from engine.execution.element import Emitted, record_order
+from engine.testing._virtual_loop import LoopClock, VirtualLoop
+from tests.unit.engine.asking import Answer, Promised, Question
+
+MS = timedelta(milliseconds=1)
+MODES = (OutputMode.ORDERED, OutputMode.UNORDERED, OutputMode.KEYED_ORDERED)
+
+
+class Table:
+    """What `async_requests` holds."""
+
+    def __init__(self):
+        self.rows = {}
+        self.checkpoint = 0
+
+    def elements(self):
+        return loaded(list(self.rows.values()), Question, Answer)
+
+    def commit(self, operator):
+        self.checkpoint += 1
+        rows, deleted = rows_of(operator.pending, operator.settled, self.checkpoint)
+        for row, gone in zip(rows, deleted, strict=True):
+            if gone:
+                del self.rows[row.key, row.sequence]
+            else:
+                self.rows[row.key, row.sequence] = row
+
+
+class Job:
+    """Micro-batches one after the other, each in a loop of its own, as tasks have it."""
+
+    def __init__(self, mode, function, **options):
+        retry = FixedDelay(max_retries=4, delay=50 * MS)
+        self.wait = AsyncWait("ask", function, mode, 4, 10_000 * MS, retry, on_failure=OnFailure.QUARANTINE, **options)
+        self.table, self.now, self.taken, self.emitted, self.given_up = Table(), 0, [], [], []
+        self.open_until = None
+
+    def micro_batch(self, keys):
+        arriving = [Question(len(self.taken) + place, key) for place, key in enumerate(keys)]
+        self.taken += arriving
+        elements = [Emitted(record_order(one.number), one.number, 0, one) for one in arriving]
+        operator = AsyncWaitOperator(self.wait, {}, open_until=self.open_until)
+        asked_before = len(self.wait.function.calls)
+        completed = {one.emitted.record.number for one in self.table.elements() if one.is_done}
+        self._run(operator, elements)
+        assert not completed & set(self.wait.function.calls[asked_before:]), "a result was asked for again"
+        self.given_up += [one.emitted.record.number for one in operator.quarantined]
+        self.table.commit(operator)
+        self.open_until = operator.metrics.open_until
+        self.check()
+
+    def _run(self, operator, elements):
+        loop = VirtualLoop()
+        virtual = LoopClock(loop, lambda: None)
+        virtual.start_at(self.now)
+        try:
+            resumed = self.table.elements()
+            if self.wait.mode is OutputMode.KEYED_ORDERED:
+                keyed = [(one.record.key.encode(), one) for one in elements]
+                loop._until = float("inf")
+                emitted = KeyedOrderedWait(operator, loop=loop).run(keyed, resumed)
+            else:
+                emitted = loop.run_whole(operator.run_async(elements, resumed))
+            self.now = virtual.now()
+        finally:
+            loop.close()
+            clock.use(virtual.replaced)
+        self.emitted += [one.record.number for one in emitted]
+
+    def check(self):
+        pending = [one.emitted.record.number for one in self.table.elements()]
+        assert sorted([*self.emitted, *self.given_up, *pending]) == [one.number for one in self.taken]
+        assert self.wait.function.most <= self.wait.capacity
+        if self.wait.mode is OutputMode.ORDERED:
+            assert self.emitted == sorted(self.emitted)
+        if self.wait.mode is OutputMode.KEYED_ORDERED:
+            for key in "abc":
+                mine = [number for number in self.emitted if self.taken[number].key == key]
+                assert mine == sorted(mine)
+
+
+script = st.lists(st.tuples(st.integers(0, 40).map(lambda ms: ms / 1000), st.booleans()), max_size=5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    mode=st.sampled_from(MODES),
+    batches=st.lists(st.tuples(st.text("abc", max_size=8), st.integers(0, 120)), max_size=6),
+    scripts=st.dictionaries(st.integers(0, 20), script),
+    park_after=st.sampled_from([0, 30, 60]),
+    breaker=st.sampled_from([None, CircuitBreaker(failures=2, probe_after=70 * MS)]),
+    recovery=st.sampled_from(RecoveryOption),
+)
+def test_over_micro_batches_every_element_is_in_one_place_and_in_order(
+    mode, batches, scripts, park_after, breaker, recovery
+):
+    job = Job(mode, Promised(scripts), park_after=park_after * MS, breaker=breaker, recovery=recovery)
+    for keys, pause in batches:
+        job.micro_batch(keys)
+        job.now += pause
+    for _ in range(60):
+        if not job.table.rows:
+            break
+        job.now += 1000
+        job.micro_batch("")
+    assert not job.table.rows
+    assert job.wait.function.log == ["open", "close"] * (len(job.wait.function.log) // 2)
+
+
+def test_an_element_that_is_not_due_keeps_its_row():
+    job = Job(OutputMode.ORDERED, Promised({0: [(0, False)]}), park_after=0 * MS)
+    job.micro_batch("ab")
+    before = dict(job.table.rows)
+    assert [row.status for row in before.values()] == ["waiting for retry", "completed"]
+    job.micro_batch("")
+    assert job.table.rows == before
+    job.now += 50
+    job.micro_batch("")
+    assert (job.table.rows, job.emitted) == ({}, [0, 1])
+
+
+def test_a_breaker_that_nobody_asked_stays_open_for_the_next_micro_batch():
+    job = Job(
+        OutputMode.ORDERED,
+        Promised({0: [(0, False)] * 9}),
+        park_after=0 * MS,
+        breaker=CircuitBreaker(failures=1, probe_after=500 * MS),
+    )
+    job.micro_batch("a")
+    assert job.open_until == 500
+    job.micro_batch("")
+    assert job.open_until == 500
+    job.now = 600
+    job.micro_batch("b")
+    assert job.open_until == 600 + 1000
+    assert job.wait.function.calls == [0, 0]

@@ -18,7 +18,8 @@ def ages_of(
     found: dict[str, Age] = {}
     for state, ttl in declared.items():
         live = lives.of(ttl, state)
-        if ttl is None or live is None or not ttl.cleanup.at_compaction:
+        # What exact cleanup is about to remove has to be there: the removal is for the tables, too.
+        if ttl is None or live is None or not ttl.cleanup.at_compaction or ttl.cleanup.exact:
             continue
         clock = watermark if live.by_watermark else processing_time
         if clock is not None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import cast
 
 from pyspark.sql import SparkSession
@@ -232,6 +233,7 @@ class _Run:
         self.on_event(
             Event("batch", f"micro-batch {self.job.next_id}: {taken.rows:,} rows{last}", {"rows": taken.rows})
         )
+        self._tell_of_ttl(batch)
         result = batch.run(taken)
         faults.reached("run.after")
         before = self._offset()
@@ -269,6 +271,17 @@ class _Run:
                 {"checkpoint_id": checkpoint.checkpoint_id, "rows": taken.rows, "seconds": seconds},
             )
         )
+
+    def _tell_of_ttl(self, batch: MicroBatch) -> None:
+        """Say what was found that lives of state depend on."""
+        before = self.job.last.state_ttl
+        for start, end in batch.state_ttl.gaps[len(before.gaps) :]:
+            pause = timedelta(seconds=(end - start) // 1000)
+            self.on_event(Event("gap", f"the job was paused for {pause}: states that say so live longer by that"))
+        for name in sorted(before.declared):
+            was, now = before.declared[name], batch.state_ttl.declared.get(name)
+            if now is not None and was != now:
+                self.on_event(Event("ttl", f"TTL of {name}: {was} until now, from now on {now}"))
 
     def _warn_of_long_histories(self, keys: int) -> None:
         if keys:

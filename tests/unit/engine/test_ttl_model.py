@@ -429,6 +429,7 @@ def look(ttl, model, job, now):
         return
     if ttl.cleanup.exact:
         assert stored == living
+        assert live_entries(pa.concat_tables(job.tables[KEYED_STATE]), KEYED_STATE).num_rows == len(stored)
         timers = job.timers()
         deaths: dict[Group, int] = {}
         for (state, key, namespace, _), ages in stored.items():

@@ -1,0 +1,75 @@
+"""TTL in processing time over runs: the job is paused, and the TTL is changed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.api import StateTtl, TtlTime, ValueState
+from engine.checkpoint import compact
+from engine.checkpoint.expired import ExpiredReader
+from tests.jobs.home import Home
+from tests.jobs.lodgers import JOB, Desk
+from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, sink_rows
+from tests.spark.test_processing_time import MINUTE, clock, write
+
+__all__ = ["clock"]
+
+
+@pytest.fixture
+def inn(tmp_path: Path) -> Home:
+    return Home(tmp_path, JOB)
+
+
+def greetings(home: Home) -> list[tuple[str, bool, bool]]:
+    """Of the last day: who was remembered, by the lasting and by the strict state."""
+    rows = [(at, guest, lasting, strict) for at, guest, lasting, strict in sink_rows(home.config(), "greetings")]
+    return sorted(row[1:] for row in rows if row[0] == max(each[0] for each in rows))
+
+
+def stored(home: Home, table: str = "keyed_state") -> int:
+    return len(live_rows(home.config(), checkpoints(home.config())[-1], table))
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "hashmap", "delta"])
+def test_a_paused_job_comes_back_to_what_it_was_told_to_remember(inn, run, clock, backend):
+    quick: dict[str, Any] = {"parallelism": 2, "backend": backend}
+    write(inn, 0, ("ann", 0, 0), ("bob", 0, 0))
+    run(inn, **quick)
+    assert (stored(inn), stored(inn, "timers")) == (4, 2)
+
+    clock.ahead = 30 * MINUTE
+    compact(inn.config(), "nightly")
+    assert stored(inn) == 2  # what the pause may prolong, and not what is dead whatever comes
+    write(inn, 1, ("ann", 0, 0))
+    run(inn, **quick)
+    assert greetings(inn) == [("ann", True, False)]
+    (gap,) = checkpoints(inn.config())[-1].state_ttl.gaps
+    assert 29 * MINUTE < gap[1] - gap[0] < 31 * MINUTE
+
+    clock.ahead = 32 * MINUTE
+    write(inn, 2, ("cid", 0, 0))
+    run(inn, **quick)
+    # Two minutes are no gap: the timers have removed the lasting state of ann and bob, and nobody the strict one of ann.
+    assert (stored(inn), stored(inn, "timers")) == (3, 1)
+    report = ExpiredReader(inn.config())
+    assert [row["key"] for row in report.entries(state="strict").dicts()] == ['"ann"']
+    assert len(checkpoints(inn.config())[-1].state_ttl.gaps) == 1
+    assert_well_formed(inn.config())
+
+
+def test_a_changed_ttl_rebuilds_local_copies_once(inn, run, clock, monkeypatch):
+    quick: dict[str, Any] = {"parallelism": 1, "backend": "rocksdb"}
+    write(inn, 0, ("ann", 0, 0))
+    run(inn, **quick)
+    longer = StateTtl(timedelta(hours=1), time=TtlTime.PROCESSING)
+    monkeypatch.setattr(Desk, "strict", ValueState("strict", int, ttl=longer))
+    rebuilt = []
+    for day in (1, 2):
+        write(inn, day, ("ann", 0, 0))
+        run(inn, **quick)
+        rebuilt.append(checkpoints(inn.config())[-1].metrics.get("local_copies_rebuilt", 0))
+    assert rebuilt == [1, 0]

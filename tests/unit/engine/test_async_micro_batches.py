@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from hypothesis import given, settings
@@ -148,3 +149,31 @@ def test_a_breaker_that_nobody_asked_stays_open_for_the_next_micro_batch():
     job.micro_batch("b")
     assert job.open_until == 600 + 1000
     assert job.wait.function.calls == [0, 0]
+
+
+def test_each_attempt_is_counted_in_the_row():
+    job = Job(OutputMode.ORDERED, Promised({0: [(0.01, False)] * 3}), park_after=0 * MS)
+    counted = []
+    for _ in range(3):
+        job.micro_batch("a" if not job.taken else "")
+        job.now += 50
+        counted += [(row.attempts, row.cost_ms, row.first_attempt_at) for row in job.table.rows.values()]
+    assert counted == [(1, 10, 0), (2, 20, 0), (3, 30, 0)]
+
+
+#   0 is answered, 1 under way at 250 ms, when the run has to stop, 2 was not begun; capacity 1
+
+
+def test_a_call_that_the_end_of_the_run_interrupts_is_no_attempt():
+    function = Promised({1: [(9, True)]})
+    job = Job(OutputMode.ORDERED, function)
+    job.wait = replace(job.wait, capacity=1)
+    operator = AsyncWaitOperator(job.wait, {}, stop=lambda: True)
+    job.taken = [Question(number) for number in range(3)]
+    job._run(operator, [Emitted(record_order(one.number), 0, 0, one) for one in job.taken])
+    job.table.commit(operator)
+    assert job.emitted == [0]
+    assert [(row.status, row.attempts) for row in job.table.rows.values()] == [("pending", 0), ("pending", 0)]
+    function.scripts = {}
+    job.micro_batch("")
+    assert job.emitted == [0, 1, 2]

@@ -194,9 +194,14 @@ class StateStore:
         resumes: bool = False,
     ) -> Any:
         cell = cells.by_name.get(name)
-        if (cell is not None or unread or cells.cleared) and self.may_act(moment):
-            self.hits += not unread
-            return self.answer(operation(moment, cells.blank(name) if cell is None else cell))
+        if self.may_act(moment):
+            if cell is not None or unread or cells.cleared:
+                self.hits += not unread
+                return self.answer(operation(moment, cells.blank(name) if cell is None else cell))
+            if self.blocking or not self._may_wait:
+                self.misses += 1
+                cell = cells.by_name[name] = self.decode(*self._backend.get_many((cells.prefix + name,)))
+                return self.answer(operation(moment, cell))
         actions = () if cell is not None or unread or cells.cleared else (cells.prefix + name,)
         return self.ask(moment, actions, self.once_known(cells, name, operation, unread=unread), resumes=resumes)
 

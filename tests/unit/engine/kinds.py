@@ -27,6 +27,7 @@ from engine.execution.options import AsyncStateOptions, KeyOrder
 from engine.state.entry import named
 from engine.state.key_groups import key_group, task_of
 from engine.testing import KeyedHarness, Snapshot
+from tests.unit.engine.hand_executor import DrawnExecutor
 
 GROUPS = 16
 STYLES = ["await", "all at once", "callbacks", "plain"]
@@ -158,12 +159,15 @@ class Rig:
     new_function: Any
     automatic: bool = True
     order: KeyOrder = KeyOrder.RECORD_ORDERED
+    answers_by: list[int] | None = None
+    """Numbers that say in which order requests are answered."""
     harnesses: list[Any] = field(default_factory=list)
     found: dict[int, Any] = field(default_factory=dict)
     numbers: Any = field(default_factory=itertools.count)
 
     def __post_init__(self):
         self.harnesses = [self._harness(self.new_function())]
+        self._shuffle(self.harnesses[0])
 
     def process(self, key, at, calls):
         number = next(self.numbers)
@@ -199,6 +203,7 @@ class Rig:
             harness._store.write_batch(snapshot.entries)
             harness._ordinal, harness._watermark = snapshot.ordinal, snapshot.watermark
             harness._start()
+            self._shuffle(harness)
             self.harnesses.append(harness)
 
     def answers(self):
@@ -221,6 +226,10 @@ class Rig:
         for harness in self.harnesses:
             harness.drain()
             self.found |= {told.number: told.answers for told in harness.output() if isinstance(told, Told)}
+
+    def _shuffle(self, harness):
+        if self.answers_by is not None:
+            harness._process.controller._executor = DrawnExecutor(harness._store, self.answers_by)
 
     def _harness(self, function):
         return KeyedHarness(

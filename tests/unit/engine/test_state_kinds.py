@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from engine.api import Cleanup, StateTtl, UpdateType, Visibility
 from engine.execution.keyed_process import NO_WATERMARK
 from engine.execution.options import KeyOrder
+from tests.unit.engine.conftest import Backends
 from tests.unit.engine.kinds import STYLES, Call, Model, Rig, function_of
 
 KEYS = ["a", "b", "dé"]
@@ -139,11 +140,26 @@ def test_states_of_all_kinds_in_one_function_keep_apart(backends, steps, ttl, st
     run(backends, steps, ttl, style, automatic=automatic, order=order)
 
 
-def run(backends, steps, ttl, style, *, automatic, order):
+@settings(max_examples=150)
+@given(
+    steps=steps_of(sorted(calls)),
+    ttl=ttls,
+    style=st.sampled_from(STYLES),
+    order=st.sampled_from(KeyOrder),
+    answers_by=st.lists(st.integers(0, 9), min_size=1, max_size=9),
+)
+def test_the_order_in_which_requests_are_answered_makes_no_difference(steps, ttl, style, order, answers_by):
+    run(Backends("hashmap", None), steps, ttl, style, automatic=False, order=order, answers_by=answers_by)
+
+
+def run(backends, steps, ttl, style, *, automatic, order, answers_by=None):
     """Take the steps with an engine and with the model, and see the same answers to every call."""
     expected: dict[int, Any] = {}
     model, clock, watermark = Model(ttl), 0, NO_WATERMARK
-    with backends.lent() as new, Rig(new, partial(function_of, style, ttl), automatic=automatic, order=order) as rig:
+    with (
+        backends.lent() as new,
+        Rig(new, partial(function_of, style, ttl), automatic=automatic, order=order, answers_by=answers_by) as rig,
+    ):
         for step in [*steps, *everything()]:
             match step:
                 case ("record", key, offset, made):

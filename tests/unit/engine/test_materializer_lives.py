@@ -245,7 +245,7 @@ class Model:
         self.end(watermark)
         if self.has_ttl:
             at = max([at, *(one for _, one in self.rows)])
-        same = [i for i, (one, _) in enumerate(self.rows) if (one.part == row.part if self.upsert_key else one == row)]
+        same = [i for i, (one, _) in enumerate(self.rows) if self.matches(one, row)]
         shown = self.rows[0] if self.rows else None
         if kind in {INSERT, UPDATE_AFTER}:
             self.add(row, at, same, shown)
@@ -253,6 +253,13 @@ class Model:
             self.unmatched += 1
         else:
             self.remove(row, at, same[0])
+
+    def matches(self, one, row):
+        return (
+            all(getattr(one, field) == getattr(row, field) for field in self.upsert_key)
+            if self.upsert_key
+            else one == row
+        )
 
     def add(self, row, at, same, shown):
         first = self.policy is OnConflict.DO_NOTHING

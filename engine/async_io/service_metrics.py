@@ -13,6 +13,7 @@ _PARTS = 2
 class ServiceMetrics(msgspec.Struct, kw_only=True):
     """Counts of one operator in one task; the driver adds those of all tasks. Times are milliseconds."""
 
+    tasks: int = 1
     elements: int = 0
     """Elements that were accepted: their first call in this micro-batch has begun."""
     calls: int = 0
@@ -93,7 +94,7 @@ def merged(parts: Iterable[Mapping[str, ServiceMetrics]]) -> dict[str, ServiceMe
     found: dict[str, ServiceMetrics] = {}
     for part in parts:
         for name, one in part.items():
-            _add(found.setdefault(name, ServiceMetrics(latencies={})), one)
+            _add(found.setdefault(name, ServiceMetrics(tasks=0, latencies={})), one)
     return found
 
 

@@ -40,7 +40,8 @@ def capacity_for_retries(made: Measured) -> dict[str, float] | None:
     if not made.get("elements") or not made.get("busy_ms"):
         return None
     retries = made.get("retries", 0)
-    rate = made["elements"] / made["busy_ms"] * 1000
+    # Capacity is a task's, so the rate is, too.
+    rate = made["elements"] / made.get("tasks", 1) / made["busy_ms"] * 1000
     share = retries / made["elements"]
     seconds = made.get("retry_wait_ms", 0) / retries / 1000 if retries else 0.0
     return {

@@ -66,6 +66,7 @@ def run_in(
         try:
             with ended_by_sigterm(this_run.stop):
                 reason = this_run.interval() if _mode(config, options) == "interval" else this_run.caught_up()
+            this_run.tell_who_waits()
         finally:
             this_run.clean_up()
     return RunReport(
@@ -271,6 +272,18 @@ class _Run:
                 {"checkpoint_id": checkpoint.checkpoint_id, "rows": taken.rows, "seconds": seconds},
             )
         )
+
+    def tell_who_waits(self) -> None:
+        """Say at the end of a run what it leaves to the next one."""
+        offset = self._offset()
+        if offset.pending:
+            due = (
+                ""
+                if offset.due is None
+                else f", the next attempt is due in {max(0, offset.due - clock.now()) / 1000:.0f} s"
+            )
+            message = f"{offset.pending:,} elements wait for services{due} (headrace retries {self.config.job})"
+            self.on_event(Event("waiting", message, {"pending": offset.pending, "due": offset.due}))
 
     def _tell_of_ttl(self, batch: MicroBatch) -> None:
         """Say what was found that lives of state depend on."""

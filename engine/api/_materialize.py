@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from engine.api._ttl import StateTtl, UpdateType, Visibility
+from engine.api._ttl import StateTtl, TtlTime, UpdateType, Visibility
 
 
 class Strategy(enum.Enum):
@@ -86,6 +86,9 @@ class UpsertMaterialize:
             raise ValueError(msg)
         if self.ttl is None:
             return
+        if self.ttl.time is TtlTime.PROCESSING and self.on_conflict is not OnConflict.KEEP_HISTORY:
+            msg = f"'{self.name}': on_conflict goes by the watermark, so its ttl must be in event time"
+            raise ValueError(msg)
         if self.ttl.update is not UpdateType.ON_CREATE_AND_WRITE:
             msg = f"ttl of '{self.name}': a row lives from its insertion, so `update` must be ON_CREATE_AND_WRITE"
             raise ValueError(msg)

@@ -9,6 +9,8 @@ its newest change.
     watermark 13: 2b is dead; watermark 16: 1c too     nothing is emitted
 
 A row is settled once the watermark has reached its insertion: a retraction that makes room for it must have come by then.
+Where conflicts are decided, a row that comes late counts as inserted right after the watermark that it came behind: it waits for the
+next one like any other, and not for the end of a micro-batch, which must make no difference.
 
 Both are exact for a key that gets records. One that gets none is swept by a timer in the timers table, at the moment at
 which something of it ends next; so a sweep costs as much as there is to remove.
@@ -79,6 +81,8 @@ class Lives:
         while coming and coming[-1][0] <= order:
             self._watermark = coming.pop()[1]
         self._end(key)
+        if self._settles and self._watermark is not None:
+            at = max(at, self._watermark + 1)
         if self._ttl is None:
             return at
         newest = self._histories.live[key].newest()

@@ -167,6 +167,11 @@ def test_a_ttl_that_rows_of_a_history_cannot_have_is_refused(ttl):
         MaterializerHarness(Row, ("key",), ttl=ttl)
 
 
+def test_a_ttl_by_another_clock_than_that_of_conflicts_is_refused():
+    with pytest.raises(ValueError, match=r"on_conflict goes by the watermark, so its ttl must be in event time"):
+        MaterializerHarness(Row, ("key",), ttl=PROCESSING, on_conflict=OnConflict.DO_NOTHING)
+
+
 def test_the_first_row_stays_and_later_ones_are_dropped_at_the_watermark(harness):
     h = harness(on_conflict=OnConflict.DO_NOTHING)
     give(h, "+1a", "+2b", at=1)
@@ -198,6 +203,17 @@ def test_a_conflict_that_the_watermark_has_not_reached_waits_over_restarts(harne
     h.watermark(4)
     with pytest.raises(UserFunctionError, match=r'2 rows want to be the one .*"part":1.*"part":2'):
         h.watermark(5)
+
+
+def test_a_late_row_waits_for_the_next_watermark_and_not_for_the_end_of_a_micro_batch(harness):
+    h = harness(on_conflict=OnConflict.DO_NOTHING)
+    h.watermark(7)
+    give(h, "+1a", "+2b", at=1)
+    h.snapshot()
+    assert [row.part for row in h.history("k")] == [1, 2]
+    give(h, "-1a", at=1)
+    h.watermark(8)
+    assert [row.part for row in h.history("k")] == [2]
 
 
 def test_what_deduplication_dropped_never_comes_back(harness):
@@ -243,6 +259,8 @@ class Model:
 
     def take(self, kind, row, at, watermark):
         self.end(watermark)
+        if self.policy is not OnConflict.KEEP_HISTORY and watermark is not None:
+            at = max(at, watermark + 1)
         if self.has_ttl:
             at = max([at, *(one for _, one in self.rows)])
         same = [i for i, (one, _) in enumerate(self.rows) if self.matches(one, row)]

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.api import AsyncWait, Lag, Pipeline, Process, Sink, Source, Strategy, UpsertMaterialize, ValueState
+from engine.api import AsyncWait, Lag, Pipeline, Process, Sink, Source, StateTtl, Strategy, UpsertMaterialize
 from engine.api._pipeline import output_type
+from engine.api._state import State
 from engine.cli._services import capacity_for_retries, last_measured
 from engine.config import AsyncStateConfig, JobConfig, ServiceConfig, format_duration
+from engine.execution.declarations import declared_states
 from engine.execution.options import AsyncStateOptions
 
 if TYPE_CHECKING:
@@ -115,7 +117,7 @@ def _process(config: JobConfig, process: Process) -> dict[str, Any]:
         "function": type(process.function).__name__,
         "key": [process.key],
         "record": output_type(process.function).__name__,
-        "states": [_state(state) for state in _states(process.function)],
+        "states": [_state(state) for state in declared_states(process.function).values()],
         "side_outputs": [
             {"name": side.name, "record": side.record.__name__, "sink": side.sink, **_bound(config, side.sink)}
             for side in process.side_outputs
@@ -136,14 +138,32 @@ def _plain(value: Any) -> Any:
     return value.value if isinstance(value, Enum) else value
 
 
-def _states(function: object) -> Iterator[ValueState[Any]]:
-    for cls in reversed(type(function).__mro__):
-        yield from (value for value in vars(cls).values() if isinstance(value, ValueState))
+def _state(state: State) -> dict[str, Any]:
+    ttl = _ttl(state.ttl) if state.ttl is not None else None
+    kind = type(state).__name__.removesuffix("State").lower()
+    stored = getattr(state, "type", None)
+    return {"state": state.name, "kind": kind, "type": getattr(stored, "__name__", str(stored)), "ttl": ttl}
 
 
-def _state(state: ValueState[Any]) -> dict[str, Any]:
-    ttl = _policy(state.ttl) if state.ttl is not None else None
-    return {"state": state.name, "type": getattr(state.type, "__name__", str(state.type)), "ttl": ttl}
+def _ttl(ttl: StateTtl) -> str:
+    """All that decides over the life of an entry, in one line."""
+    clock = "watermark" if ttl.expires_by_watermark else "processing time"
+    parts = [
+        f"{format_duration(ttl.ttl)} {ttl.update.value}",
+        f"{ttl.time.value} time by {clock}",
+        ttl.visibility.value,
+    ]
+    cleanup = ttl.cleanup
+    kinds = {
+        f"{cleanup.entries_per_record} a record": cleanup.entries_per_record,
+        f"{cleanup.entries_per_access} an access": cleanup.entries_per_access,
+        "at compaction": cleanup.at_compaction,
+        "exact": cleanup.exact,
+    }
+    parts.append(f"cleanup {' and '.join(['on access', *(kind for kind, is_on in kinds.items() if is_on)])}")
+    if ttl.gap_threshold is not None:
+        parts.append(f"prolonged by pauses over {format_duration(ttl.gap_threshold)}")
+    return "; ".join(parts)
 
 
 def _materialize(config: JobConfig, operator: UpsertMaterialize) -> dict[str, Any]:

@@ -203,7 +203,7 @@ class HashMapBackend:
         ahead = islice(chain(self._entries.items(), self._groups.items()), self._visited, self._visited + count)
         found = list(ahead)
         self._visited = self._visited + count if len(found) == count else 0
-        return [(entry, value) for entry, value in found if entry[:1] in _KEYED]
+        return [pair for pair in found if pair[0][0] in _KEYED]
 
     def close(self) -> None:
         """See `StateBackend.close`."""
@@ -213,4 +213,4 @@ class HashMapBackend:
 
 
 _SCANNED = (TIMERS, GROUPED)
-_KEYED = (VALUES, GROUPED)
+_KEYED = (VALUES[0], GROUPED[0])

@@ -10,20 +10,17 @@ tables are cleaned up by compaction, and a removal before that would only add a 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.api import StateTtl
 from engine.state.backend import StateBackend, Write
 from engine.state.cleanup_timer import group_of_timer
-from engine.state.entry import EntryChange
+from engine.state.entry import EntryChange, unpack_header
 from engine.state.exact_cleanup import ExactCleanup, removal
 from engine.state.state_store import StateStore
 from engine.state.timer_service import TimerService
 from engine.state.ttl import TtlMoment
-
-_HEADER = struct.Struct(">qq")
 
 
 class TtlCleanup:
@@ -94,11 +91,14 @@ class TtlCleanup:
             for store in self._stores
             if store.ttl_logic is not None
         }
-        header = _HEADER.unpack_from
+        youngest = max(age.youngest for age in ages.values())
         for entry, stored in self._backend.visit(budget):
+            stamp, own_ttl = unpack_header(stored)
+            if stamp > youngest and not own_ttl:
+                continue  # alive, whatever state it is of: most entries cost no more than this
             state = entry[1 : entry.index(0)]
             age = ages.get(state)
-            if age is not None and age.is_dead(*header(stored)):
+            if age is not None and age.is_dead(stamp, own_ttl):
                 found.setdefault(state.decode(), []).append(entry)
         return found
 

@@ -137,7 +137,8 @@ def test_explain_shows_operators_state_and_bindings(headrace, home):
         "keyed process legs",
         "key: tail",
         "last_leg",
-        "ttl=12h",
+        "kind value",
+        "ttl 12h on_create_and_write; event time by watermark",
         "upsert materializer",
         "mode: merge",
     ]

@@ -138,7 +138,7 @@ def test_explain_shows_operators_state_and_bindings(headrace, home):
         "key: tail",
         "last_leg",
         "kind value",
-        "ttl 12h on_create_and_write; event time by watermark",
+        "ttl 12h on_create_and_write",
         "upsert materializer",
         "mode: merge",
     ]

@@ -20,6 +20,7 @@ from engine.config._names import NAME_RULE, did_you_mean
 from engine.config._types import LOCATION, NAME, PIPELINE, SCALAR
 
 _INTEGER = re.compile(r"[-+]?[0-9][0-9_]*")
+_NUMBER = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9]+)?")
 _RULES = {
     NAME: f"is not a valid name: {NAME_RULE}",
     PIPELINE: "is not package.module:variable, as in pipelines.flights:pipeline",
@@ -64,7 +65,7 @@ def unwrap(kind: Any) -> tuple[Any, str | None]:
 
 def _parse(text: str, base: Any, node: yaml.ScalarNode, *, referenced: bool) -> Any:
     parser = _PARSERS[base]
-    quoted_number = base is int and tag_of(node) == "str" and not referenced
+    quoted_number = base in {int, float} and tag_of(node) == "str" and not referenced
     if quoted_number or (value := parser(text)) is None:
         got = f"'{text}'" if referenced else kind_of(node)
         msg = f"expected {_wanted(base)}, got {got}"
@@ -74,6 +75,10 @@ def _parse(text: str, base: Any, node: yaml.ScalarNode, *, referenced: bool) -> 
 
 def _integer(text: str) -> int | None:
     return int(text) if _INTEGER.fullmatch(text) else None
+
+
+def _number(text: str) -> float | None:
+    return float(text) if _NUMBER.fullmatch(text) else None
 
 
 def _truth(text: str) -> bool | None:
@@ -91,6 +96,7 @@ def _moment(text: str) -> datetime | None:
 _PARSERS: dict[Any, Callable[[str], Any]] = {
     str: str,
     int: _integer,
+    float: _number,
     bool: _truth,
     timedelta: parse_duration,
     datetime: _moment,
@@ -98,6 +104,7 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {
 _WANTED = {
     str: "text",
     int: "a whole number",
+    float: "a number",
     bool: "true or false",
     timedelta: RULE,
     datetime: "a day or a moment, such as 2026-01-31 or 2026-01-31T06:00:00+00:00",

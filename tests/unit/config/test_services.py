@@ -1,0 +1,29 @@
+"""Limits of services, and what an async operator may be told."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from engine.config import load_job
+from engine.errors import ConfigError
+
+
+@pytest.mark.parametrize(("written", "means"), [("50", 50.0), ("0.5", 0.5), ("null", None)])
+def test_a_rate_is_any_number_above_zero(home, job_file, written, means):
+    job_file(f"services: {{weather: {{url: 'http://x', rate: {written}, concurrency: 3}}}}\n")
+    service = load_job("demo").services["weather"]
+    assert (service.rate, service.concurrency) == (means, 3)
+
+
+@pytest.mark.parametrize("written", ["0", "-1", "many"])
+def test_any_other_rate_is_refused_with_its_place(home, job_file, written):
+    job_file(f"services: {{weather: {{url: 'http://x', rate: {written}}}}}\n")
+    with pytest.raises(ConfigError, match=r"services\.weather\.rate"):
+        load_job("demo")
+
+
+def test_park_after_is_a_duration(home, job_file):
+    job_file("async_io: {ask: {park_after: 10s}}\n")
+    assert load_job("demo").async_io["ask"].park_after == timedelta(seconds=10)

@@ -467,3 +467,25 @@ def test_a_sweep_comes_round_and_starts_over(backend, backends):
         seen = [entry for _ in range(4) for entry, _ in backend.visit(2)]
         assert sorted(seen) == sorted(entry for entry, _ in written)
     assert len(list(backend.items())) == 7
+
+
+@pytest.mark.parametrize(("stops", "left"), [(True, ['"b"']), (False, [])])
+def test_a_task_that_had_to_stop_removes_nothing_that_what_it_holds_may_still_see(backends, stops, left):
+    ttl = StateTtl(ms(20), cleanup=Cleanup(entries_per_record=100, exact=True))
+    with backends.lent() as new_backend:
+        job = Job(ttl, new_backend)
+        job.take([(Op("b", "value.update", value=1), 50)], 1)
+        (backend,) = job.backends.values()
+        process = KeyedProcess(
+            Process("op", "key", function(ttl), ()), backend, record=Op, watermark=None, last_watermark=100
+        )
+        elements = [
+            Element(record_order(place), 110, 0, encode(key), encode(Op(key, "total.get")))
+            for place, key in ((8, "a"), (9, "c"))
+        ]
+        held = process.run([[element] for element in elements], [Watermark(record_order(8), 100)], stop=lambda: stops)
+        assert len(held.requests) == stops
+        removed = {
+            change.key_json.decode() for _, changes in process.changes() for change in changes if change.raw is None
+        }
+        assert [*left, *removed] == ['"b"']

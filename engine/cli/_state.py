@@ -95,7 +95,7 @@ def _decoded(name: str, value: Any) -> Any:
 def list_states(job: Job = None, at: At = None, with_expired: WithExpired = False, as_json: AsJson = False) -> None:
     """List what is stored: per operator and state its kind, the live entries, keys, bytes, the last change, and its type.
 
-    A state that the pipeline does not declare any more is marked as removed: it stays stored. --json has types in full.
+    A state that the pipeline does not declare any more is marked as removed: it stays stored. --json has types with their fields.
 
     Example:  headrace state list flights
 
@@ -106,14 +106,14 @@ def list_states(job: Job = None, at: At = None, with_expired: WithExpired = Fals
     print_rows(reader, found if as_json else shortened(found, "type"), "states", as_json=as_json)
 
 
-def shortened(rows: Rows, column: str, width: int = 60) -> Rows:
-    """Rows whose long texts in a column end in dots."""
+def shortened(rows: Rows, column: str) -> Rows:
+    """Rows with the names of types alone in a column: no fields, no limits."""
     from engine.checkpoint.reader import Rows
 
     place = rows.columns.index(column)
 
     def short(text: str | None) -> str | None:
-        return text if text is None or len(text) <= width else f"{text[: width - 3]}..."
+        return text if text is None else text.partition("(")[0].strip()
 
     return Rows(rows.columns, [(*row[:place], short(row[place]), *row[place + 1 :]) for row in rows.rows])
 

@@ -46,8 +46,8 @@ def test_state_list_shows_kinds_and_types(headrace, recorded):
     )
     assert found["last_leg"]["type"].startswith("Board(tail: str, carriers: dict[str, list[int]], delayed_by")
     shown = headrace("state list demo").stdout
-    assert "Board(tail: str" in shown
-    assert "delayed_..." in shown
+    assert " Board " in shown
+    assert "tail: str" not in shown
 
 
 def test_a_state_that_is_not_declared_any_more_is_marked(headrace, state):

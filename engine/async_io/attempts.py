@@ -21,7 +21,7 @@ from engine import clock
 from engine.api import AsyncWait, OnFailure
 from engine.api._pipeline import output_type
 from engine.async_io.batched_calls import WrongAnswersError
-from engine.async_io.circuit_breaker import Breaker
+from engine.async_io.circuit_breaker import Breaker, BreakerState
 from engine.async_io.deadlines import Deadlines
 from engine.async_io.element import AsyncElement, Status
 from engine.async_io.invocation import Invocation
@@ -109,8 +109,10 @@ class Attempts:
     async def _attempt(self, element: AsyncElement) -> None:
         breaker, time = self._breaker, self._loop.time
         while True:
-            if breaker is not None and not breaker.admits() and not await self._admitted(element, breaker):
-                return
+            if breaker is not None:
+                if not breaker.admits() and not await self._admitted(element, breaker):
+                    return
+                element.is_probe = breaker.state is BreakerState.HALF_OPEN
             if element.first_attempt_at is None:
                 element.first_attempt_at = clock.now()
             element.attempts += 1
@@ -157,7 +159,12 @@ class Attempts:
         retry = self._wait.retry
         is_covered = retry.retries_exception(error)
         if self._breaker is not None:
-            self._breaker.failed(error) if is_covered else self._breaker.gave_way()
+            if is_covered:
+                self._breaker.failed(error, is_probe=element.is_probe)
+                if element.is_probe and not self._is_finishing:
+                    return self._probed_in_vain(element, self._breaker)
+            elif element.is_probe:
+                self._breaker.gave_way()
         if is_covered and not self._is_finishing and retry.can_retry(element.attempts - 1):
             return self._again(element)
         self._give_up(element, error, self._given_up(element, error) if is_covered else None)
@@ -167,6 +174,13 @@ class Attempts:
         pause = self._wait.retry.backoff(element.attempts - 1).total_seconds()
         element.status = Status.WAITING_FOR_RETRY
         element.next_attempt_at = clock.now() + round(pause * 1000)
+        return None if self._parks(element, pause) else pause
+
+    def _probed_in_vain(self, element: AsyncElement, breaker: Breaker) -> float | None:
+        """The service is still down, which nobody doubted: that costs the element no attempt, however long it takes."""
+        element.attempts -= 1
+        element.status, element.next_attempt_at = Status.WAITING_FOR_RETRY, breaker.open_until
+        pause = breaker.seconds_to_probe()
         return None if self._parks(element, pause) else pause
 
     def _parks(self, element: AsyncElement, pause: float) -> bool:
@@ -179,7 +193,10 @@ class Attempts:
         element.is_calling = False
         if self._breaker is not None:
             # A call that never answers says as much about the service as one that fails.
-            self._breaker.failed(error) if element.is_expired else self._breaker.gave_way()
+            if element.is_expired:
+                self._breaker.failed(error, is_probe=element.is_probe)
+            elif element.is_probe:
+                self._breaker.gave_way()
         task = asyncio.current_task()
         if task is None or not task.cancelling():
             # The function's own doing. Let through, it would end this task in silence: a lost record.

@@ -71,16 +71,16 @@ class Breaker:
             self.open_until = None
             self._become(BreakerState.CLOSED)
 
-    def failed(self, error: BaseException) -> None:
+    def failed(self, error: BaseException, *, is_probe: bool) -> None:
         """A call has failed in a way that is worth a retry.
 
         Records that share a call share its failure, the very object: fifty of them do not make fifty failures.
         """
-        if self.state is not BreakerState.HALF_OPEN and any(error is one for one in self._counted):
+        if not is_probe and any(error is one for one in self._counted):
             return
         self._counted.append(error)
         self._failures += 1
-        if self.state is BreakerState.HALF_OPEN:
+        if is_probe:
             self._interval = min(2 * self._interval, self._policy.longest)
             self._open()
         elif self.state is BreakerState.CLOSED and self._failures >= self._policy.failures:

@@ -50,6 +50,8 @@ class AsyncElement:
     is_parked = False
     """Whether it waits for a later micro-batch."""
     is_calling = False
+    is_probe = False
+    """Whether its call is the one by which an open breaker finds out how the service is."""
     began = 0.0
     """When it was accepted, on the loop's clock."""
     deadline = 0.0

@@ -15,7 +15,7 @@ class ServiceMetrics(msgspec.Struct, kw_only=True):
 
     tasks: int = 1
     elements: int = 0
-    """Elements that were accepted: their first call in this micro-batch has begun."""
+    """Elements that were to be called for, also those that an open breaker sent away."""
     calls: int = 0
     failures: int = 0
     """Calls that raised, those that were repeated included."""

@@ -52,14 +52,20 @@ def load(
 
 def waiting_for(job_folder: str, version: int, *, storage: Options = None) -> set[str]:
     """The operators that elements wait for, as of a version of the table."""
-    rows = _read(job_folder, version, None, storage)
+    rows = _read(job_folder, version, None, storage, columns=_NAMED)
     last = {(row["operator"], row["key"], row["sequence"]): row["deleted"] for row in rows}
     return {operator for (operator, _, _), gone in last.items() if not gone}
 
 
-def _read(job_folder: str, version: int, predicate: str | None, storage: Options) -> list[dict[str, Any]]:
+_NAMED = ("checkpoint_id", "operator", "key", "sequence", "deleted")
+
+
+def _read(
+    job_folder: str, version: int, predicate: str | None, storage: Options, *, columns: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     table = open_table(f"{job_folder}/{ASYNC_REQUESTS}", version=version, storage=storage)
-    rows = read(table, STATE_TABLES[ASYNC_REQUESTS].schema, predicate=predicate).sort_by("checkpoint_id")
+    schema = STATE_TABLES[ASYNC_REQUESTS].schema
+    rows = read(table, schema, columns=columns or schema.names, predicate=predicate).sort_by("checkpoint_id")
     for place, field in enumerate(rows.schema):
         if pa.types.is_timestamp(field.type):
             times = rows[field.name].cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64())

@@ -72,6 +72,30 @@ def test_a_probe_that_fails_doubles_the_wait_up_to_the_longest():
         assert at == [1000, 3000, 6000]
 
 
+def test_a_probe_that_fails_costs_its_element_no_attempt():
+    breaker = CircuitBreaker(failures=1, probe_after=10 * MS, longest=10 * MS)
+    function = Promised(failing(50))
+    with harness(function, breaker=breaker, retry=FixedDelay(max_retries=1, delay=0 * MS)) as h:
+        h.process(Question(1))
+        h.clock.advance(499)
+        assert (len(function.calls), h.output()) == (50, [])
+        h.clock.advance(1)
+        assert h.output() == [Answer(1, 51)]
+
+
+def test_a_call_from_before_that_fails_late_is_no_probe():
+    # 1 fails at once and opens it until 10; 2, called before that, fails at 12, while the probe is under way until 20.
+    scripts = {1: [(0.0, False), (0.010, True)], 2: [(0.012, False)]}
+    breaker = CircuitBreaker(failures=1, probe_after=10 * MS)
+    with harness(Promised(scripts), breaker=breaker, retry=FixedDelay(max_retries=9, delay=0 * MS)) as h:
+        h.process(Question(2))
+        h.process(Question(1))
+        h.clock.advance(15)
+        assert h.statistics().breaker == "half_open"
+        h.clock.advance(5)
+        assert h.statistics().breaker == "closed"
+
+
 def test_a_success_among_failures_keeps_it_closed():
     scripts = {1: [(0.0, False)], 2: [(0.0, True)], 3: [(0.0, False)]}
     with harness(Promised(scripts), breaker=CircuitBreaker(failures=2), retry=ALWAYS) as h:

@@ -213,6 +213,16 @@ def test_a_parked_element_takes_no_capacity_and_holds_nobody_up(mode):
         assert h.output() == [Answer(1, 2)]
 
 
+def test_the_deadline_of_a_parked_element_is_forgotten_with_the_call_that_had_it():
+    # Accepted at 0 with 1,000 ms; parked at 900 until 950, with 100 ms left of the timeout, but at least half of it.
+    retry = FixedDelay(max_retries=1, delay=50 * MS)
+    options = {"retry": retry, "park_after": 0 * MS, "recovery": RecoveryOption.COST_TIME}
+    with harness(Promised({1: [(0.9, False), (0.3, True)]}), **options) as h:
+        h.process(Question(1))
+        h.clock.advance(1250)
+        assert h.output() == [Answer(1, 2)]
+
+
 def test_in_ordered_mode_nothing_overtakes_a_parked_element():
     retry = FixedDelay(max_retries=5, delay=timedelta(hours=1))
     with harness(Promised({1: after(0, fails=(0,))}), OutputMode.ORDERED, retry=retry, park_after=timedelta(0)) as h:

@@ -489,3 +489,22 @@ def test_a_task_that_had_to_stop_removes_nothing_that_what_it_holds_may_still_se
             change.key_json.decode() for _, changes in process.changes() for change in changes if change.raw is None
         }
         assert [*left, *removed] == ['"b"']
+
+
+def test_a_group_has_one_timer_which_waits_for_the_entry_that_dies_next(backends):
+    ttl = StateTtl(ms(20), cleanup=Cleanup(entries_per_record=0, exact=True))
+    with backends.lent() as new_backend:
+        job = Job(ttl, new_backend)
+        group = Group("entries", b'"a"')
+        job.take([(Op("a", "entries.put", "x", 1), 100)], 1)
+        assert job.timers() == {group: 120}
+        job.take([(Op("a", "entries.put", "y", 1, own=2), 101)], 2)
+        assert job.timers() == {group: 103}
+        job.take([(Op("a", "entries.put", "z", 1), 105)], 3, forget=True)
+        assert job.timers() == {group: 103}
+        job.take([110], 4)
+        assert (sorted(name[3] for name in job.stored()), job.timers()) == (['"x"', '"z"'], {group: 120})
+        job.take([(Op("a", "entries.put", "x", 2), 111), 121], 5)
+        assert (len(job.stored()), job.timers()) == (2, {group: 125})
+        job.take([200], 6)
+        assert (job.stored(), job.timers()) == ({}, {})

@@ -139,6 +139,34 @@ def test_a_ttl_from_creation_has_to_know_the_entry_and_no_other(many):
         assert [(change.user_key, change.stamp) for change in changes_of(harness)] == [(b'"00001"', 5), (b'"new"', 7)]
 
 
+def test_an_entry_that_was_put_in_this_task_keeps_the_life_that_it_began(backend):
+    async def body(numbers):
+        await numbers.put_all({"a": 1, "b": 2})
+
+    ttl = StateTtl(timedelta(hours=1), update=UpdateType.ON_CREATE)
+    with run(running(body, ttl=ttl), Counting(backend)) as harness:
+        harness.process(Go(), 9)
+        assert [change.stamp for change in changes_of(harness)] == [7, 7]
+
+
+def test_an_entry_that_is_forgotten_while_a_call_waits_is_read_again(many):
+    seen = []
+
+    async def body(numbers):
+        known, unknown = ["00001"], ["00002", "00001"]
+        asked = [numbers.get(name) for name in (unknown if seen else known)]
+        seen.extend([await one for one in asked])
+
+    with KeyedHarness(running(body), key=lambda _: "k", backend=many, automatic=False) as harness:
+        harness.process(Go(), 7)
+        harness.drain()
+        harness.process(Go(), 8)
+        for store in harness._process.stores:
+            store.trim(0)
+        harness.drain()
+        assert seen == [1, 2, 1]
+
+
 def test_removing_reads_the_entry_when_the_task_ends_and_writes_a_row_if_it_was_there(many):
     async def body(numbers):
         await numbers.remove("00001")

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.api import ExpiryClock, OnGap, StateTtl, TtlTime
+from engine.api import Cleanup, ExpiryClock, OnGap, StateTtl, TtlTime
 from engine.checkpoint._compaction import live_entries
 from engine.checkpoint.checkpoint import Checkpoint, Kind
+from engine.checkpoint.expired_rows import ages_of, removed_if_dead
 from engine.checkpoint.expiry import Expiry, certain_expiries, expiries, is_dead
 from engine.checkpoint.tables import KEYED_STATE, STATE_TABLES
 from engine.checkpoint.ttl_history import TtlHistory
-from engine.state.ttl import LiveTtl
+from engine.state.ttl import Lives, LiveTtl
 
 SCHEMA = STATE_TABLES[KEYED_STATE].schema
 TEN = timedelta(milliseconds=10)
@@ -57,6 +58,29 @@ def test_sql_and_logic_agree_on_who_is_dead(entries, gaps, since, clock, ttl):
     rows = [row(stamp, own=own, user_key=str(number)) for number, (stamp, own) in enumerate(entries)]
     alive = [str(n) for n, (stamp, own) in enumerate(entries) if not live.is_dead_at(clock, stamp, own or 0)]
     assert survivors(rows, is_dead([Expiry("op", "s", live, clock)])) == sorted(alive)
+
+
+@given(stamps, gaps, st.none() | times, times, st.integers(1, 20))
+def test_what_is_rebuilt_does_without_the_dead_alone(entries, gaps, since, clock, ttl):
+    declared = StateTtl(timedelta(milliseconds=ttl), on_gap=OnGap.PROLONG, gap_threshold=timedelta(milliseconds=1))
+    live = LiveTtl.of(declared, gaps, since)
+    rows = [row(stamp, own=own, state=state) for state in ("s", "other") for stamp, own in entries]
+    marked = removed_if_dead(table([*rows, row(0, deleted=True)]), {"s": live.age(clock)})
+    dead = [live.is_dead_at(clock, stamp, own or 0) for stamp, own in entries]
+    assert marked["deleted"].to_pylist() == [*dead, *([False] * len(entries)), True]
+
+
+def test_who_may_be_left_out_of_a_rebuilt_copy():
+    declared = {
+        "by_watermark": StateTtl(TEN),
+        "by_processing_time": StateTtl(TEN, time=TtlTime.PROCESSING),
+        "kept": StateTtl(TEN, cleanup=Cleanup(at_compaction=False)),
+        "removed_by_timers": StateTtl(TEN, cleanup=Cleanup(exact=True)),
+        "for_ever": None,
+    }
+    found = ages_of(declared, Lives(), watermark=50, processing_time=70)
+    assert {state: age.youngest for state, age in found.items()} == {"by_watermark": 40, "by_processing_time": 60}
+    assert list(ages_of(declared, Lives(), watermark=None, processing_time=70)) == ["by_processing_time"]
 
 
 def test_only_the_last_row_of_an_entry_says_whether_it_is_dead():

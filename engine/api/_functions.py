@@ -139,8 +139,12 @@ class KeyedProcessFunction(abc.ABC, Generic[In, Out]):
 def is_blocking(function: KeyedProcessFunction[Any, Any]) -> bool:
     """Whether the function is written as plain `def`.
 
-    Raises `TypeError` when `process` is and `on_timer` isn't, or the other way round.
+    Raises `TypeError` when `process` is and `on_timer` isn't, or the other way round, and when one of them has a `yield`.
     """
+    for method in (function.process, function.on_timer):
+        if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
+            msg = f"{method.__name__}() of {type(function).__name__} has a yield: emit with ctx.collect()"
+            raise TypeError(msg)
     blocking = not inspect.iscoroutinefunction(function.process)
     has_timers = type(function).on_timer is not KeyedProcessFunction.on_timer
     if has_timers and blocking is inspect.iscoroutinefunction(function.on_timer):

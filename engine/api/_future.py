@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Generator, Iterator
+from types import CoroutineType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
@@ -32,12 +33,26 @@ class CallbackTask(Protocol):
 
 
 class Continuation(NamedTuple):
-    """A callback that waits for `future`, what the user gave for it, and the future that it answers."""
+    """A callback that waits for `futures`, what the user gave for it, and the future that it answers."""
 
-    future: StateFuture[Any]
-    callback: Callable[[Any], None]
+    futures: tuple[StateFuture[Any], ...]
+    callback: Callable[..., None]
     function: object
     result: StateFuture[Any]
+
+    @property
+    def waits_for_callback(self) -> bool:
+        """Whether an answer that it needs is made by a callback that has not run."""
+        return any(future.waits_for_callback for future in self.futures)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether all answers are there."""
+        return all(future.done for future in self.futures)
+
+    def run(self) -> None:
+        """Call back with the answers."""
+        self.callback(*[future.answer for future in self.futures])
 
 
 class StateFuture(Generic[T]):
@@ -94,14 +109,14 @@ class StateFuture(Generic[T]):
     def then_apply(self, function: Callable[[T], U], /) -> StateFuture[U]:
         """Answer with `function(answer)`."""
         result = self.derived()
-        return self._then(lambda value: result.complete(function(value)), function, result)
+        return self._then(lambda value: result.complete(_no_coroutine(function(value))), function, result)
 
     def then_accept(self, function: Callable[[T], object], /) -> StateFuture[None]:
         """Call `function(answer)` and answer None."""
         result = self.derived()
 
         def accept(value: T) -> None:
-            function(value)
+            _no_coroutine(function(value))
             result.complete(None)
 
         return self._then(accept, function, result)
@@ -113,7 +128,13 @@ class StateFuture(Generic[T]):
 
     def then_combine(self, other: StateFuture[U], function: Callable[[T, U], V], /) -> StateFuture[V]:
         """Answer with `function(answer, other's answer)` when both are there."""
-        return self.then_compose(lambda mine: other.then_apply(lambda theirs: function(mine, theirs)))
+        result: StateFuture[V] = self._derived_with(other)
+
+        def combine(mine: T, theirs: U) -> None:
+            result.complete(_no_coroutine(function(mine, theirs)))
+
+        result._task.register(Continuation((self, other), combine, function, result))
+        return result
 
     def then_conditionally_apply(
         self,
@@ -161,10 +182,12 @@ class StateFuture(Generic[T]):
 
     def complete(self, value: T, /) -> None:
         """Give the answer, once. For the engine."""
-        self.done = True
-        self._value = value
-        for follower in self._followers:
-            follower.complete(value)
+        answered: list[StateFuture[Any]] = [self]
+        while answered:  # not by recursion: a chain of composed futures may be long
+            future: StateFuture[Any] = answered.pop()
+            future.done = True
+            future._value = value
+            answered += future._followers
 
     @property
     def answer(self) -> T:
@@ -181,12 +204,15 @@ class StateFuture(Generic[T]):
         return _CALLBACK in self._sources()
 
     def _then(self, callback: Callable[[T], None], function: object, result: StateFuture[V]) -> StateFuture[V]:
-        self._task.register(Continuation(self, callback, function, result))
+        self._task.register(Continuation((self,), callback, function, result))
         return result
 
     def derived(self) -> StateFuture[Any]:
         """Make one that a callback of this one, or a callback of that, will complete. For the engine."""
         return StateFuture._incomplete(self._task, self._task.context, _CALLBACK)
+
+    def _derived_with(self, other: StateFuture[Any]) -> StateFuture[Any]:
+        return other.derived() if self._task is AT_ONCE else self.derived()
 
     def _sources(self) -> Iterator[object]:
         """Itself, the one that it follows, and so on, to what that one waits for in the end."""
@@ -201,7 +227,12 @@ class StateFuture(Generic[T]):
 
     def _follow(self, source: StateFuture[T]) -> None:
         """Answer what `source` answers, once it does, and let the same task run the callbacks."""
-        self._task = source._task
+        if self._task is AT_ONCE:  # from here on it is an answer of state
+            self._task = source._task
+            self._owner = None if source.done else source._owner
+        if not source.belongs_to(self._owner):
+            msg = "a callback answers with what another record has asked for: state belongs to the key that runs"
+            raise RuntimeError(msg)
         if source.done:
             self.complete(source._value)
             return
@@ -219,6 +250,14 @@ def _checked(answer: Any) -> StateFuture[Any]:
     raise TypeError(msg)
 
 
+def _no_coroutine(answer: Any) -> Any:
+    if isinstance(answer, CoroutineType):
+        answer.close()
+        msg = f"{answer.__qualname__}() is 'async def', but callbacks are plain functions: await the state call instead"
+        raise TypeError(msg)
+    return answer
+
+
 class _Source(enum.Enum):
     """What answers a future that is not done, unless it follows another one."""
 
@@ -232,13 +271,14 @@ _REQUEST, _CALLBACK = _Source.REQUEST, _Source.CALLBACK
 class _AtOnce:
     """Who runs the callbacks of futures that user code made."""
 
-    callbacks = ()
+    callbacks = (None,)
+    """An `await` has to ask the record that runs, whichever that is, whether callbacks wait."""
 
     def __init__(self) -> None:
         self.context = self
 
     def register(self, continuation: Continuation, /) -> None:
-        continuation.callback(continuation.future.answer)
+        continuation.run()
 
 
 AT_ONCE: CallbackTask = _AtOnce()

@@ -27,7 +27,7 @@ class State:
     identifier, else `ValueError`. Types are encoded as JSON by msgspec. Without `ttl` state lives until it is removed.
 
     As a class attribute it is only a declaration; calling it there raises `RuntimeError`. The engine binds a live handle of the
-    same kind to the function's instance. What is given to it must not be changed in place afterwards. A value that does not fit
+    same kind to the function's instance. What is given to it, and what it gives, must not be changed in place. A value that does not fit
     the declared type fails the micro-batch with `StateSchemaError`, before anything is stored.
 
     A `ttl` given with a call is the length of that entry's life (FLIP-25, "set TTL in state get/update methods") until it is

@@ -155,8 +155,7 @@ class AsyncExecutionController:
             self._hand_over(context, follower)
 
     def _settle(self, context: RecordContext) -> None:
-        if context.callbacks:
-            self._go_on(context, None)
+        self._go_on(context, None)
         if context.references and context.epoch is None:
             raise self._stuck(context)  # it has made no request, so there is none to wait for
 
@@ -299,7 +298,7 @@ class AsyncExecutionController:
     def register(self, continuation: Continuation, /) -> None:
         """See `CallbackTask.register`."""
         context: RecordContext = self.context
-        if not continuation.future.belongs_to(context):
+        if not all(future.belongs_to(context) for future in continuation.futures):
             msg = "it chained a callback to what another record has asked for: state belongs to the key that runs"
             raise RuntimeError(msg)
         context.references += 1
@@ -361,7 +360,7 @@ class AsyncExecutionController:
             self.release(context)
         else:
             self._step(context, call)
-        if context.callbacks:
+        if context.callbacks or context.call is not None:
             self._go_on(context, None)
 
     def _step(self, context: RecordContext, call: Call) -> None:
@@ -395,9 +394,8 @@ class AsyncExecutionController:
 
     def _call_back(self, context: RecordContext, continuation: Continuation) -> None:
         self.context = context
-        future, callback, _, _ = continuation
         try:
-            callback(future.answer)
+            continuation.run()
         except Exception as error:
             raise self._work.failed(context, error) from error
         self.release(context)

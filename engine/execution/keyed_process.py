@@ -15,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
+from types import CoroutineType
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -109,7 +110,7 @@ class KeyedProcess:
         self._blocks: dict[str, BoundBlock] = {}
         self._function, self._is_plain = self._bind(operator, lives or Lives())
         # What a due timer calls with its time and context, by its domain. Internal ones are for whoever sets their timers.
-        self.timer_functions: dict[str, Callable[..., Any]] = dict.fromkeys(TimeDomain, self._function.on_timer)
+        self.timer_functions: dict[str, Callable[..., Any]] = dict.fromkeys(TimeDomain, _on_timer_of(self._function))
         self.cleanup = TtlCleanup(_ttls(operator), self.stores, backend, self.timers)
         self.timer_functions.update(dict.fromkeys(CLEANUP_DOMAINS, self.cleanup.on_timer))
         self._decode = msgspec.json.Decoder(record).decode
@@ -208,6 +209,8 @@ class KeyedProcess:
         # A watermark that an earlier micro-batch has held compares as the first record of this one.
         while pending and before_watermark(cast("Watermark", pending[0])) < event.order:
             self.advance(cast("Watermark", pending.popleft()))
+        # What an earlier run has left comes before it, also where state is not at hand.
+        self.controller.drain()
         self.advance_processing_time(event)
 
     def _stop(self, cut: bytes | None, pending: _Pending, rest: Sequence[Element | BufferedRequest]) -> Held:
@@ -345,7 +348,18 @@ class KeyedProcess:
         if function is None:
             return None
         call: Call | None = function(context.record, context)
-        return None if self._is_plain else call
+        if call is not None and self._is_plain:
+            raise self._not_plain(call)
+        return call
+
+    def _not_plain(self, call: object) -> TypeError:
+        if isinstance(call, CoroutineType):
+            call.close()
+        name = type(self._function).__name__
+        return TypeError(
+            f"process() and on_timer() of {name} are plain functions and must return nothing, not {type(call).__name__}: "
+            "emit with ctx.collect(); what wraps an 'async def' must be one itself"
+        )
 
     def before(self, context: ProcessContext) -> RecordContext | None:
         """See `KeyedWork.before`: the key's timers that are due."""
@@ -497,6 +511,12 @@ class _GoOn:
             msg = f"block '{self._block.block_id}' waits for what {self._store.what} had as another kind of state: give it a new name"
             raise StateSchemaError(msg)
         _ = answer.then_accept(self._block)
+
+
+def _on_timer_of(function: KeyedProcessFunction[Any, Any]) -> Callable[..., Any]:
+    """Where a function has none, the one that it inherits does nothing, and need not be a coroutine."""
+    has_timers = type(function).on_timer is not KeyedProcessFunction.on_timer
+    return function.on_timer if has_timers else lambda *_: None
 
 
 def _nothing() -> None:

@@ -58,8 +58,8 @@ class RecordContext:
         if not self.callbacks:
             return None
         for place, continuation in enumerate(self.callbacks):
-            if not continuation.future.waits_for_callback:
-                if not continuation.future.done:
+            if not continuation.waits_for_callback:
+                if not continuation.is_answered:
                     return None
                 del self.callbacks[place]
                 return continuation
@@ -71,4 +71,4 @@ class RecordContext:
             return None
         (continuation,) = self.callbacks
         block = continuation.function
-        return block.block_id if continuation.future is future and isinstance(block, BoundBlock) else None
+        return block.block_id if continuation.futures == (future,) and isinstance(block, BoundBlock) else None

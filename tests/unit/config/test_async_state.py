@@ -118,7 +118,14 @@ def test_each_operators_tasks_get_its_options(home, job_file, monkeypatch, asked
     sent = []
     monkeypatch.setattr(micro_batch, "keyed_partition", lambda payload, **_: sent.append(payload))
     monkeypatch.setattr(micro_batch, "_collect", lambda *_: [])
-    job = Mock(config=load_job("demo"), next_id=1, versions={}, lease=Mock(attempt_id="a"))
+    job = Mock(
+        config=load_job("demo"),
+        next_id=1,
+        versions={},
+        lease=Mock(attempt_id="a"),
+        last=PARENT,
+        log=Mock(checkpoints=[], last=None),
+    )
     plan = Mock(keyed=[Mock(operator=SimpleNamespace(name=name)) for name in ("legs", "gates")])
     batch = MicroBatch(Mock(), job, plan, parallelism=2, backend="hashmap", async_state=asked)
     for stage in range(2):

@@ -12,7 +12,7 @@ from engine.api import RowKind, UpdateType, ValueState
 
 
 class Chained:
-    """What the running record has chained and not run yet, in order: (answer waited for, callback)."""
+    """What the running record has chained and not run yet, in order: (answers waited for, callback)."""
 
     def __init__(self):
         self.waiting = []
@@ -20,9 +20,9 @@ class Chained:
     def run(self):
         """One after the other, first those that wait for no other; what they chain comes last."""
         while self.waiting:
-            place = next(place for place, (answer, _) in enumerate(self.waiting) if answer.there)
-            answer, callback = self.waiting.pop(place)
-            callback(answer.value)
+            place = next(place for place, (answers, _) in enumerate(self.waiting) if all(a.there for a in answers))
+            answers, callback = self.waiting.pop(place)
+            callback(*[answer.value for answer in answers])
 
 
 class Answer:
@@ -48,9 +48,9 @@ class Answer:
         else:
             other.followers.append(self)
 
-    def then(self, callback):
+    def then(self, callback, *others):
         result = Answer(self.chained, there=False)
-        self.chained.waiting.append((self, lambda value: callback(result, value)))
+        self.chained.waiting.append(((self, *others), lambda *values: callback(result, *values)))
         return result
 
     def then_apply(self, function):
@@ -63,7 +63,7 @@ class Answer:
         return self.then(lambda result, value: result.follow(function(value)))
 
     def then_combine(self, other, function):
-        return self.then_compose(lambda mine: other.then_apply(lambda theirs: function(mine, theirs)))
+        return self.then(lambda result, mine, theirs: result.give(function(mine, theirs)), other)
 
     def then_conditionally_compose(self, condition, if_true, if_false):
         def choose(value):

@@ -25,6 +25,14 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("engine")
 
 
+@pytest.fixture(autouse=True)
+def real_time():
+    """No test may leave its clock to the next one."""
+    yield
+    left = engine_clock.use(engine_clock.SystemClock())
+    assert isinstance(left, engine_clock.SystemClock), "the test has left a clock of its own in place"
+
+
 @pytest.fixture
 def clock():
     """A clock that stands still until the test moves it."""

@@ -183,17 +183,17 @@ def test_the_first_row_stays_and_later_ones_are_dropped_at_the_watermark(harness
     assert [row.part for row in h.unmatched] == [2]
 
 
-def test_a_row_that_came_before_its_predecessors_retraction_is_no_conflict(harness):
-    for policy in (OnConflict.DO_NOTHING, OnConflict.ERROR, OnConflict.DEDUPLICATE):
-        h = harness(on_conflict=policy)
-        give(h, "+1a", at=1)
-        h.watermark(5)
-        give(h, "+2b", "-1a", at=6)
-        h.watermark(6)
-        give(h, "-2b", at=7)
-        assert told(h.output())[-1] == "-D 2b"
-        assert told(h.output()) == []
-        assert h.statistics().conflicts == 0
+@pytest.mark.parametrize("policy", [OnConflict.DO_NOTHING, OnConflict.ERROR, OnConflict.DEDUPLICATE])
+def test_a_row_that_came_before_its_predecessors_retraction_is_no_conflict(harness, policy):
+    h = harness(on_conflict=policy)
+    give(h, "+1a", at=1)
+    h.watermark(5)
+    give(h, "+2b", "-1a", at=6)
+    h.watermark(6)
+    give(h, "-2b", at=7)
+    assert told(h.output())[-1] == "-D 2b"
+    assert told(h.output()) == []
+    assert h.statistics().conflicts == 0
 
 
 def test_a_conflict_that_the_watermark_has_not_reached_waits_over_restarts(harness):

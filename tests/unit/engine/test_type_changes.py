@@ -305,6 +305,8 @@ def same(old, new):
         return type(old) is type(new) and len(old) == len(new) and all(map(same, old, new))
     if isinstance(old, dict):
         return old.keys() == new.keys() and all(same(old[key], new[key]) for key in old)
+    if isinstance(old, Decimal) and isinstance(new, Decimal):
+        return old.compare_total(new) == 0  # NaN, too
     return (
         old == new and isinstance(old, bool) is isinstance(new, bool) and isinstance(old, str) is isinstance(new, str)
     )

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from engine import clock
 from engine.checkpoint._log import CheckpointLog
 from engine.checkpoint.checkpoint import Checkpoint, Kind
 from engine.checkpoint.tables import STATE_TABLES
@@ -101,3 +102,9 @@ def _plain(table: pa.Table) -> pa.Table:
             milliseconds = table[column.name].cast(pa.timestamp("ms", tz=column.type.tz)).cast(pa.int64())
             table = table.set_column(position, column.name, milliseconds)
     return table
+
+
+def when_due(config: JobConfig, source: str) -> None:
+    """Wait until the first element that waits for a service is due: workers know no time but the real one."""
+    due = checkpoints(config)[-1].offsets[source].due
+    clock.sleep(max(0, (due or 0) - clock.now()) / 1000)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from engine import clock
 from engine.checkpoint import requeue
 from engine.errors import ConfigError, StateSchemaError
 from engine.spark import runner
 from pipelines.flights.demo import outage as switch_outage
 from tests.jobs.asking import Service
 from tests.jobs.home import FLIGHTS, Home
-from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, outcome
+from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, outcome, when_due
 from tests.jobs.purchase_files import purchases_of, write_days
 from tests.jobs.weather import weather_service
 
@@ -67,15 +66,9 @@ def waiting(home):
     return live_rows(home.config(), checkpoints(home.config())[-1], "async_requests")
 
 
-def when_due(home):
-    """Wait until the first parked element is due."""
-    due = checkpoints(home.config())[-1].offsets["purchases"].due
-    clock.sleep(max(0, due - clock.now()) / 1000)
-
-
 def run_until_done(run, home, **options):
     while checkpoints(home.config())[-1].offsets["purchases"].pending:
-        when_due(home)
+        when_due(home.config(), "purchases")
         run(home, **options)
 
 
@@ -94,10 +87,11 @@ def test_what_an_outage_has_parked_a_later_run_finishes(asking, service, run, pl
     service.goes_down(30)
     first = run(home, parallelism=2)
     assert first.stopped_because == "drained"
-    last = checkpoints(home.config())[-1]
-    assert last.metrics["parked"] > 0
-    assert last.offsets["purchases"].pending == len(waiting(home)) > 0
-    assert last.metrics["services"]["ask"]["failures"] > 0
+    # What was parked may have come due within the run, on a slow machine: then more than one micro-batch tells of it.
+    metrics = [checkpoint.metrics for checkpoint in checkpoints(home.config())]
+    assert sum(each.get("parked", 0) for each in metrics) > 0
+    assert sum(each["services"]["ask"].get("failures", 0) for each in metrics if "services" in each) > 0
+    assert checkpoints(home.config())[-1].offsets["purchases"].pending == len(waiting(home)) > 0
     answered = service.noted("answered")
     service.comes_back()
     run_until_done(run, home, parallelism=3)
@@ -218,7 +212,7 @@ def test_a_breaker_parks_the_rest_and_the_next_run_probes_with_one_call(asking, 
     assert asked < 15
     made = checkpoints(home.config())[-1].metrics["services"]["ask"]
     assert made["breaker"] == "open"
-    when_due(home)
+    when_due(home.config(), "purchases")
     run(home, parallelism=1, max_batches=1)
     assert sum(service.noted("asked").values()) == asked + 1
     service.comes_back()
@@ -249,7 +243,7 @@ def test_the_board_after_an_outage_is_that_of_a_run_without_one(flights, run, mo
         offset = checkpoints(hit.config())[-1].offsets["flight_events"]
         assert offset.pending > 500
         switch_outage(url, begins_after=None)
-        clock.sleep(max(0, offset.due - clock.now()) / 1000)
+        when_due(hit.config(), "flight_events")
         run(hit, parallelism=3)
     assert checkpoints(hit.config())[-1].offsets["flight_events"].pending == 0
     assert outcome(hit.config()) == expected

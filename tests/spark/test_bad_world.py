@@ -14,9 +14,9 @@ import pytest
 
 from engine import faults
 from engine.checkpoint.open_job import open_job
-from engine.errors import ConfigError, HeadraceError, ServiceError, StorageError, UserFunctionError
+from engine.errors import ConfigError, HeadraceError, StorageError, UserFunctionError
 from tests.jobs.home import Home
-from tests.jobs.outcome import assert_well_formed, checkpoints, outcome
+from tests.jobs.outcome import assert_well_formed, checkpoints, outcome, when_due
 from tests.jobs.purchase_files import day_name, purchases_of, write_days, write_rows
 from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
 
@@ -74,18 +74,23 @@ def impatient_flights(flights) -> Home:
     return home
 
 
-def test_a_dead_service_fails_the_run_and_a_live_one_makes_it_good(impatient_flights, run, monkeypatch, weather):
+def test_what_a_dead_service_has_not_answered_waits_until_it_lives(impatient_flights, run, monkeypatch, weather):
     home = impatient_flights
     monkeypatch.setenv("WEATHER_URL", "http://127.0.0.1:9")
-    with pytest.raises(ServiceError, match="'weather'") as caught:
-        run(home, **QUICK)
-    assert caught.value.exit_code == 4
-    assert [checkpoint.checkpoint_id for checkpoint in checkpoints(home.config())] == [0]
+    run(home, **QUICK)
+    assert pending(home) > 0
+    assert outcome(home.config()).sinks["flight_board"] == []
     monkeypatch.setenv("WEATHER_URL", weather)
     home.configure({"sources": {"flight_events": {"path": home.config().sources["flight_events"].path}}})
-    run(home, **QUICK)
+    while pending(home):
+        when_due(home.config(), "flight_events")
+        run(home, **QUICK)
     assert_well_formed(home.config())
     assert len(outcome(home.config()).sinks["flight_board"]) > 500
+
+
+def pending(home: Home) -> int:
+    return checkpoints(home.config())[-1].offsets["flight_events"].pending
 
 
 def test_a_service_that_answers_nonsense_is_no_reason_to_ask_again(impatient_flights, run, monkeypatch, weather):

@@ -52,6 +52,7 @@ from engine.execution.process_context import LATEST_TIMER, Outputs, ProcessConte
 from engine.execution.record_context import RecordContext
 from engine.execution.request import AsyncExecutor
 from engine.execution.state_executor import InlineStateExecutor, ThreadedStateExecutor
+from engine.execution.statistics import KeyedProcessStatistics
 from engine.state.backend import StateBackend
 from engine.state.cleanup_timer import CLEANUP_DOMAINS
 from engine.state.entry import EntryChange
@@ -131,6 +132,17 @@ class KeyedProcess:
         # What is held has not seen the watermarks since the start: for it, less is dead.
         watermark = self._started_at if self._has_stopped else self._watermark
         return self.cleanup.changes(_End(watermark, self.timers.processing_time), self._records)
+
+    def statistics(self) -> KeyedProcessStatistics:
+        """What is going on, as numbers, for every part."""
+        return KeyedProcessStatistics(
+            controller=self.controller.statistics(),
+            states={store.name: store.statistics() for store in self.stores},
+            timers=self.timers.statistics(),
+            records=self._records,
+            late=self._late,
+            removed=self.cleanup.removed,
+        )
 
     @property
     def emitted(self) -> list[Emitted]:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine.state.state_store import StoreStatistics
+    from engine.state.timer_service import TimerStatistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +31,19 @@ class ControllerStatistics:
     """Batches that are being executed."""
     requests: int
     """Requests made so far that could not be answered at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedProcessStatistics:
+    """A keyed process in one task at one moment, part by part."""
+
+    controller: ControllerStatistics
+    states: Mapping[str, StoreStatistics]
+    """By the state's name."""
+    timers: TimerStatistics
+    records: int
+    """Records taken in so far."""
+    late: int
+    """Those of them that came at or behind the watermark."""
+    removed: int
+    """Expired entries that nobody has asked for, and that cleanup has removed."""

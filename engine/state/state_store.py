@@ -12,6 +12,7 @@ at hand waits for the backend, writing one does not. What has changed is told at
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -113,6 +114,24 @@ class Declared(Protocol):
     name: str
     ttl: StateTtl | None
     type: Any
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatistics:
+    """A state in one task at one moment."""
+
+    cached: int
+    """Entries in memory."""
+    changed: int
+    """Those of them that differ from the backend, or may."""
+    hits: int
+    """Reads answered from memory so far."""
+    misses: int
+    """Accesses that had to ask the backend."""
+    waiting: int
+    """Calls that wait for it now."""
+    expired: int
+    """Entries that reads have found dead."""
 
 
 class StateStore:
@@ -359,6 +378,18 @@ class StateStore:
     def groups(self) -> Iterable[Cells]:
         """All cells of the task."""
         raise NotImplementedError
+
+    def statistics(self) -> StoreStatistics:
+        """What is going on, as numbers."""
+        cells = [cell for group in self.groups() for cell in group.by_name.values()]
+        return StoreStatistics(
+            cached=len(cells),
+            changed=sum(cell.dirty for cell in cells),
+            hits=self.hits,
+            misses=self.misses,
+            waiting=sum(map(len, self._loading.values())),
+            expired=self.expired,
+        )
 
     def peek(self, key_json: bytes, namespace: str = "") -> Any:
         """What a key has as it stands, TTL apart. For tests and tools."""

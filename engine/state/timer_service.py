@@ -123,6 +123,18 @@ class _Due:
         heapq.heappush(self.turns.setdefault(timer.key_json, []), turn(timer))
 
 
+@dataclass(frozen=True, slots=True)
+class TimerStatistics:
+    """The timers of a task at one moment, those of user code and internal ones."""
+
+    due: int
+    """Due within the slice, and neither fired nor deleted."""
+    changed: int
+    """Registered, deleted or fired by the task."""
+    fired: int
+    """Fired so far, internal ones apart."""
+
+
 class TimerService:
     """The timers of all keys of a task. Registering and looking are synchronous, as the FLIP has it."""
 
@@ -226,6 +238,10 @@ class TimerService:
             clock_ = DOMAINS[timer.domain].clock
             until[clock_] = min(until[clock_], timer.timestamp - 1)
         return {str(clock_): moment for clock_, moment in until.items()}
+
+    def statistics(self) -> TimerStatistics:
+        """What is going on, as numbers."""
+        return TimerStatistics(due=len(self.live), changed=len(self._changed), fired=self.fired)
 
     def changes(self) -> list[TimerChange]:
         """What differs from the backend: a timer that came and went leaves no trace."""

@@ -206,22 +206,22 @@ class KeyedHarness(Generic[R]):
 
     def statistics(self) -> HarnessStatistics:
         """The counters of the controller, and of the state's cache. What they count begins anew with a snapshot."""
-        made = self._process.controller.statistics()
-        stores = self._process.stores
+        parts = self._process.statistics()
+        states = parts.states.values()
         return HarnessStatistics(
-            in_flight=made.in_flight,
-            active=made.active,
-            blocking=made.blocking,
-            occupied_keys=made.occupied_keys,
-            epochs=made.epochs,
-            batches=made.batches,
-            batches_in_flight=made.batches_in_flight,
-            requests=made.requests,
-            cache_hits=sum(store.hits for store in stores),
-            cache_misses=sum(store.misses for store in stores),
-            expired=sum(store.expired for store in stores) + self._process.cleanup.removed,
+            in_flight=parts.controller.in_flight,
+            active=parts.controller.active,
+            blocking=parts.controller.blocking,
+            occupied_keys=parts.controller.occupied_keys,
+            epochs=parts.controller.epochs,
+            batches=parts.controller.batches,
+            batches_in_flight=parts.controller.batches_in_flight,
+            requests=parts.controller.requests,
+            cache_hits=sum(state.hits for state in states),
+            cache_misses=sum(state.misses for state in states),
+            expired=sum(state.expired for state in states) + parts.removed,
             late=self._late,
-            timers_fired=self._process.timers.fired,
+            timers_fired=parts.timers.fired,
         )
 
     def snapshot(self) -> Snapshot:

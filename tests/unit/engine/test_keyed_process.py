@@ -470,3 +470,20 @@ def test_a_function_may_be_bound_again_and_again(harness):
     assert declared_states(function)["seen"] is Scripted.seen
     assert re.fullmatch("ValueStore", type(function.seen).__name__)
     assert msgspec.json.encode(first.run((1, Event("a", "count")))) == b'[["a",3]]'
+
+
+def test_every_part_tells_its_statistics(harness):
+    async def count(f, event, ctx):
+        await f.seen.update((await f.seen.value() or 0) + 1)
+        await f.lately.value()
+        ctx.timers.register_event_time(event.number)
+
+    h = harness(Scripted(count=count))
+    h.run((1, Event("a", "count", 5)), (2, Event("b", "count", 90)), 10, (3, Event("a")))
+    told = h.process.statistics()
+    assert (told.records, told.late, told.removed) == (3, 1, 0)
+    assert (told.timers.due, told.timers.changed, told.timers.fired) == (0, 2, 1)
+    assert (told.controller.in_flight, told.controller.occupied_keys, told.controller.epochs) == (0, 0, 1)
+    seen, lately = told.states["seen"], told.states["lately"]
+    assert (seen.cached, seen.changed, seen.hits + seen.misses, seen.waiting, seen.expired) == (2, 2, 2, 0, 0)
+    assert (lately.cached, lately.changed) == (2, 0)

@@ -219,7 +219,17 @@ class Bare:
         return turn
 
 
-_DONE = StateFuture(None)
+class _Task:
+    """A record of which no callback waits."""
+
+    callbacks = ()
+
+    def __init__(self):
+        self.context = self
+
+
+_TASK = _Task()
+_DONE = StateFuture(None, _TASK)
 
 
 class _DictHandle:
@@ -227,7 +237,7 @@ class _DictHandle:
         self.values, self.key = values, b""
 
     def value(self):
-        return StateFuture(self.values.get(self.key))
+        return StateFuture(self.values.get(self.key), _TASK)
 
     def update(self, value, /):
         self.values[self.key] = value

@@ -61,7 +61,7 @@ class KeyedOrderedWait:
                 if element.is_done:
                     self._queue.done(element)
                 else:
-                    self.controller.process(RecordContext(self.controller, element.key_json, element))
+                    self.controller.process(RecordContext(element.key_json, element))
             self.controller.drain()
         except BaseException:
             with suppress(Exception):  # the first error is the one to report
@@ -85,6 +85,8 @@ class KeyedOrderedWait:
                 self._blocked.add(element.key_json)
 
         self.controller.request(context, element, answered)
+
+    due = ()
 
     def before(self, _: Any) -> None:
         """See `KeyedWork.before`."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from types import CoroutineType
 from typing import Any, Protocol, TypeAlias
 
@@ -44,6 +44,11 @@ class KeyedWork(Protocol):
         """Start the user code of a record: its coroutine, or None if it has run to its end."""
         ...
 
+    @property
+    def due(self) -> Collection[Any]:
+        """Always the same collection. Empty while nothing is due for any key, so that `before` need not be asked."""
+        ...
+
     def before(self, context: Any, /) -> RecordContext | None:
         """What has to run for the key before this record does, such as a timer that is due; None once nothing has.
 
@@ -52,7 +57,10 @@ class KeyedWork(Protocol):
         ...
 
     def after(self, context: Any, /) -> RecordContext | None:
-        """What has to run for the key right after this record, which is finished; None if nothing has."""
+        """What has to run for the key right after this record, which is finished; None if nothing has.
+
+        Asked only of a context that has something `overdue`.
+        """
         ...
 
     def failed(self, context: Any, error: Exception, /) -> Exception:
@@ -72,7 +80,7 @@ class AsyncExecutionController:
         self.batches = 0
         self.requests = 0
         self._work = work
-        self._call, self._before, self._after = work.call, work.before, work.after
+        self._call, self._before, self._after, self._due = work.call, work.before, work.after, work.due
         self._occupied = self.keys.occupied
         self._executor = executor
         self._limit = options.in_flight_records_limit
@@ -86,7 +94,7 @@ class AsyncExecutionController:
         self.fires_by_itself = True
         """Whether a batch that is full, or has waited long enough, starts by itself. If not, only `fire` starts it, and
         whoever has to wait for room or for the end."""
-        self._nothing = RecordContext(self, b"", None)
+        self._nothing = RecordContext(b"", None)
         self.context: Any = self._nothing
 
     # ------------------------------------------------------------------------------------------------ input
@@ -104,7 +112,7 @@ class AsyncExecutionController:
         if epoch is not None or self._state_ordered or context.key_json in self._occupied:
             self._take_in(context, epoch)
             return
-        earlier = self._before(context)
+        earlier = self._before(context) if self._due else None
         if earlier is None:
             self._run_at_once(context)
         else:
@@ -149,10 +157,11 @@ class AsyncExecutionController:
             self._settle(context)
             return
         context.references = 0
-        follower = self._after(context)
-        if follower is not None:
-            self._count_in(follower, self.epochs.open)
-            self._hand_over(context, follower)
+        if context.overdue:
+            follower = self._after(context)
+            if follower is not None:
+                self._count_in(follower, self.epochs.open)
+                self._hand_over(context, follower)
 
     def _settle(self, context: RecordContext) -> None:
         self._go_on(context, None)
@@ -331,7 +340,7 @@ class AsyncExecutionController:
 
     def _start(self, context: RecordContext, request: AsyncRequest | None) -> None:
         """Of a context that owns its key now: run what is due before it, then the context, or its request."""
-        earlier = self._before(context)
+        earlier = self._before(context) if self._due else None
         if earlier is not None:
             self._run_before(context, request, earlier)
         elif request is None:
@@ -405,7 +414,7 @@ class AsyncExecutionController:
         context.references -= 1
         if context.references:
             return
-        follower = self._after(context)
+        follower = self._after(context) if context.overdue else None
         epoch = context.epoch
         if follower is not None:
             self._count_in(follower, epoch or self.epochs.open)

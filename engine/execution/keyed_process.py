@@ -12,7 +12,7 @@ from __future__ import annotations
 import bisect
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 from types import CoroutineType
@@ -309,7 +309,7 @@ class KeyedProcess:
         except msgspec.ValidationError as error:
             raise self._does_not_fit(element, error) from error
         process = self._function.process
-        context = ProcessContext(self.controller, self._outputs, self.timers, key_json, process, record, raw)
+        context = ProcessContext(self._outputs, self.timers, key_json, process, record, raw)
         context.order = order
         context.timestamp = timestamp
         context.watermark = context.overdue_until = watermark
@@ -372,6 +372,11 @@ class KeyedProcess:
             f"process() and on_timer() of {name} are plain functions and must return nothing, not {type(call).__name__}: "
             "emit with ctx.collect(); what wraps an 'async def' must be one itself"
         )
+
+    @property
+    def due(self) -> Collection[Timer]:
+        """See `KeyedWork.due`."""
+        return self.timers.live
 
     def before(self, context: ProcessContext) -> RecordContext | None:
         """See `KeyedWork.before`: the key's timers that are due."""
@@ -449,13 +454,13 @@ class KeyedProcess:
     def _context(
         self, key_json: bytes, function: Callable[..., Any] | None, record: Any, subject: Any
     ) -> ProcessContext:
-        return ProcessContext(self.controller, self._outputs, self.timers, key_json, function, record, subject)
+        return ProcessContext(self._outputs, self.timers, key_json, function, record, subject)
 
     def _timer_context(self, timer: Timer) -> TimerContext:
         key_json, time = timer.key_json, timer.timestamp
         # Nobody's, if what the engine has set it for is not declared any more.
         function = self.timer_functions.get(timer.domain)
-        return TimerContext(self.controller, self._outputs, self.timers, key_json, function, time, timer)
+        return TimerContext(self._outputs, self.timers, key_json, function, time, timer)
 
     def _chunks(
         self, batches: Iterable[Sequence[Element | BufferedRequest]]

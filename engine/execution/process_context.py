@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator as operators
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -16,9 +16,6 @@ from engine.execution.element import Emitted, output_order
 from engine.execution.record_context import RecordContext
 from engine.state.codec import decode_key
 from engine.state.timer_service import DOMAINS, EVENT_TIME, PROCESSING_TIME, Timer, TimerService
-
-if TYPE_CHECKING:
-    from engine.execution.controller import AsyncExecutionController
 
 LATEST_TIMER = (1 << 63) // 1000 - 1
 """The furthest that a timer can lie from 1970 (ms): it is stored in microseconds."""
@@ -73,7 +70,6 @@ class ProcessContext(RecordContext):
         "function",
         "index",
         "order",
-        "overdue",
         "overdue_until",
         "row_kind",
         "subject",
@@ -83,7 +79,6 @@ class ProcessContext(RecordContext):
 
     def __init__(  # noqa: PLR0917 - by position: names cost time, once per record
         self,
-        controller: AsyncExecutionController,
         outputs: Outputs,
         timers: TimerService,
         key_json: bytes,
@@ -93,7 +88,6 @@ class ProcessContext(RecordContext):
     ) -> None:
         """Make a context; `enter` gives it its place."""
         # Not through super(): once per record, that call alone is a tenth of the framework's cost.
-        self.controller = controller
         self.key_json = key_json
         self.record = record
         self.references = 0
@@ -101,11 +95,11 @@ class ProcessContext(RecordContext):
         self.epoch = None
         self.call = None
         self.callbacks = None
+        self.overdue: list[Timer] | None = None
         self.function = function
         self.subject = subject
         self._outputs = outputs
         self._timers = timers
-        self.overdue: list[Timer] | None = None
         self.row_kind = RowKind.INSERT
         self.index = 0
 

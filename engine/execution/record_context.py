@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from types import CoroutineType
 
     from engine.api._future import Continuation, StateFuture
-    from engine.execution.controller import AsyncExecutionController
     from engine.execution.epoch import Epoch
 
 
@@ -24,14 +23,13 @@ class RecordContext:
     record that never has to wait for anything never is.
     """
 
-    __slots__ = ("awaited", "call", "callbacks", "controller", "epoch", "key_json", "owns_key", "record", "references")
+    __slots__ = ("awaited", "call", "callbacks", "epoch", "key_json", "overdue", "owns_key", "record", "references")
 
     awaited: StateFuture[Any]
     """What the code waits for, while `call` is set."""
 
-    def __init__(self, controller: AsyncExecutionController, key_json: bytes, record: Any) -> None:
+    def __init__(self, key_json: bytes, record: Any) -> None:
         """Make the context of `record`, whose key is `key_json`."""
-        self.controller = controller
         self.key_json = key_json
         self.record = record
         self.references = 0
@@ -39,6 +37,8 @@ class RecordContext:
         self.epoch: Epoch | None = None
         self.call: CoroutineType[Any, Any, None] | None = None
         self.callbacks: deque[Continuation] | None = None
+        self.overdue: list[Any] | None = None
+        """What it has caused to run right after it, before anything else of its key; see `KeyedWork.after`."""
 
     @property
     def hash(self) -> int:

@@ -14,7 +14,7 @@ def keys():
 @pytest.fixture
 def records():
     """Three records of one key, and one of another."""
-    return [RecordContext(None, key, None) for key in (b"1", b"1", b"1", b"2")]
+    return [RecordContext(key, None) for key in (b"1", b"1", b"1", b"2")]
 
 
 def owners(records):

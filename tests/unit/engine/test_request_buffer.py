@@ -13,7 +13,7 @@ def buffer():
 
 
 def record(name, key=b"k"):
-    return RecordContext(None, key, name)
+    return RecordContext(key, name)
 
 
 def unblocked(buffer, key=b"k"):

@@ -17,7 +17,7 @@ class Task:
     """A task that runs the callbacks of its one record when the test says so."""
 
     def __init__(self):
-        self.context = RecordContext(self, b"key", "record")
+        self.context = RecordContext(b"key", "record")
         self.context.callbacks = deque()
 
     def register(self, continuation, /):

@@ -143,7 +143,9 @@ def _typed(column: pa.Array) -> pa.Array:
 
 def _run(coroutine: Coroutine[Any, Any, None]) -> None:
     try:
-        coroutine.send(None)
+        # A future that is answered lets callbacks run first, of which there are none.
+        while isinstance(awaited := coroutine.send(None), StateFuture) and awaited.done:
+            pass
     except StopIteration:
         return
     raise AssertionError("the function waited for something other than state")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import traceback
 
 import pyarrow as pa
 
@@ -17,20 +18,26 @@ from engine.plan.stages import Plan, plan_stages
 def plan_of(reference: str) -> Plan:
     """The stages of the pipeline at `package.module:variable`.
 
-    Raises `ConfigError` when there is no pipeline there.
+    Raises `ConfigError` when there is no pipeline there, or when its module cannot be imported.
     """
     module, _, variable = reference.partition(":")
     try:
         pipeline = getattr(importlib.import_module(module), variable, None)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise  # the module is there; what it imports is not
-        msg = f"'{reference}' is no Pipeline: there is no module {error.name}"
+    except Exception as error:
+        # User code runs here, so anything may come out; the reader needs their place, not ours.
+        msg = f"'{reference}' is no Pipeline: {_reason(module, error)}"
         raise ConfigError(msg) from error
     if not isinstance(pipeline, Pipeline):
         msg = f"'{reference}' is no Pipeline"
         raise ConfigError(msg)
     return plan_stages(pipeline)
+
+
+def _reason(module: str, error: Exception) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+        return f"there is no module {error.name}"
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{module} cannot be imported: {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
 
 
 def sink_schemas(plan: Plan) -> dict[str, tuple[pa.Schema, tuple[str, ...]]]:

@@ -165,9 +165,18 @@ def test_where_there_is_no_pipeline_is_a_configuration_error(module, reference):
         plan_of(reference)
 
 
-def test_a_module_that_lacks_something_itself_says_what(module):
-    module("made_here_too", "import no_such_package")
-    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("import no_such_package", "ModuleNotFoundError: No module named 'no_such_package'"),
+        ("x = 1\nraise ValueError('ttl too short')", r"ValueError: ttl too short \(.*made_here_too\.py:2\)"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_says_why_and_where(module, text, told):
+    module("made_here_too", text)
+    with pytest.raises(
+        ConfigError, match=f"'made_here_too:pipeline' is no Pipeline: made_here_too cannot be imported: {told}"
+    ):
         plan_of("made_here_too:pipeline")
 
 

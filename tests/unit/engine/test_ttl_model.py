@@ -17,6 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.api import (
+    AggregateFunction,
+    AggregatingState,
     Cleanup,
     ExpiryClock,
     KeyedProcessFunction,
@@ -71,39 +73,86 @@ class Seen(Struct, frozen=True):
     what: str
 
 
-def function(ttl):
-    class Everything(KeyedProcessFunction[Op, Seen]):
-        value = ValueState("value", int, ttl=ttl)
-        entries = MapState("entries", str, int, ttl=ttl)
-        elements = ListState("elements", int, ttl=ttl)
-        total = ReducingState("total", int, lambda one, other: one + other, ttl=ttl)
+class Pages(AggregateFunction[int, tuple[int, int], str]):
+    """Sum and number."""
 
-        async def process(self, op: Op, ctx: Any) -> None:
-            own = ms(op.own) if op.own else None
-            state = {"value": self.value, "entries": self.entries, "elements": self.elements, "total": self.total}
-            name, _, call = op.kind.partition(".")
-            it: Any = state[name].namespace(op.sub) if op.sub and name in {"value", "total"} else state[name]
-            answer: Any = None
-            match call:
-                case "value":
-                    answer = await it.value()
-                case "update":
-                    await it.update(op.value, own)
-                case "clear":
-                    await it.clear()
-                case "add":
-                    await it.add(op.value, own)
-                case "put":
-                    await it.put(op.sub, op.value, own)
-                case "remove":
-                    await it.remove(op.sub)
-                case "get":
-                    answer = await (it.get(op.sub) if name == "entries" else it.get())
-                case "all":
-                    answer = sorted([pair async for pair in it.entries()])
-            ctx.collect(Seen(repr(answer)))
+    def create_accumulator(self):
+        return (0, 0)
 
-    return Everything()
+    def add(self, value, accumulator, /):
+        return (accumulator[0] + value, accumulator[1] + 1)
+
+    def get_result(self, accumulator, /):
+        return f"{accumulator[0]} of {accumulator[1]}"
+
+    def merge(self, one, other, /):
+        return (one[0] + other[0], one[1] + other[1])
+
+
+def states(ttl):
+    return {
+        "value": ValueState("value", int, ttl=ttl),
+        "entries": MapState("entries", str, int, ttl=ttl),
+        "elements": ListState("elements", int, ttl=ttl),
+        "total": ReducingState("total", int, lambda one, other: one + other, ttl=ttl),
+        "pages": AggregatingState("pages", Pages(), ttl=ttl),
+    }
+
+
+class Awaiting(KeyedProcessFunction[Op, Seen]):
+    async def process(self, op, ctx, /):
+        async def walked(entries):
+            return [pair async for pair in entries]
+
+        await run(self, op, ctx, lambda future: future, walked)
+
+
+class Plain(KeyedProcessFunction[Op, Seen]):
+    def process(self, op, ctx, /):
+        call = run(self, op, ctx, Answer, lambda entries: Answer(list(entries)))
+        with pytest.raises(StopIteration):
+            call.send(None)
+
+
+class Answer:
+    """What a plain function is given, to be awaited by the code that both share."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __await__(self):
+        return self.value
+        yield
+
+
+async def run(self, op, ctx, given, walked):
+    own = ms(op.own) if op.own else None
+    name, _, call = op.kind.partition(".")
+    state = getattr(self, name)
+    it = state.namespace(op.sub) if op.sub and name in _NS else state
+    answer = None
+    match call:
+        case "value":
+            answer = await given(it.value())
+        case "update":
+            await given(it.update(op.value, own))
+        case "clear":
+            await given(it.clear())
+        case "add":
+            await given(it.add(op.value, own))
+        case "put":
+            await given(it.put(op.sub, op.value, own))
+        case "remove":
+            await given(it.remove(op.sub))
+        case "get":
+            answer = await given(it.get(op.sub) if name == "entries" else it.get())
+        case "all":
+            answer = sorted(await walked(it.entries()))
+    ctx.collect(Seen(repr(answer)))
+
+
+def function(ttl, style=Awaiting):
+    return type("Everything", (style,), states(ttl))()
 
 
 # ------------------------------------------------------------------------------------------------------ model
@@ -167,12 +216,16 @@ class Model:
         before = self.entries.get(which)
         if before is not None and self.is_dead(before, clock):
             before = None
-        value = op.value + before.value if name == "total" and before is not None else op.value
+        value = op.value
+        if name == "total" and before is not None:
+            value += before.value
+        if name == "pages":
+            value = Pages().add(op.value, Pages().create_accumulator() if before is None else before.value)
         born = self.ttl.update is UpdateType.ON_CREATE and before is not None
         self.entries[which] = Entry(value, before.stamp if born else stamp, op.own)
 
     def _read(self, op, name, call, clock, stamp):
-        single = call == "value" or name == "total" or (name == "entries" and call == "get")
+        single = call == "value" or name in {"total", "pages"} or (name == "entries" and call == "get")
         if single:
             which = (name, op.key, op.sub, "") if name in _NS else (name, op.key, "", op.sub)
             found = [which] if which in self.entries else []
@@ -191,10 +244,12 @@ class Model:
         relaxed = self.ttl.visibility is Visibility.RETURN_IF_NOT_CLEANED_UP and not self.ttl.cleanup.exact
         if unsure and relaxed:
             return ANY
+        if single and answer and name == "pages":
+            return Pages().get_result(answer[0])
         return (answer[0] if answer else None) if single else answer
 
 
-_NS = {"value", "total"}
+_NS = {"value", "total", "pages"}
 
 # -------------------------------------------------------------------------------------------------------- job
 
@@ -202,8 +257,9 @@ _NS = {"value", "total"}
 class Job:
     """Micro-batches on tasks, as the driver runs them; `tables` is what was committed."""
 
-    def __init__(self, ttl, new_backend):
+    def __init__(self, ttl, new_backend, style=Awaiting):
         self.ttl = ttl
+        self.style = style
         self.new_backend = new_backend
         self.tables = no_rows()
         self.backends: dict[Any, Any] = {}
@@ -212,7 +268,7 @@ class Job:
         self.watermark: int | None = None
         self.committed: int | None = None
         self.history = TtlHistory()
-        self.declared = {f"op.{name}": ttl for name in ("value", "entries", "elements", "total")}
+        self.declared = {f"op.{name}": ttl for name in states(ttl)}
 
     def take(self, steps, now, parallelism=1, *, forget=False):
         """One micro-batch of (op, timestamp) and watermarks; what its records saw, in order."""
@@ -243,7 +299,7 @@ class Job:
     def _task(self, groups, elements, watermarks, now):
         backend = self._backend(groups, now.timestamp)
         process = KeyedProcess(
-            Process("op", "key", function(self.ttl), ()),
+            Process("op", "key", function(self.ttl, self.style), ()),
             backend,
             record=Op,
             watermark=self.watermark,
@@ -327,6 +383,9 @@ KINDS = [
     "total.add",
     "total.get",
     "total.clear",
+    "pages.add",
+    "pages.get",
+    "pages.clear",
 ]
 ops = st.builds(
     lambda key, kind, sub, value, own: Op(
@@ -382,15 +441,16 @@ def ttls(draw):
     )
 
 
+@pytest.mark.parametrize("style", [Awaiting, Plain])
 @given(ttls(), st.lists(batches, min_size=1, max_size=6))
 @settings(max_examples=60)
-def test_it_is_as_the_model_says(backends, ttl, drawn):
+def test_it_is_as_the_model_says(backends, style, ttl, drawn):
     with backends.lent() as new_backend:
-        check(ttl, drawn, new_backend)
+        check(ttl, drawn, new_backend, style)
 
 
-def check(ttl, drawn, new_backend):
-    model, job = Model(ttl), Job(ttl, new_backend)
+def check(ttl, drawn, new_backend, style):
+    model, job = Model(ttl), Job(ttl, new_backend, style)
     now, furthest, watermark = 100, 100, None
     for batch in drawn:
         if batch["compact"] and job.checkpoint:

@@ -2,9 +2,11 @@
 
 import logging
 import multiprocessing
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-BUCKET = "s3://bench"
+from tests.unit.engine import s3
+
+BUCKET = f"s3://{s3.BUCKET}"
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -23,30 +25,8 @@ def object_store():
 
 
 def _serve(connection):
-    from moto.server import ThreadedMotoServer
-    from pyarrow import fs
-
     logging.getLogger("werkzeug").setLevel(logging.WARNING)  # it would tell of each request
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    secret = "test"  # noqa: S105 - the server takes any
-    store = fs.S3FileSystem(
-        access_key="test", secret_key=secret, endpoint_override=endpoint, allow_bucket_creation=True, region="us-east-1"
-    )
-    store.create_dir(BUCKET.removeprefix("s3://"))
-    connection.send(
-        {
-            "AWS_ENDPOINT_URL": endpoint,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": secret,
-            "AWS_REGION": "us-east-1",
-            "aws_conditional_put": "etag",
-        }
-    )
-    try:
-        connection.recv()
-    except EOFError:
-        server.stop()
+    with s3.object_store() as storage:
+        connection.send(storage)
+        with suppress(EOFError):  # the other end is closed when the store is no longer needed
+            connection.recv()

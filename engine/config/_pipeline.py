@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from engine.config._job import JobConfig
 from engine.config._names import did_you_mean
 from engine.errors import ConfigError
+from engine.imports import why_not_imported
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -51,19 +52,8 @@ def _module(config: JobConfig, name: str) -> ModuleType:
         return importlib.import_module(name)
     except Exception as error:
         # User code runs here, so anything may come out; the reader needs their place, not ours.
-        msg = f"{config.where('pipeline')}: module '{name}' cannot be imported: {_reason(name, error)}"
+        msg = f"{config.where('pipeline')}: module '{name}' cannot be imported: {why_not_imported(name, error)}"
         raise ConfigError(msg) from error
-
-
-def _reason(name: str, error: Exception) -> str:
-    import traceback
-
-    if isinstance(error, ModuleNotFoundError) and error.name and name.startswith(error.name):
-        return f"there is no module '{error.name}' in the job's home folder or the environment"
-    frames = traceback.extract_tb(error.__traceback__)
-    if isinstance(error, SyntaxError) or not frames:
-        return f"{type(error).__name__}: {error}"
-    return f"{type(error).__name__}: {error} ({frames[-1].filename}:{frames[-1].lineno})"
 
 
 def _variable(config: JobConfig, module: ModuleType, name: str) -> Any:

@@ -152,16 +152,11 @@ class AsyncExecutionController:
                 self._suspend(context, call, awaited)
                 self._settle(context)
                 return
-        if context.references > 1:  # requests, callbacks
+        if context.references > 1 or context.overdue:  # requests, callbacks, or what has to run right after it
             self.release(context)
             self._settle(context)
-            return
-        context.references = 0
-        if context.overdue:
-            follower = self._after(context)
-            if follower is not None:
-                self._count_in(follower, self.epochs.open)
-                self._hand_over(context, follower)
+        else:
+            context.references = 0
 
     def _settle(self, context: RecordContext) -> None:
         self._go_on(context, None)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import importlib
-import traceback
 
 import pyarrow as pa
 
 from engine.api import Pipeline, Process
 from engine.errors import ConfigError
+from engine.imports import why_not_imported
 from engine.plan.columns import sink_schema
 from engine.plan.stages import Plan, plan_stages
 
@@ -25,19 +25,12 @@ def plan_of(reference: str) -> Plan:
         pipeline = getattr(importlib.import_module(module), variable, None)
     except Exception as error:
         # User code runs here, so anything may come out; the reader needs their place, not ours.
-        msg = f"'{reference}' is no Pipeline: {_reason(module, error)}"
+        msg = f"'{reference}' is no Pipeline: {module} cannot be imported: {why_not_imported(module, error)}"
         raise ConfigError(msg) from error
     if not isinstance(pipeline, Pipeline):
         msg = f"'{reference}' is no Pipeline"
         raise ConfigError(msg)
     return plan_stages(pipeline)
-
-
-def _reason(module: str, error: Exception) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
-        return f"there is no module {error.name}"
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{module} cannot be imported: {type(error).__name__}: {error} ({place.filename}:{place.lineno})"
 
 
 def sink_schemas(plan: Plan) -> dict[str, tuple[pa.Schema, tuple[str, ...]]]:

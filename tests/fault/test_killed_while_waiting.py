@@ -10,7 +10,7 @@ from engine import clock
 from tests.fault.drivers import KILLED
 from tests.jobs.asking import Service
 from tests.jobs.home import Home
-from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, outcome
+from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, outcome, when_due
 from tests.jobs.purchase_files import write_days
 
 ROWS = 60
@@ -59,8 +59,8 @@ def test_a_driver_killed_while_elements_wait_leaves_each_in_one_place(
     held = len(committed_answers(home))
     service.comes_back()
     asked_before = Counter(service.noted("asked"))
-    while (offset := checkpoints(home.config())[-1].offsets["purchases"]).pending:
-        clock.sleep(max(0, offset.due - clock.now()) / 1000)
+    while checkpoints(home.config())[-1].offsets["purchases"].pending:
+        when_due(home.config(), "purchases")
         run(home)
     again = service.noted("asked") - asked_before
     # What was neither emitted nor completed by the checkpoint is asked for again, and nothing else.

@@ -86,7 +86,8 @@ class StateTtl:
 
     `ttl` is at least a millisecond, and counted in whole ones. Time in which the job was paused counts, unless `on_gap` is
     `PROLONG`: then every pause longer than `gap_threshold` (measured from the last committed checkpoint to the start of a
-    micro-batch) is taken out of the lives that it interrupts.
+    micro-batch) is taken out of the lives that it interrupts. By the watermark, only the part of it that the watermark had not
+    passed yet: what has expired stays so.
 
     Raises `ValueError` for a shorter `ttl`, for processing time that expires by the watermark, and when only one of `PROLONG` and
     `gap_threshold` is given.

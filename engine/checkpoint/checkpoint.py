@@ -94,6 +94,12 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     restored_from: int | None = None
     format_version: int = FORMAT_VERSION
 
+    @property
+    def latest_watermark(self) -> int | None:
+        """The last watermark that any operator has seen (ms); `watermark` is the last one that all have."""
+        repeated = [offset.repeated[-1][1] for offset in self.offsets.values() if offset.repeated]
+        return max(repeated, default=self.watermark)
+
 
 class Lease(msgspec.Struct, frozen=True):
     """A claim on a job, renewed by its holder until `expires_at` (ms)."""

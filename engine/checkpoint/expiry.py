@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from engine.api import OnGap, StateTtl
 from engine.checkpoint._query import literal
-from engine.checkpoint.ttl_history import Declared, TtlHistory, last_micro_batch
+from engine.checkpoint.ttl_history import Declared, last_micro_batch
 from engine.state.ttl import LiveTtl
 
 if TYPE_CHECKING:
@@ -45,19 +45,19 @@ def is_dead(expiries: Iterable[Expiry]) -> str:
     return f"({' OR '.join(expiry.is_dead() for expiry in expiries) or NEVER})"
 
 
-def expiries(
-    declared: Declared, history: TtlHistory, *, watermark: int | None, processing_time: int, paused_since: int | None
-) -> list[Expiry]:
-    """The states that expire, as a micro-batch at `processing_time` on `watermark` would see them.
+def expiries(declared: Declared, last: Checkpoint, *, processing_time: int, paused_since: int | None) -> list[Expiry]:
+    """The states that expire, as a micro-batch at `processing_time` on top of `last` would see them when it begins.
 
     `paused_since` is when the micro-batch before it was committed.
     """
-    known = history.advanced(declared, paused_since=paused_since, watermark=watermark, processing_time=processing_time)
+    known = last.state_ttl.advanced(
+        declared, paused_since=paused_since, watermark=last.latest_watermark, processing_time=processing_time
+    )
     found: list[Expiry] = []
     for name, ttl in declared.items():
         operator, _, state = name.partition(".")
         live = known.lives(operator).of(ttl, state)
-        clock = watermark if live is not None and live.by_watermark else processing_time
+        clock = last.watermark if live is not None and live.by_watermark else processing_time
         if live is not None and clock is not None:
             found.append(Expiry(operator, state, live, clock))
     return found
@@ -67,15 +67,16 @@ def certain_expiries(log: CheckpointLog, last: Checkpoint, declared: Declared, n
     """The states that expire, by clocks that no later micro-batch can find to have been too fast.
 
     While a job is paused nobody knows whether the pause will become a gap. If it does, no life has run since the last
-    micro-batch; so where gaps prolong, that is as far as the clock has come.
+    micro-batch; so where gaps prolong, that is as far as processing time has come. The watermark stands still meanwhile, and
+    no gap begins before it.
     """
     paused_since = last_micro_batch(log)
-    found = expiries(declared, last.state_ttl, watermark=last.watermark, processing_time=now, paused_since=paused_since)
+    found = expiries(declared, last, processing_time=now, paused_since=paused_since)
     if paused_since is None:
         return found
     return [
         each._replace(clock=min(each.clock, paused_since))
-        if _prolongs(declared[f"{each.operator}.{each.state}"])
+        if not each.live.by_watermark and _prolongs(declared[f"{each.operator}.{each.state}"])
         else each
         for each in found
     ]

@@ -298,8 +298,7 @@ class StateReader:
         """What would expire if this were declared, as a micro-batch would see it that starts now, or at the checkpoint's commit."""
         return expiries(
             declared,
-            self.checkpoint.state_ttl,
-            watermark=self.checkpoint.watermark,
+            self.checkpoint,
             processing_time=self._now,
             paused_since=last_micro_batch(self._log) if self._is_now else None,
         )

@@ -30,8 +30,8 @@ _MILLISECOND = timedelta(milliseconds=1)
 class TtlHistory(msgspec.Struct, frozen=True):
     """What was known when a micro-batch began.
 
-    `gaps` are the pauses that a state declared to prolong lives (from the last checkpoint before it to the micro-batch after it,
-    ms). `declared` tells by `operator.state` what its TTL was, `since` from when on it was switched on, for a state that had been
+    `gaps` are the pauses that a state declared to prolong lives, oldest first; one of two numbers, as stored by earlier versions,
+    doesn't know at which watermark the job stopped. `declared` tells by `operator.state` what its TTL was, `since` from when on it was switched on, for a state that had been
     without (ms, of the clock that stamps its entries).
     """
 
@@ -50,11 +50,12 @@ class TtlHistory(msgspec.Struct, frozen=True):
     ) -> TtlHistory:
         """What a micro-batch at `processing_time` has to know: this, its own gap, and what is declared now.
 
-        `paused_since` is when the last micro-batch was committed, None without one, and `watermark` what it came to.
+        `paused_since` is when the last micro-batch was committed, None without one, and `watermark` the last one that any of its
+        operators has seen.
         """
         gaps = self.gaps
         if paused_since is not None and processing_time - paused_since > _shortest_gap(declared):
-            gaps = (*gaps, (paused_since, processing_time))
+            gaps = (*gaps, Gap(paused_since, processing_time, watermark))
         return TtlHistory(gaps, _told(declared), self._switched_on(declared, watermark, processing_time))
 
     def changed(self, declared: Declared) -> set[str]:

@@ -135,7 +135,7 @@ class MicroBatch:
         self.state_ttl = job.last.state_ttl.advanced(
             declared,
             paused_since=last_micro_batch(job.log),
-            watermark=job.last.watermark,
+            watermark=job.last.latest_watermark,
             processing_time=self._processing_time,
         )
         """For the checkpoint: what lives of entries depend on in this micro-batch."""
@@ -267,7 +267,7 @@ class MicroBatch:
     ) -> Watermarks:
         source = self._plan.ingest.source
         offset = parent.offsets.get(source.name, SourceOffset())
-        before, watermark = offset.bucket, offset.repeated[-1][1] if offset.repeated else parent.watermark
+        before, watermark = offset.bucket, parent.latest_watermark
         seen: dict[int, int] = {}
         for report in reports:
             for number, latest in report.buckets.items():

@@ -27,6 +27,7 @@ from engine.spark.sigterm import ended_by_sigterm
 from engine.spark.sinks import merge_through
 from engine.spark.source import NO_INPUT, ParquetFolder, Slice
 from engine.spark.task_output import OUTPUTS, TRANSIT
+from engine.state.ttl import Gap
 
 OnEvent = Callable[[Event], None]
 
@@ -288,9 +289,8 @@ class _Run:
     def _tell_of_ttl(self, batch: MicroBatch) -> None:
         """Say what was found that lives of state depend on."""
         before = self.job.last.state_ttl
-        for start, end in batch.state_ttl.gaps[len(before.gaps) :]:
-            pause = timedelta(seconds=(end - start) // 1000)
-            self.on_event(Event("gap", f"the job was paused for {pause}: states that say so live longer by that"))
+        for gap in batch.state_ttl.gaps[len(before.gaps) :]:
+            self.on_event(Event("gap", _told_of_gap(gap)))
         for name in sorted(before.declared):
             was, now = before.declared[name], batch.state_ttl.declared.get(name)
             if now is not None and was != now:
@@ -313,3 +313,12 @@ class _Run:
             for file in files:
                 if file.path.startswith(f"{OUTPUTS}/"):
                     remove_file(f"{folder}/{file.path}", storage)
+
+
+def _told_of_gap(gap: Gap) -> str:
+    start, end = gap.of_event_time
+    pause, left = (timedelta(seconds=max(0, span) // 1000) for span in (gap.end - gap.start, end - start))
+    text = f"the job was paused for {pause}: states that say so live longer by that"
+    if left == pause:
+        return text
+    return f"{text}, and by {left} where they expire by the watermark, which had run ahead of the clock"

@@ -6,6 +6,14 @@ A life is measured on a clock that stands still during the gaps that prolong it.
     ttl 10, gap 20-50             15      20------50     55
     stamp 15, without the gap     |------------------->  expires at 25
     stamp 15, prolonged           |-- 5 --|      |- 5 -| expires at 55
+
+A pause is measured in processing time, and becomes known when it is over. Where event time ran ahead of the wall clock, the
+watermark has already ended lives in what turns out to be the pause, and reads and sweeps have removed what was dead. What has
+died stays dead: for a state that expires by the watermark, a gap begins no earlier than the watermark at which the job stopped.
+
+    the same, watermark 30        15      20   30----50
+    stamp 15                      |------------->           expired at 25, before the gap begins
+    stamp 22                           |--- 8 ---|    |- 2 -| expires at 52
 """
 
 from __future__ import annotations
@@ -18,8 +26,22 @@ from typing import NamedTuple, Protocol
 
 from engine.api import OnGap, StateTtl, TtlTime, UpdateType, Visibility
 
-Gap = tuple[int, int]
-"""A pause of the job: from the last checkpoint before it to the first micro-batch after it (ms)."""
+Span = tuple[int, int]
+"""From when to when (ms), the end not included."""
+
+
+class Gap(NamedTuple):
+    """A pause of the job: from the last checkpoint before it to the first micro-batch after it (ms, processing time)."""
+
+    start: int
+    end: int
+    watermark: int | None = None
+    """At which watermark the job stopped (ms). None if there was none yet, or nobody noted it: earlier versions did not."""
+
+    @property
+    def of_event_time(self) -> Span:
+        """The part of it that no watermark had passed when the job stopped. Empty (its end not after its start) if all of it had."""
+        return (self.start if self.watermark is None else max(self.start, self.watermark), self.end)
 
 
 class TtlMoment(Protocol):
@@ -73,7 +95,7 @@ class LiveTtl:
         self.by_watermark = ttl.expires_by_watermark
         """Whether the clock is the watermark, not processing time."""
         self.gaps = _counted(gaps, ttl)
-        """The pauses that prolong a life."""
+        """The spans of this state's clock that prolong a life, in order, and apart."""
         self._starts = [start for start, _ in self.gaps]
         self.since = since
         """No life begins before this (ms)."""
@@ -144,11 +166,14 @@ class LiveTtl:
         return max(0, self.expires_at(stamp, own_ttl_ms) - self.clock(moment))
 
 
-def _counted(gaps: Sequence[Gap], ttl: StateTtl) -> list[Gap]:
+def _counted(gaps: Sequence[Gap], ttl: StateTtl) -> list[Span]:
     if ttl.on_gap is not OnGap.PROLONG or ttl.gap_threshold is None:
         return []
     longest = ttl.gap_threshold // timedelta(milliseconds=1)
-    return [(start, end) for start, end in gaps if end - start > longest]
+    pauses = [gap for gap in gaps if gap.end - gap.start > longest]
+    if not ttl.expires_by_watermark:
+        return [(gap.start, gap.end) for gap in pauses]
+    return [(start, end) for start, end in (gap.of_event_time for gap in pauses) if start < end]
 
 
 class Age(NamedTuple):

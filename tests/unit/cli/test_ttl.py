@@ -9,6 +9,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from engine.checkpoint.checkpoint import Kind
 from engine.checkpoint.ttl_history import TtlHistory
+from engine.state.ttl import Gap
 from tests.unit.cli.conftest import HOUR, PIPELINE, START, entry
 
 
@@ -72,6 +73,20 @@ def test_processing_time_is_now_unless_a_checkpoint_is_named(headrace, later, ho
     (home / "demo_cli_pipeline.py").write_text(text)
     assert live(headrace) == []
     assert live(headrace, "--at", "4") == ["N1"]  # committed at 4:00
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_pause_brings_nothing_back_that_the_watermark_had_ended(headrace, later, home, at_nine, resumed):
+    pipeline(home, "StateTtl(timedelta(hours=18), on_gap=OnGap.PROLONG, gap_threshold=timedelta(hours=1))")
+    text = (home / "demo_cli_pipeline.py").read_text().replace("import KeyedP", "import OnGap, KeyedP")
+    (home / "demo_cli_pipeline.py").write_text(text)
+    if resumed:
+        gap = Gap(START + 5 * HOUR, START + 9 * HOUR, START + 20 * HOUR)
+        later.commit(Kind.BATCH, watermark=START + 20 * HOUR, state_ttl=TtlHistory((gap,)))
+    assert live(headrace) == ["N4"]
+    (row,) = answer(headrace("state expired --json"))["entries"]
+    assert (row["key"], row["expires_at"]) == ("N1", "2013-01-31T18:00:00Z")
+    assert told(headrace)[-1] == (None, "expired, and still stored")
 
 
 def test_a_pipeline_that_cannot_be_loaded_hides_nothing_more_than_it_did(headrace, later, home):

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from engine.api import Cleanup, ExpiryClock, OnGap, StateTtl, TtlTime
 from engine.checkpoint._compaction import live_entries
-from engine.checkpoint.checkpoint import Checkpoint, Kind
+from engine.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
 from engine.checkpoint.expired_rows import ages_of, removed_if_dead
 from engine.checkpoint.expiry import Expiry, certain_expiries, expiries, is_dead
 from engine.checkpoint.tables import KEYED_STATE, STATE_TABLES
 from engine.checkpoint.ttl_history import TtlHistory
-from engine.state.ttl import Lives, LiveTtl
+from engine.state.ttl import Gap, Lives, LiveTtl
 
 SCHEMA = STATE_TABLES[KEYED_STATE].schema
 TEN = timedelta(milliseconds=10)
@@ -47,7 +47,11 @@ def survivors(rows, dead):
 
 
 times = st.integers(0, 60)
-gaps = st.lists(times, unique=True, max_size=6).map(sorted).map(lambda at: list(zip(at[::2], at[1::2], strict=False)))
+gaps = st.builds(
+    lambda at, mark: [Gap(start, end, mark) for start, end in zip(sorted(at)[::2], sorted(at)[1::2], strict=False)],
+    st.lists(times, unique=True, max_size=6),
+    st.none() | times,
+)
 stamps = st.lists(st.tuples(times, st.none() | st.integers(0, 30)), min_size=1, max_size=8)
 
 
@@ -103,7 +107,7 @@ def test_a_state_or_operator_name_is_never_sql():
 
 
 def test_sql_is_small_enough_for_a_gap_a_day_for_ten_years():
-    gaps = [(day * 100, day * 100 + 50) for day in range(3_650)]
+    gaps = [Gap(day * 100, day * 100 + 50) for day in range(3_650)]
     ttl = StateTtl(TEN, on_gap=OnGap.PROLONG, gap_threshold=timedelta(milliseconds=1))
     live = LiveTtl.of(ttl, gaps)
     dead = is_dead([Expiry("op", "s", live, 365_000)])
@@ -116,13 +120,20 @@ def test_sql_is_small_enough_for_a_gap_a_day_for_ten_years():
 PROLONG = {"on_gap": OnGap.PROLONG, "gap_threshold": timedelta(milliseconds=100)}
 
 
-def clocks(ttl, *, watermark=50, now=1_000, committed=300, history=None):
-    last = Checkpoint(
-        checkpoint_id=1, kind=Kind.BATCH, run_id="r", attempt_id="a", max_parallelism=1, versions={},
-        committed_at=committed, watermark=watermark, state_ttl=history or TtlHistory(),
+def last_of(**fields):
+    """The last checkpoint, committed at 300."""
+    return Checkpoint(
+        checkpoint_id=1, kind=Kind.BATCH, run_id="r", attempt_id="a", max_parallelism=1, versions={}, committed_at=300, **fields
     )  # fmt: skip
-    log = SimpleNamespace(checkpoints=[last], last=last)
-    return [each.clock for each in certain_expiries(log, last, {"op.s": ttl}, now)]
+
+
+def found(ttl, last, now):
+    """What a compaction at `now` goes by."""
+    return certain_expiries(SimpleNamespace(checkpoints=[last], last=last), last, {"op.s": ttl}, now)
+
+
+def clocks(ttl, *, watermark=50, now=1_000):
+    return [each.clock for each in found(ttl, last_of(watermark=watermark), now)]
 
 
 @pytest.mark.parametrize(
@@ -135,10 +146,15 @@ def clocks(ttl, *, watermark=50, now=1_000, committed=300, history=None):
         # Whether the pause since 300 becomes a gap is not known yet.
         (StateTtl(TEN, time=TtlTime.PROCESSING, **PROLONG), [300]),
         (StateTtl(TEN, **PROLONG), [50]),
+        (StateTtl(TEN, expiry=ExpiryClock.PROCESSING_TIME, **PROLONG), [300]),
     ],
 )
 def test_compaction_goes_by_a_clock_that_no_later_run_can_turn_back(ttl, expected):
     assert clocks(ttl) == expected
+
+
+def test_in_a_pause_the_watermark_stands_wherever_it_stands():
+    assert clocks(StateTtl(TEN, **PROLONG), watermark=700) == [700]
 
 
 def test_without_a_watermark_nothing_expires_in_event_time():
@@ -146,20 +162,36 @@ def test_without_a_watermark_nothing_expires_in_event_time():
 
 
 def test_compaction_right_after_ttl_was_switched_on_drops_nothing_that_was_readable():
-    history = TtlHistory(declared={"op.s": "off"})
-    (expiry,) = expiries({"op.s": StateTtl(TEN)}, history, watermark=500, processing_time=1_000, paused_since=None)
+    last = last_of(watermark=500, state_ttl=TtlHistory(declared={"op.s": "off"}))
+    (expiry,) = expiries({"op.s": StateTtl(TEN)}, last, processing_time=1_000, paused_since=None)
     assert survivors([row(0)], is_dead([expiry])) == ["0"]
     assert survivors([row(0)], is_dead([expiry._replace(clock=510)])) == []
 
 
-def test_nothing_that_a_later_gap_prolongs_is_dropped_in_the_pause():
-    ttl = StateTtl(TEN, time=TtlTime.PROCESSING, **PROLONG)
-    last = Checkpoint(
-        checkpoint_id=1, kind=Kind.BATCH, run_id="r", attempt_id="a", max_parallelism=1, versions={}, committed_at=300
-    )
-    log = SimpleNamespace(checkpoints=[last], last=last)
-    for now in (311, 350, 10_000):
-        dropped = is_dead(certain_expiries(log, last, {"op.s": ttl}, now))
-        assert survivors([row(289, user_key="dead"), row(295, user_key="alive")], dropped) == ["alive"]
-    resumed = last.state_ttl.advanced({"op.s": ttl}, paused_since=300, watermark=None, processing_time=10_000)
-    assert not resumed.lives("op").of(ttl, "s").is_dead_at(10_000, 295)
+@pytest.mark.parametrize(
+    ("ttl", "watermark"),
+    [
+        (StateTtl(TEN, time=TtlTime.PROCESSING, **PROLONG), None),
+        (StateTtl(TEN, expiry=ExpiryClock.PROCESSING_TIME, **PROLONG), 700),
+        (StateTtl(TEN, **PROLONG), 300),
+        (StateTtl(TEN, **PROLONG), 250),
+        (StateTtl(TEN, **PROLONG), 700),
+    ],
+)
+def test_a_compaction_in_a_pause_drops_what_is_dead_whatever_comes_and_nothing_else(ttl, watermark):
+    last = last_of(watermark=watermark)
+    stops_at = watermark if ttl.expires_by_watermark else 300
+    rows = [row(stops_at - 11, user_key="dead"), row(stops_at - 5, user_key="alive")]
+    for now in (311, 350, 650, 10_000):
+        assert survivors(rows, is_dead(found(ttl, last, now))) == ["alive"]
+    resumed = last.state_ttl.advanced({"op.s": ttl}, paused_since=300, watermark=watermark, processing_time=10_000)
+    live = resumed.lives("op").of(ttl, "s")
+    clock = watermark if ttl.expires_by_watermark else 10_000
+    assert [live.is_dead_at(clock, stops_at - age) for age in (11, 5)] == [True, False]
+
+
+def test_a_gap_begins_at_the_latest_watermark_that_any_operator_has_seen():
+    offsets = {"source": SourceOffset(repeated=((7, 400), (9, 450)))}
+    last = last_of(watermark=350, offsets=offsets)
+    (expiry,) = expiries({"op.s": StateTtl(TEN, **PROLONG)}, last, processing_time=1_000, paused_since=300)
+    assert (expiry.live.gaps, expiry.clock) == ([(450, 1_000)], 350)

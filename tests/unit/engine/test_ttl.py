@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api import Cleanup, ExpiryClock, OnGap, StateTtl, TtlTime, UpdateType, Visibility
-from engine.state.ttl import Lives, LiveTtl
+from engine.state.ttl import Gap, Lives, LiveTtl
 
 
 def ms(number):
@@ -30,23 +31,51 @@ times = st.integers(0, 60)
 gaps = (
     st.lists(times, unique=True, max_size=8)
     .map(sorted)
-    .map(lambda found: list(zip(found[::2], found[1::2], strict=False)))
+    .map(lambda found: [Gap(*pair) for pair in zip(found[::2], found[1::2], strict=False)])
 )
+
+
+def at_watermarks(gaps, watermarks):
+    """The gaps with watermarks that never go back; the oldest gaps know of none where there are too few."""
+    marks = [None] * (len(gaps) - len(watermarks)) + sorted(watermarks)
+    return [gap._replace(watermark=mark) for gap, mark in zip(gaps, marks, strict=False)]
+
+
+known_gaps = st.builds(at_watermarks, gaps, st.lists(st.integers(0, 90), max_size=4))
 
 
 @given(times, st.integers(1, 20), gaps, times, st.integers(0, 1) | st.integers(0, 30))
 def test_an_entry_is_dead_when_it_has_lived_its_ttl_gaps_apart(stamp, ttl, gaps, clock, own):
     live = LiveTtl.of(prolonging(ttl), gaps)
-    counted = [gap for gap in gaps if gap[1] - gap[0] > 1]
+    counted = [gap[:2] for gap in gaps if gap.end - gap.start > 1]
     dead = lived(stamp, clock, counted) >= (own or ttl)
     assert live.is_dead_at(clock, stamp, own) is dead
     assert (live.expires_at(stamp, own) <= clock) is dead
 
 
-@given(st.integers(1, 20), gaps, times, st.none() | times)
+@given(times, st.integers(1, 20), known_gaps, st.integers(0, 100), st.integers(0, 30))
+def test_by_the_watermark_no_time_is_taken_back_that_it_has_passed(stamp, ttl, gaps, clock, own):
+    left = [(max(gap.start, gap.watermark or 0), gap.end) for gap in gaps if gap.end - gap.start > 1]
+    assert LiveTtl.of(prolonging(ttl), gaps).is_dead_at(clock, stamp, own) is (
+        lived(stamp, clock, left) >= (own or ttl)
+    )
+    by_processing_time = replace(prolonging(ttl), expiry=ExpiryClock.PROCESSING_TIME)
+    without = [gap._replace(watermark=None) for gap in gaps]
+    assert LiveTtl.of(by_processing_time, gaps).gaps == LiveTtl.of(by_processing_time, without).gaps
+
+
+@given(st.integers(0, 90), st.integers(1, 20), known_gaps, st.integers(0, 30))
+def test_what_has_died_stays_dead_whatever_becomes_known(stamp, ttl, gaps, own):
+    for known, gap in enumerate(gaps):
+        before, after = (LiveTtl.of(prolonging(ttl), gaps[:number]) for number in (known, known + 1))
+        for clock in range((gap.watermark or -1) + 1):
+            assert before.is_dead_at(clock, stamp, own) is after.is_dead_at(clock, stamp, own)
+
+
+@given(st.integers(1, 20), known_gaps, st.integers(0, 100), st.none() | times)
 def test_the_youngest_stamp_that_is_dead(ttl, gaps, clock, since):
     live = LiveTtl.of(prolonging(ttl), gaps, since)
-    dead = [stamp for stamp in range(-100, 100) if live.is_dead_at(clock, stamp)]
+    dead = [stamp for stamp in range(-100, 101) if live.is_dead_at(clock, stamp)]
     youngest = live.dead_until(clock)
     assert dead == ([] if youngest is None else list(range(-100, youngest + 1)))
 
@@ -59,8 +88,14 @@ def test_gaps_change_nothing_unless_they_prolong(stamp, ttl, gaps, clock):
 
 
 def test_only_pauses_longer_than_the_threshold_count():
-    live = LiveTtl.of(prolonging(10, threshold=5), [(1, 6), (7, 13)])
+    live = LiveTtl.of(prolonging(10, threshold=5), [Gap(1, 6), Gap(7, 13)])
     assert live.expires_at(0) == 16
+
+
+def test_the_threshold_is_for_the_pause_and_not_for_what_the_watermark_leaves_of_it():
+    live = LiveTtl.of(prolonging(10, threshold=5), [Gap(1, 6, 4), Gap(7, 13, 12), Gap(20, 30, 30), Gap(40, 50, 70)])
+    assert live.gaps == [(12, 13)]
+    assert live.expires_at(3) == 14
 
 
 @given(times, times, st.integers(1, 20))
@@ -99,7 +134,7 @@ def test_a_ttl_that_is_disabled_is_none():
 
 
 def test_lives_give_each_state_its_own_switch():
-    lives = Lives([(20, 30)], {"a": 15})
+    lives = Lives([Gap(20, 30)], {"a": 15})
     assert lives.of(prolonging(10), "a").expires_at(0) == 35
     assert lives.of(prolonging(10), "b").expires_at(0) == 10
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import timedelta
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from engine.api import OnGap, StateTtl, TtlTime, UpdateType
 from engine.checkpoint.checkpoint import Checkpoint, Kind
 from engine.checkpoint.ttl_history import TtlHistory, last_micro_batch
+from engine.state.ttl import Gap
 
 HOUR = timedelta(hours=1)
 MS = timedelta(milliseconds=1)
@@ -22,11 +24,19 @@ def advanced(history, declared, *, paused_since=None, watermark=None, now=1_000)
 
 def test_a_pause_longer_than_the_threshold_is_a_gap_and_stays_one():
     first = advanced(TtlHistory(), {"op.a": PATIENT}, paused_since=899)
-    assert first.gaps == ((899, 1_000),)
+    assert first.gaps == (Gap(899, 1_000),)
     second = advanced(first, {"op.a": PATIENT}, paused_since=1_100, now=1_200)
     assert second.gaps == first.gaps
-    third = advanced(second, {"op.a": PATIENT}, paused_since=1_300, now=2_000)
-    assert third.gaps == ((899, 1_000), (1_300, 2_000))
+    third = advanced(second, {"op.a": PATIENT}, paused_since=1_300, watermark=1_200, now=2_000)
+    assert third.gaps == (Gap(899, 1_000), Gap(1_300, 2_000, 1_200))
+
+
+def test_a_gap_of_two_numbers_as_stored_before_knows_no_watermark():
+    stored = b'{"gaps":[[1000,2000],[3000,4000,2500],[5000,6000,null]]}'
+    history = msgspec.json.decode(stored, type=TtlHistory)
+    assert history.gaps == (Gap(1_000, 2_000), Gap(3_000, 4_000, 2_500), Gap(5_000, 6_000))
+    assert msgspec.json.decode(msgspec.json.encode(history), type=TtlHistory) == history
+    assert history.lives("op").of(PATIENT, "a").gaps == [(1_000, 2_000), (3_000, 4_000), (5_000, 6_000)]
 
 
 @pytest.mark.parametrize("ttl", [None, StateTtl(HOUR), StateTtl(HOUR, update=UpdateType.DISABLED)])

@@ -42,7 +42,8 @@ class CircuitBreaker:
     """When a service counts as down, and how it is probed. Each task has a breaker of its own.
 
     While it is open no call is made. What would be called waits for the next probe, in the task if that is nearer than
-    `park_after`, else in the table `async_requests`. One element is the probe; its success closes the breaker.
+    `park_after`, else in the table `async_requests`. One element is the probe; its success closes the breaker. A probe has the
+    operator's whole timeout. One that fails, or has no answer in time, costs its element neither an attempt nor time.
     """
 
     failures: int = 20

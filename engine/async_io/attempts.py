@@ -6,11 +6,15 @@ accepted ──> breaker ──> call ──answer──> completed
                └── wait ──┴── next attempt far off ──> parked (left to a later micro-batch)
                           └── no retry left ────────> given up: fails, quarantine or default
 the timeout ends any of it: the hook `timeout()`, or given up
+
+A call that is a breaker's probe is no part of this: it has the operator's timeout to itself, and unless it is answered, it was
+never made. It asks how the service is, and the element only lends its record to that.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import traceback
 from collections.abc import Sequence
 from typing import Any
@@ -81,13 +85,15 @@ class Attempts:
         finally:
             element.task = None
             self.under_way.discard(element)
-            element.cost_ms += (self._loop.time() - began) * 1000
+            element.cost_ms += (self._loop.time() - element.began) * 1000
 
     def so_far(self, element: AsyncElement) -> tuple[int, float]:
         """The calls of an element that have ended, and what it has cost (ms), while it may be under way."""
         if element.task is None:
             return element.attempts, element.cost_ms
-        return element.attempts - element.is_calling, element.cost_ms + (self._loop.time() - element.began) * 1000
+        until = self._loop.time() if element.held_since is None else element.held_since
+        spent = until - element.began
+        return element.attempts - element.is_calling, element.cost_ms + spent * 1000
 
     def finish(self) -> None:
         """The input has ended: waiting retries are made at once, with none after them (FLIP-232, `endInput`)."""
@@ -109,10 +115,8 @@ class Attempts:
     async def _attempt(self, element: AsyncElement) -> None:
         breaker, time = self._breaker, self._loop.time
         while True:
-            if breaker is not None:
-                if not breaker.admits() and not await self._admitted(element, breaker):
-                    return
-                element.is_probe = breaker.state is BreakerState.HALF_OPEN
+            if breaker is not None and breaker.is_open and not await self._admitted(element, breaker):
+                return
             if element.first_attempt_at is None:
                 element.first_attempt_at = clock.now()
             element.attempts += 1
@@ -123,16 +127,19 @@ class Attempts:
             try:
                 results = await self._ask(element.emitted.record)
             except asyncio.CancelledError as error:
-                raise self._interrupted(element, error) from error
+                pause = self._interrupted(element, error)
             except (UserFunctionError, WrongAnswersError) as error:
                 raise self._user_error(element, error) from error
             except Exception as error:  # noqa: BLE001 - whatever it is, it goes through the retry strategy
                 self._metrics.failures += 1
                 pause = self._failed(element, error)
             else:
-                element.is_calling = False
                 self._metrics.took(time() - began)
                 pause = self._answered(element, results)
+            finally:
+                element.is_calling = False
+                if element.is_probe:
+                    self._end_probe(element)
             if pause is None:
                 return
             self._metrics.retries += 1
@@ -154,7 +161,6 @@ class Attempts:
 
     def _failed(self, element: AsyncElement, error: Exception) -> float | None:
         """How long to wait before the next call (s); None if there is none now."""
-        element.is_calling = False
         element.last_error = text_of(error)
         retry = self._wait.retry
         is_covered = retry.retries_exception(error)
@@ -179,18 +185,45 @@ class Attempts:
     def _probed_in_vain(self, element: AsyncElement, breaker: Breaker) -> float | None:
         """The service is still down, which nobody doubted: that costs the element no attempt, however long it takes."""
         element.attempts -= 1
+        if not element.attempts:
+            element.first_attempt_at = None
         element.status, element.next_attempt_at = Status.WAITING_FOR_RETRY, breaker.open_until
         pause = breaker.seconds_to_probe()
         return None if self._parks(element, pause) else pause
+
+    def _begin_probe(self, element: AsyncElement) -> None:
+        """It has the operator's whole timeout for its call, however little is left of its own.
+
+        With that, it would be given up on by a call that only tells what the open breaker knew.
+        """
+        element.is_probe = True
+        self._hold_time(element, self._loop.time() + self._seconds)
+
+    def _end_probe(self, element: AsyncElement) -> None:
+        element.is_probe = False
+        self._resume_time(element)
+
+    def _hold_time(self, element: AsyncElement, deadline: float = math.inf) -> None:
+        """Let its own time stand still until `_resume_time`; it has up to `deadline` for that."""
+        element.held_since, element.own_deadline, element.deadline = self._loop.time(), element.deadline, deadline
+        if deadline < math.inf:
+            self._deadlines.watch(element)
+
+    def _resume_time(self, element: AsyncElement) -> None:
+        assert element.held_since is not None  # noqa: S101 - by `_hold_time`
+        held = self._loop.time() - element.held_since
+        element.held_since = None
+        element.began += held
+        element.deadline = element.own_deadline + held
+        self._deadlines.watch(element)
 
     def _parks(self, element: AsyncElement, pause: float) -> bool:
         element.is_parked = self._park_after is not None and pause >= self._park_after
         self._metrics.parked += element.is_parked
         return element.is_parked
 
-    def _interrupted(self, element: AsyncElement, error: asyncio.CancelledError) -> BaseException:
-        """What to raise for a call that was cancelled."""
-        element.is_calling = False
+    def _interrupted(self, element: AsyncElement, error: asyncio.CancelledError) -> float | None:
+        """As `_failed`, for a call that was cancelled. Raises what ends the element's task, unless it was a probe in vain."""
         if self._breaker is not None:
             # A call that never answers says as much about the service as one that fails.
             if element.is_expired:
@@ -200,10 +233,18 @@ class Attempts:
         task = asyncio.current_task()
         if task is None or not task.cancelling():
             # The function's own doing. Let through, it would end this task in silence: a lost record.
-            return self._user_error(element, error)
+            raise self._user_error(element, error) from error
         if not element.is_expired:
             element.attempts -= 1  # it has not failed: somebody else has
-        return error
+        elif self._breaker is not None and element.is_probe and not self._is_finishing:
+            element.is_expired = False
+            self._metrics.timeouts += 1
+            element.last_error = f"no answer within {self._seconds:g} s"
+            pause = self._probed_in_vain(element, self._breaker)
+            if not task.uncancel():
+                return pause
+            # Something else wants this task to end as well: the run, or a failure elsewhere.
+        raise error
 
     async def _timed_out(self, element: AsyncElement) -> None:
         self._metrics.timeouts += 1
@@ -244,17 +285,28 @@ class Attempts:
     # ---------------------------------------------------------------------------------------------------- waiting
 
     async def _admitted(self, element: AsyncElement, breaker: Breaker) -> bool:
-        """Wait until the breaker admits a call; False if the element is parked instead."""
-        while not self._is_finishing and not breaker.admits():
+        """Wait until the breaker admits a call, as a probe or because it is closed; False if the element is parked instead."""
+        while not self._is_finishing:
+            if breaker.admits():
+                if breaker.state is BreakerState.HALF_OPEN:
+                    self._begin_probe(element)
+                return True
             pause = breaker.seconds_to_probe()
             if pause <= 0:
-                await breaker.change()
-                continue
-            if self._parks(element, pause):
+                await self._hear_of_probe(element, breaker)
+            elif self._parks(element, pause):
                 element.next_attempt_at = max(element.next_attempt_at or 0, breaker.open_until or 0)
                 return False
-            await self._sleep(element, pause)
+            else:
+                await self._sleep(element, pause)
         return True
+
+    async def _hear_of_probe(self, element: AsyncElement, breaker: Breaker) -> None:
+        self._hold_time(element)
+        try:
+            await breaker.change()
+        finally:
+            self._resume_time(element)
 
     async def _sleep(self, element: AsyncElement, seconds: float) -> None:
         woken = self.retrying[element] = self._loop.create_future()

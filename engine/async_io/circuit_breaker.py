@@ -46,6 +46,11 @@ class Breaker:
         self.opened = 0
         """How often it has opened."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it is not closed: `admits` has to be asked."""
+        return self.state is not BreakerState.CLOSED
+
     def admits(self) -> bool:
         """Whether a call may begin now. If it is the probe, `succeeded`, `failed` or `gave_way` must follow."""
         if self.state is BreakerState.CLOSED:

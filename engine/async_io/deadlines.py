@@ -42,8 +42,9 @@ class Deadlines:
         # Those that are done in the meantime leave the heap here: they cost no timer of their own.
         while heap and (heap[0][2].task is None or heap[0][0] <= now):
             element = heapq.heappop(heap)[2]
-            # Since it was watched it may have been parked, and taken up again with another deadline.
-            if element.task is not None and element.deadline <= now:
+            # Since it was watched it may have got another deadline, or have been parked and taken up again, and be watched
+            # twice.
+            if element.task is not None and element.deadline <= now and not element.is_expired:
                 element.is_expired = True
                 element.task.cancel()
         self._set_timer()

@@ -56,6 +56,10 @@ class AsyncElement:
     """When it was accepted, on the loop's clock."""
     deadline = 0.0
     """When its time is up, on the loop's clock."""
+    held_since: float | None = None
+    """Since when its own time stands still, because of a probe; None: it runs."""
+    own_deadline = 0.0
+    """The deadline as it was then."""
     is_expired = False
     task: asyncio.Task[None] | None = None
     """What is at work on it."""

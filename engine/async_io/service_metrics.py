@@ -24,6 +24,7 @@ class ServiceMetrics(msgspec.Struct, kw_only=True):
     retry_wait_ms: int = 0
     """Time that elements waited for a retry within the task, all together."""
     timeouts: int = 0
+    """Elements whose time was up, and probes that had no answer in time."""
     parked: int = 0
     """Elements that were left to a later micro-batch."""
     resumed: int = 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from engine import clock as engine_clock
 from engine.api import AsyncFunction, Struct
+from engine.testing._virtual_loop import LoopClock, VirtualLoop
 
 
 class Question(Struct, frozen=True):
@@ -56,3 +58,14 @@ class Promised(AsyncFunction[Question, Answer]):
         finally:
             self.running -= 1
             self.by_key[question.key] = False
+
+
+def in_virtual_time(work):
+    """The answer of a coroutine that has a loop and a clock of its own."""
+    loop = VirtualLoop()
+    clock = LoopClock(loop, lambda: None)
+    try:
+        return loop.run_whole(work())
+    finally:
+        loop.close()
+        engine_clock.use(clock.replaced)

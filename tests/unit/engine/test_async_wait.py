@@ -14,7 +14,7 @@ from engine.api import AsyncFunction, AsyncWait, ExponentialBackoff, FixedDelay,
 from engine.async_io import AsyncWaitOperator
 from engine.errors import ServiceError, UserFunctionError
 from engine.execution.element import Emitted, output_order, record_order
-from engine.testing._virtual_loop import LoopClock, VirtualLoop
+from tests.unit.engine.asking import in_virtual_time
 
 
 class Question(Struct, frozen=True):
@@ -70,17 +70,6 @@ def run(function, count=1, **options):
     operator = AsyncWaitOperator(wait_of(function, **options), {"weather": "http://x"})
     asked = [Emitted(record_order(n), 1_000 + n, n % 4, Question(n, n % 4)) for n in range(count)]
     return in_virtual_time(lambda: operator.run_async(asked)), operator
-
-
-def in_virtual_time(work):
-    """The answer of a coroutine that has a loop and a clock of its own."""
-    loop = VirtualLoop()
-    clock = LoopClock(loop, lambda: None)
-    try:
-        return loop.run_whole(work())
-    finally:
-        loop.close()
-        engine_clock.use(clock.replaced)
 
 
 retries = st.dictionaries(st.integers(0, 15), st.integers(0, 3))

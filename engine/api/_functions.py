@@ -178,7 +178,8 @@ class AsyncFunction(abc.ABC, Generic[In, Out]):
         """Answer for several records with one call: a list for each, in their order.
 
         Called in place of `invoke` where the operator has `batch=Batching(...)`. An exception fails all of `records`, and each
-        then goes through the retry strategy by itself. Unless overridden it raises `NotImplementedError`.
+        then goes through the retry strategy by itself; one in place of a list fails that record alone. Unless overridden it
+        raises `NotImplementedError`.
         """
         raise NotImplementedError(
             f"{type(self).__name__} has no invoke_many(), which batch=... asks for: {records!r:.100}"

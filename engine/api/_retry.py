@@ -99,7 +99,7 @@ class ExponentialBackoff(_Limited):
         _Limited.__post_init__(self)
         _check_delay("initial_delay", self.initial_delay)
         _check_delay("max_delay", self.max_delay)
-        if self.multiplier < 1:
+        if not self.multiplier >= 1:  # so that NaN is refused as well
             msg = f"multiplier must be at least 1, not {self.multiplier}"
             raise ValueError(msg)
         if not 0 <= self.jitter <= 1:

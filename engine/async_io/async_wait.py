@@ -20,6 +20,7 @@ from engine.async_io.circuit_breaker import Breaker, BreakerState
 from engine.async_io.element import AsyncElement, Status
 from engine.async_io.element_queue import ElementQueue, OrderedQueue, UnorderedQueue
 from engine.async_io.invocation import Invocation
+from engine.async_io.misuse import is_cancelled
 from engine.async_io.recovery import recovered
 from engine.async_io.service_limit import ServiceLimit
 from engine.async_io.service_metrics import ServiceMetrics
@@ -103,7 +104,7 @@ class AsyncWaitOperator:
         """Open the function for the block, and close it after it, whatever happens."""
         function, began = self.operator.function, clock.monotonic()
         try:
-            await self._opens_or_closes("none yet: open() failed", function.open(self._services))
+            await self._opens_or_closes("none yet: open() failed", lambda: function.open(self._services))
             attempts = self._attempts()
             try:
                 with self._looking_for_stop(attempts):
@@ -112,10 +113,10 @@ class AsyncWaitOperator:
                 attempts.close()
                 await self._invocation.close()
         except BaseException:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(BaseException):  # the first error is the one to report
                 await function.close()
             raise
-        await self._opens_or_closes("none any more: close() failed", function.close())
+        await self._opens_or_closes("none any more: close() failed", function.close)
         self.metrics.busy_ms += round((clock.monotonic() - began) * 1000)
         self.note_breaker()
 
@@ -162,10 +163,12 @@ class AsyncWaitOperator:
         finally:
             looking.cancel()
 
-    async def _opens_or_closes(self, what: str, call: Awaitable[None]) -> None:
+    async def _opens_or_closes(self, what: str, call: Callable[[], Awaitable[None]]) -> None:
         try:
-            await call
-        except Exception as error:
+            await call()
+        except BaseException as error:
+            if is_cancelled():
+                raise
             raise user_error(self.operator.name, what, error) from error
 
 

@@ -17,6 +17,7 @@ import asyncio
 import math
 import traceback
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -24,14 +25,17 @@ import msgspec
 from engine import clock
 from engine.api import AsyncWait, OnFailure
 from engine.api._pipeline import output_type
-from engine.async_io.batched_calls import WrongAnswersError
 from engine.async_io.circuit_breaker import Breaker, BreakerState
 from engine.async_io.deadlines import Deadlines
 from engine.async_io.element import AsyncElement, Status
 from engine.async_io.invocation import Invocation
+from engine.async_io.misuse import MisuseError
 from engine.async_io.recovery import seconds_left
 from engine.async_io.service_metrics import ServiceMetrics
-from engine.errors import ServiceError, UserFunctionError
+from engine.errors import HeadraceError, ServiceError, UserFunctionError
+
+_LATEST = 253_402_300_799_000
+"""The end of the year 9999 (ms): the last moment that everything which reads the tables can say."""
 
 
 class Attempts:
@@ -61,7 +65,8 @@ class Attempts:
         """Call for an element until nothing is left to do for it now: it is done, or parked, or was told to stop.
 
         Raises `ServiceError` when it is given up on and the operator says `FAIL`; `UserFunctionError` for an exception that
-        the retry strategy does not cover, or an answer that is no list of the function's output type.
+        the retry strategy does not cover, an answer that is no list of the function's output type, and whatever else user
+        code does wrong: a strategy that raises, SystemExit.
         """
         if self.is_stopping:
             return
@@ -73,15 +78,22 @@ class Attempts:
         element.deadline = began + (seconds_left(element, self._wait) if has_past else self._seconds)
         self.under_way.add(element)
         self._deadlines.watch(element)
+        assert task is not None  # noqa: S101 - this is a coroutine of a task
         try:
-            await self._attempt(element)
-        except asyncio.CancelledError:
-            if not element.is_expired and not self.is_stopping:
-                raise
-            assert task is not None  # noqa: S101 - this is a coroutine of a task
-            task.uncancel()
-            if element.is_expired:
+            try:
+                await self._attempt(element)
+            except asyncio.CancelledError:
+                if not element.is_expired:
+                    raise
+                task.uncancel()
                 await self._timed_out(element)
+        except asyncio.CancelledError as error:
+            self._cancelled(element, task, error)
+        except HeadraceError:
+            raise
+        except BaseException as error:
+            # Of the strategy, of a hook, or one that would end the task, or its whole process, in silence: SystemExit.
+            raise self._user_error(element, error) from error
         finally:
             element.task = None
             self.under_way.discard(element)
@@ -122,14 +134,15 @@ class Attempts:
             element.attempts += 1
             element.is_changed = True
             self._metrics.calls += 1
+            self._metrics.retries += element.attempts > 1
             element.is_calling = True
             began = time()
             try:
                 results = await self._ask(element.emitted.record)
             except asyncio.CancelledError as error:
                 pause = self._interrupted(element, error)
-            except (UserFunctionError, WrongAnswersError) as error:
-                raise self._user_error(element, error) from error
+            except (UserFunctionError, MisuseError):
+                raise
             except Exception as error:  # noqa: BLE001 - whatever it is, it goes through the retry strategy
                 self._metrics.failures += 1
                 pause = self._failed(element, error)
@@ -142,7 +155,6 @@ class Attempts:
                     self._end_probe(element)
             if pause is None:
                 return
-            self._metrics.retries += 1
             await self._sleep(element, pause)
 
     # ------------------------------------------------------------------------------------------ outcomes of a call
@@ -177,9 +189,12 @@ class Attempts:
         return None
 
     def _again(self, element: AsyncElement) -> float | None:
-        pause = self._wait.retry.backoff(element.attempts - 1).total_seconds()
+        wait = self._wait.retry.backoff(element.attempts - 1)
+        if not isinstance(wait, timedelta):
+            raise TypeError(f"backoff() of the retry strategy must answer with a timedelta, not {wait!r:.200}")
+        pause = max(0.0, wait.total_seconds())
         element.status = Status.WAITING_FOR_RETRY
-        element.next_attempt_at = clock.now() + round(pause * 1000)
+        element.next_attempt_at = min(clock.now() + round(pause * 1000), _LATEST)
         return None if self._parks(element, pause) else pause
 
     def _probed_in_vain(self, element: AsyncElement, breaker: Breaker) -> float | None:
@@ -232,8 +247,7 @@ class Attempts:
                 self._breaker.gave_way()
         task = asyncio.current_task()
         if task is None or not task.cancelling():
-            # The function's own doing. Let through, it would end this task in silence: a lost record.
-            raise self._user_error(element, error) from error
+            raise error  # the function's own doing
         if not element.is_expired:
             element.attempts -= 1  # it has not failed: somebody else has
         elif self._breaker is not None and element.is_probe and not self._is_finishing:
@@ -245,6 +259,18 @@ class Attempts:
                 return pause
             # Something else wants this task to end as well: the run, or a failure elsewhere.
         raise error
+
+    def _cancelled(self, element: AsyncElement, task: asyncio.Task[None], error: asyncio.CancelledError) -> None:
+        """Tell the end of the run, after which an element stays pending, from a failure elsewhere and from the function's own doing.
+
+        Let through, the latter would end this task in silence: a lost record.
+        """
+        if self.is_stopping:
+            task.uncancel()
+        elif task.cancelling():
+            raise error
+        else:
+            raise self._user_error(element, error) from error
 
     async def _timed_out(self, element: AsyncElement) -> None:
         self._metrics.timeouts += 1
@@ -264,7 +290,7 @@ class Attempts:
             element.last_error = text_of(error)
             self._give_up(element, error, None)
         else:
-            element.complete(self._checked(element, results))
+            element.complete(self._checked(element, results, "timeout"))
 
     def _give_up(self, element: AsyncElement, error: Exception, told: ServiceError | None) -> None:
         """`told` is what the run fails with; None if the error is the function's own fault."""
@@ -280,7 +306,7 @@ class Attempts:
                 except Exception as raised:
                     raise self._user_error(element, raised) from raised
                 self._metrics.defaulted += 1
-                element.complete(self._checked(element, results))
+                element.complete(self._checked(element, results, "default"))
 
     # ---------------------------------------------------------------------------------------------------- waiting
 
@@ -321,14 +347,14 @@ class Attempts:
 
     # ----------------------------------------------------------------------------------------------------- errors
 
-    def _checked(self, element: AsyncElement, results: Any) -> Sequence[msgspec.Struct]:
+    def _checked(self, element: AsyncElement, results: Any, method: str = "invoke") -> Sequence[msgspec.Struct]:
         out = self._out
         if isinstance(results, list | tuple):
             if len(results) == 1 and type(results[0]) is out:
                 return results
             if all(isinstance(result, out) for result in results):
                 return results
-        msg = f"invoke() must answer with a list of {out.__name__}, not {results!r:.200}"
+        msg = f"{method}() must answer with a list of {out.__name__}, not {results!r:.200}"
         raise UserFunctionError(self._wait.name, None, f"{element.emitted.record!r:.500}", msg)
 
     def _given_up(self, element: AsyncElement, error: Exception) -> ServiceError:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from engine.api import Batching
+from engine.async_io.misuse import MisuseError, contained, is_cancelled
 from engine.async_io.service_metrics import ServiceMetrics
 
 CallMany = Callable[[list[Any]], Awaitable[list[Any]]]
@@ -24,7 +25,7 @@ class BatchedCalls:
         self._loop = asyncio.get_running_loop()
         self._gathered: list[tuple[Any, asyncio.Future[Any]]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._under_way: dict[asyncio.Task[None], list[asyncio.Future[Any]]] = {}
 
     async def ask(self, record: Any) -> Any:
         """The answer for one record, from the call that it becomes part of."""
@@ -34,7 +35,11 @@ class BatchedCalls:
             self._start()
         elif self._timer is None:
             self._timer = self._loop.call_later(self._wait, self._start)
-        return await answer
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self._give_way()
+            raise
 
     async def close(self) -> None:
         """Cancel what is under way."""
@@ -53,26 +58,29 @@ class BatchedCalls:
         self._gathered = []
         if group:
             call = self._loop.create_task(self._ask_for(group))
-            self._under_way.add(call)
-            call.add_done_callback(self._under_way.discard)
+            self._under_way[call] = [answer for _, answer in group]
+            call.add_done_callback(self._under_way.pop)
+
+    def _give_way(self) -> None:
+        """End calls whose records all are past their time: they would run beside those that took their places."""
+        for call, answers in self._under_way.items():
+            if all(answer.done() for answer in answers):
+                call.cancel()
 
     async def _ask_for(self, group: list[tuple[Any, asyncio.Future[Any]]]) -> None:
         self._metrics.batches += 1
         try:
             answers: Any = await self._call([record for record, _ in group])
             if not isinstance(answers, list | tuple) or len(answers) != len(group):
-                raise WrongAnswersError(f"invoke_many() got {len(group)} records and answered with {answers!r:.200}")  # noqa: TRY301
+                raise MisuseError(f"invoke_many() got {len(group)} records and answered with {answers!r:.200}")  # noqa: TRY301
         except BaseException as error:
-            for _, answer in group:
-                if not answer.done():
-                    answer.set_exception(error) if isinstance(error, Exception) else answer.cancel()
-            if not isinstance(error, Exception):
+            if is_cancelled():
                 raise
-        else:
-            for (_, answer), results in zip(group, answers, strict=True):
-                if not answer.done():
-                    answer.set_result(results)
-
-
-class WrongAnswersError(Exception):
-    """`invoke_many` did not answer with one list for each record. Calling again would not help."""
+            answers = [contained(error)] * len(group)
+        for (_, answer), results in zip(group, answers, strict=True):
+            if answer.done():
+                continue
+            if isinstance(results, Exception):
+                answer.set_exception(results)
+            else:
+                answer.set_result(results)

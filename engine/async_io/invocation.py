@@ -11,6 +11,7 @@ from typing import Any
 from engine.api import AsyncWait, LookupFunction
 from engine.async_io.batched_calls import BatchedCalls
 from engine.async_io.lookup_cache import CachedCalls
+from engine.async_io.misuse import awaited
 from engine.async_io.service_limit import ServiceLimit
 from engine.async_io.service_metrics import ServiceMetrics
 
@@ -27,9 +28,10 @@ class Invocation:
         self._batched: BatchedCalls | None = None
         self._cached: CachedCalls | None = None
         is_lookup = isinstance(wait.function, LookupFunction)
-        call: Invoke = function.look_up if is_lookup and wait.cache is not None else function.invoke
+        name = "look_up" if is_lookup and wait.cache is not None else "invoke"
+        call: Invoke = awaited(getattr(function, name), name)
         if wait.batch is not None:
-            many = function.invoke_many
+            many = awaited(function.invoke_many, "invoke_many")
             self._batched = BatchedCalls(limit.over(many) if limit else many, wait.batch, metrics)
             call = self._batched.ask
         elif limit is not None:

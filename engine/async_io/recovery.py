@@ -27,7 +27,8 @@ def seconds_left(element: AsyncElement, wait: AsyncWait) -> float:
     if element.first_attempt_at is None:
         return whole
     spent = element.cost_ms if wait.recovery is RecoveryOption.COST_TIME else clock.now() - element.first_attempt_at
-    return max(whole - spent / 1000, whole / (allowed_retries(wait.retry) + 1))
+    # A clock that was put back makes `spent` negative: no element has more than the whole.
+    return min(whole, max(whole - spent / 1000, whole / (allowed_retries(wait.retry) + 1)))
 
 
 def allowed_retries(retry: AsyncRetryStrategy) -> int:

@@ -91,10 +91,13 @@ class AsyncWaitOperator:
     def keep(self, arrived: Sequence[AsyncElement], queue: ElementQueue) -> None:
         """Note what goes on, and what becomes of the rest."""
         taken = sorted((one for one in queue.take() if isinstance(one, AsyncElement)), key=_order_of)
+        left = [one for one in queue.remaining() if isinstance(one, AsyncElement)]
         self.emitted = [output for element in taken for output in element.outputs()]
-        self.pending = [one for one in queue.remaining() if isinstance(one, AsyncElement)]
-        self.quarantined = [one for one in arrived if one.status is Status.QUARANTINED and one.results is None]
-        self.settled = [one for one in taken if one.sequence is not None]
+        # One that was given up on has no results that would have to wait for those of earlier elements.
+        self.pending = [one for one in left if one.status is not Status.QUARANTINED]
+        self.quarantined = [one for one in arrived if one.status is Status.QUARANTINED]
+        gone = [*taken, *(one for one in left if one.status is Status.QUARANTINED)]
+        self.settled = [one for one in gone if one.sequence is not None]
         if self._breaker is None and self.operator.breaker is not None and self._open_until is not None:
             # Nothing was called, so the breaker stays as it was.
             self.metrics.breaker, self.metrics.open_until = BreakerState.OPEN.value, self._open_until

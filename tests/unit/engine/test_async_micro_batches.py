@@ -89,6 +89,7 @@ class Job:
         if self.wait.mode is OutputMode.ORDERED:
             assert self.emitted == sorted(self.emitted)
         if self.wait.mode is OutputMode.KEYED_ORDERED:
+            assert not self.wait.function.overlapping
             for key in "abc":
                 mine = [number for number in self.emitted if self.taken[number].key == key]
                 assert mine == sorted(mine)
@@ -105,11 +106,13 @@ script = st.lists(st.tuples(st.integers(0, 40).map(lambda ms: ms / 1000), st.boo
     park_after=st.sampled_from([0, 30, 60]),
     breaker=st.sampled_from([None, CircuitBreaker(failures=2, probe_after=70 * MS)]),
     recovery=st.sampled_from(RecoveryOption),
+    retries=st.integers(0, 4),
 )
 def test_over_micro_batches_every_element_is_in_one_place_and_in_order(
-    mode, batches, scripts, park_after, breaker, recovery
+    mode, batches, scripts, park_after, breaker, recovery, retries
 ):
     job = Job(mode, Promised(scripts), park_after=park_after * MS, breaker=breaker, recovery=recovery)
+    job.wait = replace(job.wait, retry=FixedDelay(max_retries=retries, delay=50 * MS))
     for keys, pause in batches:
         job.micro_batch(keys)
         job.now += pause
@@ -120,6 +123,19 @@ def test_over_micro_batches_every_element_is_in_one_place_and_in_order(
         job.micro_batch("")
     assert not job.table.rows
     assert job.wait.function.log == ["open", "close"] * (len(job.wait.function.log) // 2)
+
+
+def test_what_is_given_up_on_goes_at_once_though_an_earlier_element_waits():
+    #  0 fails at 40, and waits until 90; 1 fails at 0 and at 50, and is given up on
+    job = Job(OutputMode.ORDERED, Promised({0: [(0.04, False)], 1: [(0, False)] * 2}), park_after=0 * MS)
+    job.wait = replace(job.wait, retry=FixedDelay(max_retries=1, delay=50 * MS))
+    job.micro_batch("ab")
+    job.now = 50
+    job.micro_batch("")
+    assert (job.given_up, [row.status for row in job.table.rows.values()]) == ([1], ["waiting for retry"])
+    job.now = 90
+    job.micro_batch("")
+    assert (job.emitted, job.given_up, job.table.rows) == ([0], [1], {})
 
 
 def test_an_element_that_is_not_due_keeps_its_row():

@@ -318,6 +318,7 @@ class Story:
     def look(self):
         self.out += self.harness.output()
         assert self.function.most <= self.options["capacity"]
+        assert self.mode is not OutputMode.KEYED_ORDERED or not self.function.overlapping
         pending = [one for one in self.harness.snapshot().queued if not isinstance(one, int)]
         for row in pending:
             if row.status == "completed":

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from engine.api._ttl import StateTtl, TtlTime, UpdateType, Visibility
+from engine.api._ttl import OnGap, StateTtl, TtlTime, UpdateType, Visibility
 
 
 class Strategy(enum.Enum):
@@ -94,6 +94,12 @@ class UpsertMaterialize:
             raise ValueError(msg)
         if self.ttl.visibility is not Visibility.NEVER_RETURN_EXPIRED:
             msg = f"ttl of '{self.name}': a dead row is never seen, so `visibility` must be NEVER_RETURN_EXPIRED"
+            raise ValueError(msg)
+        if self.ttl.time is TtlTime.EVENT and not self.ttl.expires_by_watermark:
+            msg = f"ttl of '{self.name}': a row inserted in event time dies by the watermark, so `expiry` must be WATERMARK"
+            raise ValueError(msg)
+        if self.ttl.on_gap is not OnGap.EXPIRE:
+            msg = f"ttl of '{self.name}': a pause prolongs no row's life, so `on_gap` must be EXPIRE"
             raise ValueError(msg)
 
     @property

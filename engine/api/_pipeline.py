@@ -253,7 +253,7 @@ class Pipeline:
         Where the upsert key is the primary key no history is kept, unless `force`.
 
         Raises `ValueError` without a primary key, for a field that the record lacks, and for a `ttl` that is renewed by
-        reading or shows the dead.
+        reading, shows the dead, is prolonged by pauses, or ends in processing time what was inserted in event time.
         """
         if not primary_key:
             msg = f"upsert_materialize '{name}' needs a primary key"
@@ -326,6 +326,7 @@ class Pipeline:
         upsert_key: tuple[str, ...] | None = None,
         offset: int = 1,
         strategy: Strategy = Strategy.ADAPTIVE,
+        ttl: StateTtl | None = None,
     ) -> Pipeline:
         """Make a `record` of each row and the one `offset` rows before it in its partition, or None.
 
@@ -333,7 +334,11 @@ class Pipeline:
         back. It must depend on its arguments alone. Rows are in order of arrival within `partition_by`, and found by
         `upsert_key` or as a whole; the sink is merged by the `primary_key` of `record`, which must tell all rows apart.
 
-        Raises `ValueError` for an `offset` below 1, an empty key, and a field that the record lacks.
+        `ttl` ends a row so long after its insertion, in silence: what was made of it, or with it, stays in the sink as it is,
+        and what is made from then on does without it.
+
+        Raises `ValueError` for an `offset` below 1, an empty key, a field that the record lacks, and a `ttl` that rows of a
+        history cannot have (see `upsert_materialize`).
         """
         if offset < 1 or not primary_key or not partition_by:
             msg = f"lag '{name}' needs partition_by, a primary key, and an offset of at least 1, not {offset}"
@@ -348,6 +353,7 @@ class Pipeline:
             upsert_key,
             strategy,
             Emit.NET_CHANGE,
+            ttl=ttl,
             force=True,
             partition_by=partition_by,
             record=record,

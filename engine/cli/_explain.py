@@ -191,6 +191,7 @@ def _lag(config: JobConfig, operator: Lag) -> dict[str, Any]:
         "key": list(operator.primary_key),
         "upsert_key": list(operator.upsert_key) if operator.upsert_key else None,
         "strategy": layouts.strategy.value,
+        "ttl": format_duration(operator.ttl.ttl) if operator.ttl else None,
     }
 
 

@@ -84,7 +84,7 @@ class ExecutionConfig(Section, frozen=True, kw_only=True, rename="kebab"):
 
 
 class OperatorConfig(Section, frozen=True, kw_only=True):
-    """Overrides for one keyed process."""
+    """Overrides for one keyed process, or one upsert materializer (first and last value, deduplication and lag are such, too)."""
 
     execution: ExecutionConfig = ExecutionConfig()
     """What is not given here, the job's own `execution` decides."""

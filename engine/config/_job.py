@@ -260,18 +260,22 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
         options = own.execution.async_state.over(self.execution.async_state.over(AsyncStateOptions()))
         return options if enabled is None else replace(options, enabled=enabled)
 
-    def upsert_materialize(self, operator: str) -> MaterializerOptions:
+    def upsert_materialize(self, operator: str, backend: str | None = None) -> MaterializerOptions:
         """How an upsert materializer lays out its histories: what it has under `operators`, else the job, else the default.
 
-        Raises `ConfigError` where the two thresholds contradict each other.
+        `backend` is the one that the job runs on, unless it is its own. Raises `ConfigError` where the two thresholds
+        contradict each other, or the one that is given contradicts the backend's default of the other.
         """
-        own = self.operators.get(operator, OperatorConfig())
+        own = self.operators.get(operator, OperatorConfig()).execution.upsert_materialize
+        key = "execution.upsert-materialize"
         try:
             options = self.execution.upsert_materialize.over(MaterializerOptions())
-            options = own.execution.upsert_materialize.over(options)
-            options.layouts(Strategy.ADAPTIVE, self.state.backend)
+            if own.threshold_high is not None or own.threshold_low is not None:
+                key = f"operators.{operator}.{key}"
+            options = own.over(options)
+            options.layouts(Strategy.ADAPTIVE, backend or self.state.backend)
         except ValueError as error:
-            raise ConfigError(f"{self.where('execution.upsert-materialize')}: {error}") from None
+            raise ConfigError(f"{self.where(key)}: {error}") from None
         return options
 
     def where(self, key: str) -> str:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from engine.config._execution import AsyncStateConfig, UpsertMaterializeConfig
 from engine.config._job import JobConfig
 from engine.config._names import did_you_mean
 from engine.errors import ConfigError
@@ -37,8 +38,9 @@ def load_pipeline(config: JobConfig) -> Pipeline:
 
 
 def check_bindings(config: JobConfig, pipeline: Pipeline) -> None:
-    """Raise `ConfigError` that lists every name that only one of job and pipeline knows."""
+    """Raise `ConfigError` that lists every name that only one of job and pipeline knows, and options that contradict others."""
     problems = [f"{config.where(key)}: {text}" for key, text in _problems(config, pipeline)]
+    problems += dict.fromkeys(_contradictions(config, pipeline))
     if problems:
         raise ConfigError("\n".join(problems))
 
@@ -97,16 +99,34 @@ def _left_over(what: str, name: str, known: list[str]) -> str:
 
 
 def _overrides(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
-    from engine.api import Process
+    from engine.api import Process, UpsertMaterialize
 
-    keyed = [operator.name for operator in pipeline.operators if isinstance(operator, Process)]
+    processes = [operator.name for operator in pipeline.operators if isinstance(operator, Process)]
+    materializers = [operator.name for operator in pipeline.operators if isinstance(operator, UpsertMaterialize)]
+    keyed = [*processes, *materializers]
     others = {operator.name for operator in pipeline.operators} - {*keyed}
-    for name in config.operators:
+    for name, own in config.operators.items():
         if name in others:
-            rule = "is not a keyed process; only those can be set here"
+            rule = "is neither a keyed process nor a materializer; only those can be set here"
             yield f"operators.{name}", f"'{name}' {rule} (the pipeline has: {', '.join(keyed) or 'none'})"
         elif name not in keyed:
-            yield f"operators.{name}", _left_over("keyed process", name, keyed)
+            yield f"operators.{name}", _left_over("keyed process or materializer", name, keyed)
+        elif name in materializers and own.execution.async_state != AsyncStateConfig():
+            yield f"operators.{name}.execution.async-state", f"'{name}' is a materializer: this has no effect on it"
+        elif name in processes and own.execution.upsert_materialize != UpsertMaterializeConfig():
+            yield (
+                f"operators.{name}.execution.upsert-materialize",
+                f"'{name}' is no materializer: this has no effect on it",
+            )
+
+
+def _contradictions(config: JobConfig, pipeline: Pipeline) -> Iterator[str]:
+    """What a run would say of its operators' options."""
+    for operator in pipeline.operators:
+        try:
+            config.upsert_materialize(operator.name)
+        except ConfigError as error:
+            yield str(error)
 
 
 def _modes(config: JobConfig, pipeline: Pipeline, mains: list[str], sides: list[str]) -> Iterator[Problem]:

@@ -6,6 +6,9 @@
                 -b      takes (b, a) back, and tells (c, a)
 
 A change concerns the row itself and the `offset` rows after it: the history is walked that far, and no farther.
+
+Rows that die by a TTL do so in silence: what was told of them, and with them, stays told. What is told from then on does
+without them.
 """
 
 from __future__ import annotations

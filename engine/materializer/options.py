@@ -32,7 +32,7 @@ class MaterializerOptions:
     def __post_init__(self) -> None:
         """Refuse thresholds that would switch back and forth."""
         if self.threshold_high is not None and self.threshold_low is not None:
-            check_thresholds(self.threshold_high, self.threshold_low)
+            _check(self.threshold_high, self.threshold_low)
 
     def layouts(self, strategy: Strategy, backend: str) -> Layouts:
         """The layouts of an operator declared with `strategy`, on a backend of this name.
@@ -42,14 +42,19 @@ class MaterializerOptions:
         default_high, default_low = DEFAULT_THRESHOLDS[backend]
         high = default_high if self.threshold_high is None else self.threshold_high
         low = default_low if self.threshold_low is None else self.threshold_low
-        check_thresholds(high, low)
+        _check(high, low, self._defaults(backend))
         return Layouts(self.strategy or strategy, high, low, stores_maps=backend != "delta")
 
+    def _defaults(self, backend: str) -> str:
+        """Which of the thresholds nobody has given, for a message."""
+        given = {"low": self.threshold_low, "high": self.threshold_high}
+        missing = " and ".join(name for name, value in given.items() if value is None)
+        return f" ({missing}: the default on {backend})" if missing else ""
 
-def check_thresholds(high: int, low: int) -> None:
-    """Raise `ValueError` unless 0 <= `low` < `high`."""
+
+def _check(high: int, low: int, more: str = "") -> None:
     if not 0 <= low < high:
-        msg = f"adaptive.threshold.low must be at least 0 and below adaptive.threshold.high, not {low} and {high}"
+        msg = f"adaptive.threshold.low must be at least 0 and below adaptive.threshold.high, not {low} and {high}{more}"
         raise ValueError(msg)
 
 

@@ -291,7 +291,7 @@ class MicroBatch:
             first_ordinal=parent.offsets.get(self._plan.ingest.source.name, SourceOffset()).bucket.next_ordinal,
             async_state=self._job.config.async_state(operator, enabled=self._async_state),
             timers_fired=parent.timers_fired.get(operator, {}),
-            upsert_materialize=self._job.config.upsert_materialize(operator),
+            upsert_materialize=self._job.config.upsert_materialize(operator, self._place.backend),
             state_ttl=self.state_ttl,
             local_copies={} if operator in self._rebuilt else parent.local_copies.get(operator, {}),
             parent_id=parent.checkpoint_id,

@@ -29,6 +29,35 @@ pipeline: Final = (
     .sink("levels")
 )
 
+
+class Change(Struct, frozen=True):
+    """A reading, and the number of the one before it."""
+
+    sensor: str
+    level: int
+    seq: int
+    before: int | None
+
+
+def _change(reading: Reading, before: Reading | None) -> Change:
+    return Change(reading.sensor, reading.level, reading.seq, None if before is None else before.seq)
+
+
+lagging: Final = (
+    Pipeline("lagging")
+    .source("readings", Reading, event_time="at", order_by=("seq",), row_kind="kind")
+    .lag(
+        "changes",
+        _change,
+        record=Change,
+        partition_by=("sensor",),
+        primary_key=("sensor", "level"),
+        upsert_key=("level",),
+        ttl=StateTtl(LIVES),
+    )
+    .sink("levels")
+)
+
 JOB: Final[dict[str, Any]] = {
     "job": "short_lived",
     "pipeline": "tests.jobs.short_lived:pipeline",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
@@ -11,10 +13,11 @@ import pytest
 
 from engine.checkpoint.tables import STATE_TABLES
 from tests.jobs.home import Home
+from tests.jobs.lag_by_hand import LagByHand
 from tests.jobs.outcome import checkpoints, live_rows, outcome, sink_rows
 from tests.jobs.purchase_files import purchases_of, write_days
 from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
-from tests.jobs.short_lived import JOB
+from tests.jobs.short_lived import BUCKET, JOB, LIVES
 
 MINUTE = 60_000
 
@@ -92,6 +95,41 @@ def test_rows_die_by_the_watermark_in_idle_keys_too(short_lived, run, backend):
     assert len(sink_rows(home.config(), "levels")) == 4  # a row that dies, dies in silence
     assert sum(one.metrics.get("expired", 0) for one in checkpoints(home.config())) > 0
     assert any("rows die after 1:00:00" in str(row) for row in live_rows(home.config(), last, "quarantine"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["rocksdb", "hashmap", "delta"])
+def test_a_lag_comes_to_what_it_comes_to_by_hand(short_lived, run, backend):
+    expected = lagged_by_hand(readings())
+    assert expected.unmatched > 0
+    assert len(expected.table) > sum(map(len, expected.partitions.values())) > 0  # some rows died, and some live
+    for name, strategies, parallelism in (("step_by_step", ["value", "map", "adaptive"], 2), ("at_once", ["map"], 1)):
+        home = short_lived(name)
+        for strategy in strategies:
+            sources = {"readings": {"max_files_per_batch": 3 // len(strategies)}}
+            home.configure({"pipeline": "tests.jobs.short_lived:lagging", "sources": sources, **chosen(strategy)})
+            run(home, parallelism=parallelism, backend=backend, max_batches=1)
+        told = [
+            (before and before["seq"], row["level"], row["sensor"], row["seq"])
+            for row, before in expected.table.values()
+        ]
+        assert sink_rows(home.config(), "levels") == sorted(told, key=repr)
+        found = outcome(home.config())
+        stored = [(row[names("materializer_history").index("key")]) for row in found.state["materializer_history"]]
+        assert Counter(stored) == Counter(f'"{sensor}"' for sensor, rows in expected.partitions.items() for _ in rows)
+        assert len(found.state["quarantine"]) == expected.unmatched
+
+
+def lagged_by_hand(rows: list[dict[str, Any]]) -> LagByHand:
+    """The table of the lag, with a watermark after every full bucket."""
+    lag, latest, watermark = LagByHand(ttl=LIVES // timedelta(milliseconds=1)), 0, None
+    for number, row in enumerate(rows, 1):
+        lag.take(row["sensor"], row["level"], row, retracts=row["kind"] == "-U", at=row["at"], clock=watermark)
+        latest = max(latest, row["at"])
+        if number % BUCKET == 0:
+            watermark = latest - 1
+    lag.end(watermark)
+    return lag
 
 
 def names(table: str) -> list[str]:

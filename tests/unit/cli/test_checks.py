@@ -92,6 +92,15 @@ def test_a_wrong_configuration_ends_with_two(headrace, home):
     assert headrace("check").exit_code == 2
 
 
+def test_thresholds_that_contradict_a_default_are_told_before_any_run(headrace, home):
+    with (home / "conf/jobs/demo.yaml").open("a") as file:
+        file.write("execution: {upsert-materialize: {adaptive.threshold.high: 30}}\n")
+    result = headrace("check")
+    assert result.exit_code == 2
+    assert "demo.yaml:6: execution.upsert-materialize: adaptive.threshold.low must be" in result.stderr
+    assert "not 40 and 30 (low: the default on rocksdb)" in result.stderr
+
+
 def test_doctor_looks_at_machine_and_jobs(headrace, home, monkeypatch):
     monkeypatch.setattr(_doctor, "_java", lambda: _doctor.Finding("java", "ok", "17"))
     found = findings(headrace("doctor --json"))

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from engine.api import Strategy
 from engine.config import load_job, load_pipeline
 from engine.errors import ConfigError
 
@@ -91,12 +92,17 @@ KEYED = (
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("leg", "operators.leg: the pipeline has no keyed process 'leg'; did you mean 'legs'? (it has: legs)"),
-        ("latest", "operators.latest: 'latest' is not a keyed process; only those can be set here"),
-        ("events", "operators.events: 'events' is not a keyed process; only those can be set here"),
+        (
+            "leg",
+            "operators.leg: the pipeline has no keyed process or materializer 'leg'; did you mean 'legs'? (it has: legs, latest)",
+        ),
+        (
+            "events",
+            "operators.events: 'events' is neither a keyed process nor a materializer; only those can be set here",
+        ),
     ],
 )
-def test_only_keyed_processes_of_the_pipeline_are_set(module, job_file, name, problem):
+def test_only_keyed_operators_of_the_pipeline_are_set(module, job_file, name, problem):
     module.write_text(KEYED)
     job_file(f"operators: {{{name}: {{}}}}\n")
     assert f"demo.yaml:10: {problem}" in error_of()
@@ -108,6 +114,60 @@ def test_a_keyed_process_may_be_set(module, job_file):
     config = load_job("demo")
     assert load_pipeline(config).name == "demo"
     assert config.async_state("legs").buffer_size == 3
+
+
+def test_a_materializer_may_be_set(module, job_file):
+    module.write_text(KEYED)
+    job_file("operators: {latest: {execution: {upsert-materialize: {strategy: map}}}}\n")
+    config = load_job("demo")
+    assert load_pipeline(config).name == "demo"
+    assert config.upsert_materialize("latest").strategy is Strategy.MAP
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "problem"),
+    [
+        ("latest", "async-state: {buffer-size: 3}", "async-state: 'latest' is a materializer"),
+        ("legs", "upsert-materialize: {strategy: map}", "upsert-materialize: 'legs' is no materializer"),
+    ],
+)
+def test_an_option_that_would_have_no_effect_is_refused(module, job_file, name, section, problem):
+    module.write_text(KEYED)
+    job_file(f"operators: {{{name}: {{execution: {{{section}}}}}}}\n")
+    assert f"demo.yaml:10: operators.{name}.execution.{problem}: this has no effect on it" in error_of()
+
+
+@pytest.mark.parametrize(
+    ("backend", "given", "problem"),
+    [
+        ("rocksdb", "high: 30", "not 40 and 30 (low: the default on rocksdb)"),
+        ("rocksdb", "low: 50", "not 50 and 50 (high: the default on rocksdb)"),
+        ("hashmap", "high: 300", "not 300 and 300 (low: the default on hashmap)"),
+        ("delta", "low: 500", "not 500 and 400 (high: the default on delta)"),
+        ("rocksdb", "high: 41", None),
+        ("hashmap", "high: 301", None),
+    ],
+)
+def test_a_threshold_may_not_contradict_the_backends_default_of_the_other(module, job_file, backend, given, problem):
+    job_file(f"state: {{backend: {backend}}}\nexecution: {{upsert-materialize: {{adaptive.threshold.{given}}}}}\n")
+    if problem is None:
+        assert load_pipeline(load_job("demo")).name == "demo"
+    else:
+        message = error_of()
+        assert "demo.yaml:11: execution.upsert-materialize: adaptive.threshold.low must be" in message
+        assert message.endswith(problem)
+
+
+def test_thresholds_of_one_operator_name_it(module, job_file):
+    module.write_text(KEYED)
+    job_file("operators: {latest: {execution: {upsert-materialize: {adaptive.threshold.high: 7}}}}\n")
+    assert "demo.yaml:10: operators.latest.execution.upsert-materialize: adaptive.threshold.low must" in error_of()
+
+
+def test_a_contradiction_of_the_jobs_own_is_told_once(module, job_file):
+    module.write_text(KEYED)
+    job_file("execution: {upsert-materialize: {adaptive.threshold.high: 7}}\n")
+    assert error_of().count("adaptive.threshold.low must") == 1
 
 
 def test_merging_needs_a_primary_key(module):

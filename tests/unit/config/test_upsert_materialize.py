@@ -45,6 +45,14 @@ def test_thresholds_that_contradict_each_other_name_the_file(home, job_file):
         layouts()
 
 
+def test_a_run_on_another_backend_has_the_defaults_of_that(home, job_file):
+    job_file("state: {backend: hashmap}\nexecution: {upsert-materialize: {adaptive.threshold.high: 350}}\n")
+    assert load_job("demo").upsert_materialize("board").threshold_high == 350
+    job_file("state: {backend: rocksdb}\nexecution: {upsert-materialize: {adaptive.threshold.high: 60}}\n")
+    with pytest.raises(ConfigError, match=r"not 300 and 60 \(low: the default on hashmap\)"):
+        load_job("demo").upsert_materialize("board", "hashmap")
+
+
 def test_names_are_those_of_the_flip():
     assert KEYS == ["strategy", "adaptive.threshold.high", "adaptive.threshold.low"]
 

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.api import Lag, Pipeline, RowKind, Strategy, Struct, Timestamp
+from engine.api import (
+    ExpiryClock,
+    Lag,
+    OnGap,
+    Pipeline,
+    RowKind,
+    StateTtl,
+    Strategy,
+    Struct,
+    Timestamp,
+    TtlTime,
+    UpdateType,
+    Visibility,
+)
 from engine.errors import UserFunctionError
-from engine.execution.element import Element, record_order
+from engine.execution.element import Element, Watermark, record_order
 from engine.materializer import Lagging, Layouts
 from engine.plan.stages import plan_stages
 from engine.state.codec import encode
+from tests.jobs.lag_by_hand import LagByHand
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = RowKind
+TTL = 10
+MILLISECOND = timedelta(milliseconds=1)
 
 
 class Reading(Struct, frozen=True):
@@ -34,7 +52,7 @@ def step(reading, before):
     return Step(reading.number, reading.level, None if before is None else reading.level - before.level)
 
 
-def lag(offset=1, function=step):
+def lag(offset=1, function=step, ttl=None):
     pipeline = Pipeline("steps").source("readings", Reading, event_time="at")
     return pipeline.lag(
         "steps",
@@ -44,25 +62,41 @@ def lag(offset=1, function=step):
         primary_key=("number",),
         upsert_key=("number",),
         offset=offset,
+        ttl=ttl,
     )
 
 
 class Table:
-    """A sink, and the operator before it; each `run` is a micro-batch."""
+    """A sink, and the operator before it; each `run` is a micro-batch of changes and watermarks."""
 
     def __init__(self, backend, operator, strategies):
         self.backend, self.operator, self.strategies = backend, operator, strategies
-        self.rows, self.ordinal, self.unmatched = {}, 0, 0
+        self.rows, self.ordinal, self.unmatched, self.watermark = {}, 0, 0, None
 
-    def run(self, changes, micro_batch=0):
-        layouts = Layouts(self.strategies[micro_batch % len(self.strategies)], high=3, low=1)
-        task = Lagging(self.operator, self.backend, record=Reading, layouts=layouts)
-        elements = []
-        for kind, row in changes:
-            self.ordinal += 1
+    def run(self, steps, micro_batch=0, now=0):
+        elements, watermarks = [], []
+        for each in steps:
+            if isinstance(each, int):
+                watermarks.append(Watermark(record_order(self.ordinal), each))
+                continue
+            kind, row = each
             elements.append(Element(record_order(self.ordinal), row.at, kind, encode(row.sensor), encode(row)))
+            self.ordinal += 1
+        task = Lagging(
+            self.operator,
+            self.backend,
+            record=Reading,
+            layouts=Layouts(self.strategies[micro_batch % len(self.strategies)], high=3, low=1),
+            watermark=self.watermark,
+            watermarks=watermarks,
+            processing_time=now,
+        )
         task.run([elements])
+        self.watermark = watermarks[-1].timestamp if watermarks else self.watermark
+        timers = task.timer_changes()
         self.backend.write_batch(task.writes())
+        self.backend.write_batch(task.timer_writes(timers))
+        self.last = task
         self.unmatched += len(task.unmatched)
         outputs = task.outputs()
         assert [out.order for out in outputs] == sorted({out.order for out in outputs})
@@ -104,6 +138,78 @@ def test_each_row_stands_with_the_one_before_it(backends, changes, size, offset,
                 expected, key=lambda one: one.number
             )
         assert table.unmatched == unmatched
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(RowKind), st.sampled_from("st"), st.integers(0, 5), st.integers(-8, 4))
+    | st.sampled_from(["watermark", "watermark", "end"]),
+    max_size=40,
+)
+layouts = st.just([Strategy.LEGACY]) | st.lists(
+    st.sampled_from([one for one in Strategy if one is not Strategy.LEGACY]), min_size=1, max_size=3
+)
+
+
+@pytest.mark.parametrize("time", TtlTime)
+@given(steps=steps, offset=st.integers(1, 3), strategies=layouts)
+def test_rows_that_die_are_no_longer_looked_back_at(backends, time, steps, offset, strategies):
+    model = LagByHand(offset, TTL, legacy=strategies == [Strategy.LEGACY])
+    by_event = time is TtlTime.EVENT
+    with backends.lent() as new:
+        table = Table(new(), lag(offset, ttl=StateTtl(TTL * MILLISECOND, time=time)).operators[-1], strategies)
+        taken, furthest, mark, batch = [], 0, None, 0
+        for place, each in enumerate([*steps, "end"]):
+            now = 3 * batch
+            if each == "watermark":
+                mark = furthest if mark is None else max(mark + 1, furthest)
+                taken.append(mark)
+            elif each == "end":
+                table.run(taken, batch, now)
+                model.end(mark if by_event else now)
+                assert_same(table, model)
+                taken, batch = [], batch + 1
+            else:
+                kind, sensor, number, late = each
+                number += 10 * (sensor == "t")  # a primary key tells all rows apart
+                at = furthest + late
+                furthest = max(furthest, at)
+                row = Reading(sensor, number, place, at)
+                taken.append((kind, row))
+                clock = mark if by_event else now
+                model.take(sensor, number, row, retracts=kind.is_retraction, at=at if by_event else now, clock=clock)
+
+
+def assert_same(table, model):
+    """The sink, what is stored, and what matched nothing are as the model has them."""
+    expected = {encode(name): pair for (_, name), pair in model.table.items()}
+    assert table.rows == {key: step(*pair) for key, pair in expected.items()}
+    for sensor, rows in model.partitions.items():
+        assert table.last.rows_of(encode(sensor)) == [encode(row) for _, row, _ in rows]
+    assert table.unmatched == model.unmatched
+
+
+def test_what_was_made_with_a_row_stays_when_it_dies(backend):
+    table = Table(backend, lag(ttl=StateTtl(TTL * MILLISECOND)).operators[-1], [Strategy.MAP])
+    table.run([(INSERT, Reading("s", 1, 10, at=0)), (INSERT, Reading("s", 2, 15, at=5)), 10])
+    assert table.rows == {b"1": Step(1, 10, None), b"2": Step(2, 15, 5)}
+    table.run([(DELETE, Reading("s", 1, 10, at=0))])
+    assert (table.rows[b"1"], table.unmatched) == (Step(1, 10, None), 1)
+    table.run([(UPDATE_AFTER, Reading("s", 2, 16, at=11)), (INSERT, Reading("s", 3, 19, at=12))])
+    assert table.rows == {b"1": Step(1, 10, None), b"2": Step(2, 16, None), b"3": Step(3, 19, 3)}
+
+
+@pytest.mark.parametrize(
+    ("ttl", "message"),
+    [
+        (StateTtl(MILLISECOND, update=UpdateType.ON_READ_AND_WRITE), "must be ON_CREATE_AND_WRITE"),
+        (StateTtl(MILLISECOND, visibility=Visibility.RETURN_IF_NOT_CLEANED_UP), "must be NEVER_RETURN_EXPIRED"),
+        (StateTtl(MILLISECOND, expiry=ExpiryClock.PROCESSING_TIME), "`expiry` must be WATERMARK"),
+        (StateTtl(MILLISECOND, on_gap=OnGap.PROLONG, gap_threshold=MILLISECOND), "`on_gap` must be EXPIRE"),
+    ],
+)
+def test_a_ttl_that_rows_of_a_history_cannot_have_is_refused(ttl, message):
+    with pytest.raises(ValueError, match=f"ttl of 'steps': .*{message}"):
+        lag(ttl=ttl)
 
 
 def test_only_the_rows_that_a_change_concerns_are_told(backend):

@@ -80,7 +80,8 @@ class AsyncWaitOperator:
         if any(is_due(element) for element in arrived):
             async with self.opened() as attempts:
                 await self._settle_all(attempts, arrived, queue)
-        self.keep(arrived, queue)
+        taken = sorted((one for one in queue.take() if isinstance(one, AsyncElement)), key=_order_of)
+        self.keep(taken, [one for one in queue.remaining() if isinstance(one, AsyncElement)], arrived)
         return self.emitted
 
     def taken_up(self, resumed: Sequence[AsyncElement]) -> Iterable[AsyncElement]:
@@ -88,10 +89,8 @@ class AsyncWaitOperator:
         self.metrics.resumed += len(resumed)
         return sorted((recovered(one, self.operator.recovery) for one in resumed), key=_order_of)
 
-    def keep(self, arrived: Sequence[AsyncElement], queue: ElementQueue) -> None:
-        """Note what goes on, and what becomes of the rest."""
-        taken = sorted((one for one in queue.take() if isinstance(one, AsyncElement)), key=_order_of)
-        left = [one for one in queue.remaining() if isinstance(one, AsyncElement)]
+    def keep(self, taken: Sequence[AsyncElement], left: Sequence[AsyncElement], arrived: Sequence[AsyncElement]) -> None:
+        """Note what goes on of the elements that have `arrived`, and what becomes of those that are `left`; in arrival order."""
         self.emitted = [output for element in taken for output in element.outputs()]
         # One that was given up on has no results that would have to wait for those of earlier elements.
         self.pending = [one for one in left if one.status is not Status.QUARANTINED]

@@ -36,6 +36,7 @@ class AsyncioExecutor(Generic[T]):
     ) -> None:
         """Enter `around` in the loop: it opens clients, and closes them in `close`. Raises what it raises."""
         self.in_flight = 0
+        self.has_completed = False
         self._capacity = capacity
         self._done: list[AsyncRequest] = []
         self._workers: list[asyncio.Task[None]] = []
@@ -63,6 +64,7 @@ class AsyncioExecutor(Generic[T]):
         """See `AsyncExecutor.submit`."""
         self.in_flight += len(batch)
         self._begun += len(batch)
+        self.has_completed = self._begun >= _BEGUN_BEFORE_A_TURN
         self._waiting.extend(batch)
         for _ in batch:
             if self._idle:
@@ -77,10 +79,11 @@ class AsyncioExecutor(Generic[T]):
                 self._is_waiting = True
                 self._loop.run_forever()
                 self._is_waiting = False
-            elif self._begun >= _BEGUN_BEFORE_A_TURN:
+            else:
                 self._loop.call_soon(self._loop.stop)
                 self._loop.run_forever()
-            self._begun = 0
+        self._begun = 0
+        self.has_completed = False
         done, self._done = self._done, []
         self.in_flight -= len(done)
         return done
@@ -113,21 +116,19 @@ class AsyncioExecutor(Generic[T]):
         return opened.result()
 
     async def _work(self) -> None:
-        waiting = self._waiting
+        waiting, call = self._waiting, self._call
         while True:
             while waiting:
-                await self._execute(waiting.popleft())
+                request = waiting.popleft()
+                try:
+                    request.answer = await call(request.action)
+                except BaseException as error:
+                    request.error = error
+                    if isinstance(error, asyncio.CancelledError):
+                        raise  # by `close`
+                self._done.append(request)
+                if self._is_waiting:
+                    self._loop.stop()
             idle = self._loop.create_future()
             self._idle.append(idle)
             await idle
-
-    async def _execute(self, request: AsyncRequest) -> None:
-        try:
-            request.answer = await self._call(request.action)
-        except BaseException as error:
-            request.error = error
-            if isinstance(error, asyncio.CancelledError):
-                raise  # by `close`
-        self._done.append(request)
-        if self._is_waiting:
-            self._loop.stop()

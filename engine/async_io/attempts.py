@@ -61,15 +61,17 @@ class Attempts:
         self._deadlines = Deadlines(self._loop)
         self._is_finishing = False
 
-    async def settle(self, element: AsyncElement) -> None:
+    async def settle(self, element: AsyncElement) -> AsyncElement:
         """Call for an element until nothing is left to do for it now: it is done, or parked, or was told to stop.
+
+        Returns the element, so that whoever has asked for many knows which one it is.
 
         Raises `ServiceError` when it is given up on and the operator says `FAIL`; `UserFunctionError` for an exception that
         the retry strategy does not cover, an answer that is no list of the function's output type, and whatever else user
         code does wrong: a strategy that raises, SystemExit.
         """
         if self.is_stopping:
-            return
+            return element
         task = element.task = asyncio.current_task()
         began = element.began = self._loop.time()
         self._metrics.elements += 1
@@ -98,6 +100,7 @@ class Attempts:
             element.task = None
             self.under_way.discard(element)
             element.cost_ms += (self._loop.time() - element.began) * 1000
+        return element
 
     def so_far(self, element: AsyncElement) -> tuple[int, float]:
         """The calls of an element that have ended, and what it has cost (ms), while it may be under way."""

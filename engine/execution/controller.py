@@ -105,7 +105,7 @@ class AsyncExecutionController:
         Blocks, running callbacks, while the limit of records in flight is reached. `epoch` is the open one, unless the
         context is derived from an earlier one, such as a timer: then it waits for its key in any mode.
         """
-        if self._mails or self.buffer.active or self._executor.in_flight:
+        if self._mails or self._executor.has_completed or (self.buffer.active and self._batch_is_due()):
             self.poll()
         while self.in_flight >= self._limit:
             self.yield_()
@@ -258,7 +258,7 @@ class AsyncExecutionController:
 
     def _batch_is_due(self) -> bool:
         is_full = len(self.buffer.active) >= self._batch_size
-        return self._executor.has_room and (is_full or clock.monotonic() - self._oldest_request >= self._timeout)
+        return (is_full or clock.monotonic() - self._oldest_request >= self._timeout) and self._executor.has_room
 
     @property
     def has_work(self) -> bool:

@@ -37,6 +37,11 @@ class AsyncExecutor(Protocol):
         ...
 
     @property
+    def has_completed(self) -> bool:
+        """Whether asking for what is `completed`, without waiting, is worth it now. Asked before every record."""
+        ...
+
+    @property
     def has_room(self) -> bool:
         """Whether another batch would be started at once."""
         ...

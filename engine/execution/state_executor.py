@@ -24,17 +24,20 @@ class InlineStateExecutor:
         self._backend = backend
         self._done: list[AsyncRequest] = []
         self.in_flight = 0
+        self.has_completed = False
 
     def submit(self, batch: Sequence[AsyncRequest], /) -> None:
         """See `AsyncExecutor.submit`."""
         answer(self._backend, batch)
         self._done += batch
         self.in_flight = 1
+        self.has_completed = True
 
     def completed(self, *, wait: bool) -> list[AsyncRequest]:  # noqa: ARG002 - nothing is ever under way
         """See `AsyncExecutor.completed`."""
         done, self._done = self._done, []
         self.in_flight = 0
+        self.has_completed = False
         return done
 
     def close(self) -> None:
@@ -51,6 +54,11 @@ class ThreadedStateExecutor:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="state-io")
         self._done: queue.SimpleQueue[Sequence[AsyncRequest]] = queue.SimpleQueue()
         self.in_flight = 0
+
+    @property
+    def has_completed(self) -> bool:
+        """See `AsyncExecutor.has_completed`."""
+        return not self._done.empty()
 
     @property
     def has_room(self) -> bool:

@@ -23,6 +23,10 @@ class HandExecutor:
         return len(self._under_way) + bool(self._done)
 
     @property
+    def has_completed(self):
+        return bool(self._done)
+
+    @property
     def has_room(self):
         return len(self._under_way) < self.room
 
@@ -59,6 +63,10 @@ class DrawnExecutor:
     @property
     def in_flight(self):
         return len({number for number, _ in self._waiting})
+
+    @property
+    def has_completed(self):
+        return bool(self._waiting)
 
     @property
     def has_room(self):

@@ -140,8 +140,9 @@ class AsyncWaitOperator:
         feed = iter(due)
 
         async def worker() -> None:
+            task = asyncio.current_task()
             for element in feed:
-                await attempts.settle(element)
+                await attempts.settle(element, task)
                 if element.is_done:
                     queue.done(element)
 

@@ -21,7 +21,7 @@ _BEGUN_BEFORE_A_TURN = 64
 
 
 class AsyncioExecutor(Generic[T]):
-    """Calls `call(opened)(action)` for each request, at most `capacity` at once; a request is a batch of its own.
+    """Calls `call(opened)(action, task)` for each request, where `task` is the one that awaits it; at most `capacity` at once; a request is a batch of its own.
 
     It takes in as many requests again that wait for one of the `capacity` workers: a worker that finds the next one at hand
     costs a third less than a task for each.
@@ -31,7 +31,7 @@ class AsyncioExecutor(Generic[T]):
         self,
         capacity: int,
         around: Callable[[], AbstractAsyncContextManager[T]],
-        call: Callable[[T], Callable[[Any], Awaitable[Any]]],
+        call: Callable[[T], Callable[[Any, asyncio.Task[None] | None], Awaitable[Any]]],
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         """Enter `around` in the loop: it opens clients, and closes them in `close`. Raises what it raises."""
@@ -116,12 +116,12 @@ class AsyncioExecutor(Generic[T]):
         return opened.result()
 
     async def _work(self) -> None:
-        waiting, call = self._waiting, self._call
+        waiting, call, task = self._waiting, self._call, asyncio.current_task()
         while True:
             while waiting:
                 request = waiting.popleft()
                 try:
-                    request.answer = await call(request.action)
+                    request.answer = await call(request.action, task)
                 except BaseException as error:
                     request.error = error
                     if isinstance(error, asyncio.CancelledError):

@@ -61,10 +61,11 @@ class Attempts:
         self._deadlines = Deadlines(self._loop)
         self._is_finishing = False
 
-    async def settle(self, element: AsyncElement) -> AsyncElement:
+    async def settle(self, element: AsyncElement, task: asyncio.Task[None] | None = None) -> AsyncElement:
         """Call for an element until nothing is left to do for it now: it is done, or parked, or was told to stop.
 
-        Returns the element, so that whoever has asked for many knows which one it is.
+        Returns the element, so that whoever has asked for many knows which one it is. `task` is the one that runs this: whoever
+        settles many elements in one task need not have it looked up for each.
 
         Raises `ServiceError` when it is given up on and the operator says `FAIL`; `UserFunctionError` for an exception that
         the retry strategy does not cover, an answer that is no list of the function's output type, and whatever else user
@@ -72,11 +73,12 @@ class Attempts:
         """
         if self.is_stopping:
             return element
-        task = element.task = asyncio.current_task()
+        element.task = task = task or asyncio.current_task()
         began = element.began = self._loop.time()
         self._metrics.elements += 1
         has_past = element.first_attempt_at is not None
-        element.is_parked, element.is_expired = False, False
+        if element.is_parked or element.is_expired:
+            element.is_parked, element.is_expired = False, False
         element.deadline = began + (seconds_left(element, self._wait) if has_past else self._seconds)
         self.under_way.add(element)
         self._deadlines.watch(element)

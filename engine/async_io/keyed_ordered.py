@@ -64,8 +64,9 @@ class KeyedOrderedWait:
                 self.controller.close()
             raise
         self.controller.close()
-        taken = [element for element in arrived if element.is_done]
-        self._wait.keep(taken, [element for element in arrived if not element.is_done], arrived)
+        pending = [element for element in arrived if not element.is_done]
+        taken = [element for element in arrived if element.is_done] if pending else arrived
+        self._wait.keep(taken, pending, arrived)
         return self._wait.emitted
 
     def call(self, context: RecordContext) -> None:

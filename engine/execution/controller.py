@@ -164,8 +164,12 @@ class AsyncExecutionController:
             raise self._stuck(context)  # it has made no request, so there is none to wait for
 
     def _admit(self, context: RecordContext) -> None:
-        self._count_in(context, self.epochs.open)
-        self.keys.occupy(context)
+        """Count in a record whose key is free. `_count_in` and `occupy` written out: this is every first request's way."""
+        self.in_flight += 1
+        context.epoch = epoch = self.epochs.open
+        epoch.ongoing += 1
+        self._occupied[context.key_json] = context
+        context.owns_key = True
 
     def on_non_record(self, trigger: Callable[[Epoch], None], final: Callable[[], None]) -> None:
         """Take in a watermark: see `EpochManager.on_non_record`. Strictly ordered, it is done on return."""

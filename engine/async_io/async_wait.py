@@ -89,7 +89,9 @@ class AsyncWaitOperator:
         self.metrics.resumed += len(resumed)
         return sorted((recovered(one, self.operator.recovery) for one in resumed), key=_order_of)
 
-    def keep(self, taken: Sequence[AsyncElement], left: Sequence[AsyncElement], arrived: Sequence[AsyncElement]) -> None:
+    def keep(
+        self, taken: Sequence[AsyncElement], left: Sequence[AsyncElement], arrived: Sequence[AsyncElement]
+    ) -> None:
         """Note what goes on of the elements that have `arrived`, and what becomes of those that are `left`; in arrival order."""
         self.emitted = [output for element in taken for output in element.outputs()]
         # One that was given up on has no results that would have to wait for those of earlier elements.

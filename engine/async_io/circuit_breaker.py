@@ -41,7 +41,9 @@ class Breaker:
         self._interval = policy.probe_after
         self._changed = asyncio.Event()
         self.state = BreakerState.CLOSED if open_until is None else BreakerState.OPEN
-        self.open_until = open_until
+        # A clock that was put back since must not keep it open for longer than it ever would be.
+        longest = clock.now() + round(policy.longest.total_seconds() * 1000)
+        self.open_until = None if open_until is None else min(open_until, longest)
         """When the next probe is due (ms); None while it is closed."""
         self.opened = 0
         """How often it has opened."""

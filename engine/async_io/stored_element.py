@@ -65,6 +65,24 @@ def came(text: str, record: type[msgspec.Struct]) -> Emitted:
     )
 
 
+def is_element(text: str | None, position: str) -> bool:
+    """Whether `came_as` has made this of what stood at `position` (the place in arrival order, in hexadecimal digits)."""
+    try:
+        return text is not None and msgspec.json.decode(text, type=_Came).order == position
+    except msgspec.MsgspecError:
+        return False
+
+
+def check_stored(row: StoredElement, takes: type[msgspec.Struct], gives: type[msgspec.Struct]) -> None:
+    """Raise `msgspec.MsgspecError` for a row that `loaded` could not read: were it committed, no run could go on from there.
+
+    Structs are not checked when they are made, and JSON has no NaN and no infinity: they become null.
+    """
+    came(row.element, takes)
+    if row.result is not None:
+        msgspec.json.decode(row.result, type=list[gives])  # type: ignore[valid-type]
+
+
 def loaded(
     rows: Sequence[StoredElement], takes: type[msgspec.Struct], gives: type[msgspec.Struct]
 ) -> list[AsyncElement]:

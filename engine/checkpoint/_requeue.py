@@ -12,7 +12,7 @@ from engine import clock
 from engine.api import AsyncWait
 from engine.api._pipeline import input_type
 from engine.async_io import AsyncElement
-from engine.async_io.stored_element import came
+from engine.async_io.stored_element import came, is_element
 from engine.checkpoint._delta import open_table, read
 from engine.checkpoint.async_requests import rows_of
 from engine.checkpoint.changelog import Changelog
@@ -24,7 +24,8 @@ from engine.checkpoint.tables import ASYNC_REQUESTS, QUARANTINE, STATE_TABLES
 from engine.config import JobConfig
 from engine.errors import ConfigError
 from engine.plan import plan_of
-from engine.plan.stages import waits_of
+from engine.plan.stages import stage_key, waits_of
+from engine.state.codec import encode
 
 Row = dict[str, Any]
 
@@ -45,7 +46,11 @@ def requeue(
             f"the pipeline has no async operator '{operator}' (it has: {known}); only those can be asked again"
         )
     with open_job(config, run_id) as job:
-        rows = [row for row in _quarantined(job) if row["operator"] in ({operator} if operator else waits.keys())]
+        asked = {operator} if operator else waits.keys()
+        # A keyed wait has other rows there as well: answers whose key for the operator after it is null.
+        rows = [
+            row for row in _quarantined(job) if row["operator"] in asked and is_element(row["raw"], row["position"])
+        ]
         if not rows:
             return None
         files: dict[str, list[StagedFile]] = {
@@ -83,10 +88,15 @@ def _waiting(job: OpenJob, wait: AsyncWait, rows: Sequence[Row]) -> pa.Table:
                 f"what is in quarantine at {row['position']} does not fit {input_type(wait.function).__name__}: {error}"
             )
             raise ConfigError(msg) from error
-        element.key_json, element.last_error = row["key"].encode(), row["error"]
+        element.key_json, element.last_error = _key(wait, element) or row["key"].encode(), row["error"]
         elements.append(element)
     changelog = Changelog(wait.name, job.next_id, job.last.max_parallelism)
     return changelog.requests(*rows_of(elements, [], job.next_id))
+
+
+def _key(wait: AsyncWait, element: AsyncElement) -> bytes | None:
+    """The key of a keyed-ordered wait: it may have been another one, or none, when the element was given up on."""
+    return None if wait.key is None else encode(stage_key(element.emitted.record, (wait.key,)))
 
 
 def _stage(job: OpenJob, table: str, rows: pa.Table) -> StagedFile:

@@ -75,7 +75,7 @@ def _wait(config: JobConfig, wait: AsyncWait) -> dict[str, Any]:
     override = config.async_io.get(wait.name)
     capacity = (override.capacity if override else None) or wait.capacity
     timeout = (override.timeout if override else None) or wait.timeout
-    park_after = (override.park_after if override else None) or wait.park_after
+    park_after = override.park_after if override and override.park_after is not None else wait.park_after
     service = config.services.get(wait.service) if wait.service else None
     return {
         "function": type(wait.function).__name__,

@@ -107,7 +107,7 @@ def _status(name: str) -> dict[str, Any]:
         "checkpoints": len(log.checkpoints),
         "waiting": sum(offset.pending for offset in last.offsets.values()) if last else 0,
         "next_attempt": at_time(min(dues)) if dues else None,
-        "services": services_of(last) if last else {},
+        "services": next(filter(None, map(services_of, reversed(log.checkpoints))), {}),
         "held_by": holder.run_id if holder else None,
         "held_until": at_time(holder.expires_at) if holder else None,
         "error": None,

@@ -14,14 +14,16 @@ from engine import clock
 from engine.api import AsyncWait, OutputMode
 from engine.api._pipeline import input_type, output_type
 from engine.async_io import AsyncElement, AsyncWaitOperator, KeyedOrderedWait, ServiceLimit
-from engine.async_io.stored_element import came_as, loaded
+from engine.async_io.stored_element import StoredElement, came_as, check_stored, loaded
 from engine.checkpoint.async_requests import load, rows_of
 from engine.checkpoint.changelog import Changelog
 from engine.checkpoint.tables import ASYNC_REQUESTS, QUARANTINE
-from engine.errors import StateSchemaError
+from engine.errors import StateSchemaError, UserFunctionError
 from engine.execution.element import Element, Emitted
+from engine.plan.stages import stage_key
 from engine.spark.reports import AsyncSettings, Place
 from engine.spark.task_output import QuarantineRow, TaskOutput
+from engine.state.codec import encode
 from engine.state.key_groups import KeyGroupRange
 
 
@@ -60,8 +62,8 @@ class AsyncStage:
             for batch in elements
             for order, timestamp, kind, key_json, raw in batch
         )
-        operator = self._operator(wait)
-        emitted = KeyedOrderedWait(operator).run(keyed, self._resumed(wait))
+        operator, resumed = self._operator(wait), self._resumed(wait)
+        emitted = KeyedOrderedWait(operator).run(keyed, resumed)
         self._keep(operator)
         return emitted
 
@@ -90,19 +92,22 @@ class AsyncStage:
         version = place.versions[ASYNC_REQUESTS]
         rows = load(place.job_folder, version, wait.name, self.key_groups, storage=place.storage)
         try:
-            return loaded(rows, input_type(wait.function), output_type(wait.function))
+            found = loaded(rows, input_type(wait.function), output_type(wait.function))
         except msgspec.MsgspecError as error:
             msg = (
                 f"an element that waits for operator '{wait.name}' does not fit its record types any more: {error}. Add fields "
                 "with defaults only, or go back to the code that took it in until nothing waits: headrace retries JOB"
             )
             raise StateSchemaError(msg) from error
+        _check_keys(wait, found)
+        return found
 
     def _keep(self, operator: AsyncWaitOperator) -> None:
         """Store what is left, and tell the driver how far the operator has come."""
         wait, output, report = operator.operator, self.output, self.output.report
         changelog = Changelog(wait.name, self.place.checkpoint_id, self.place.max_parallelism)
         rows, deleted = rows_of(operator.pending, operator.settled, self.place.checkpoint_id)
+        _check_rows(wait, [row for row, is_gone in zip(rows, deleted, strict=True) if not is_gone])
         output.state(ASYNC_REQUESTS, changelog.requests(rows, deleted))
         output.state(QUARANTINE, changelog.quarantine([_given_up(wait, one) for one in operator.quarantined]))
         made = report.services[wait.name] = operator.metrics
@@ -123,8 +128,43 @@ class AsyncStage:
         elif wait.mode is not OutputMode.UNORDERED_PROCESSING_TIME:
             report.blocks = first if report.blocks is None else min(report.blocks, first)
         now, probe = clock.now(), made.open_until or 0
-        due = min(max(one.next_attempt_at or now, probe) for one in waiting)
+        due = min(max(one.next_attempt_at or now, probe) for one in _next_called(wait, waiting))
         report.due = due if report.due is None else min(report.due, due)
+
+
+def _next_called(wait: AsyncWait, waiting: Sequence[AsyncElement]) -> Iterable[AsyncElement]:
+    """Those whose turn it is: with keys the first of each, and the others when that is done."""
+    if wait.mode is not OutputMode.KEYED_ORDERED:
+        return waiting
+    return {one.key_json: one for one in reversed(waiting)}.values()
+
+
+def _check_rows(wait: AsyncWait, rows: Sequence[StoredElement]) -> None:
+    takes, gives = input_type(wait.function), output_type(wait.function)
+    for row in rows:
+        try:
+            check_stored(row, takes, gives)
+        except msgspec.MsgspecError as error:
+            msg = (
+                f"it has to wait in async_requests, but what it came as, or its answer {row.result!s:.300}, does not fit "
+                f"{takes.__name__} and {gives.__name__}: {error}. (JSON has no NaN and no infinity: they become null.)"
+            )
+            raise UserFunctionError(wait.name, None, row.element[:500], msg) from error
+
+
+def _check_keys(wait: AsyncWait, resumed: Sequence[AsyncElement]) -> None:
+    if wait.key is None:
+        return
+    for element in resumed:
+        key = encode(stage_key(element.emitted.record, (wait.key,)))
+        if key != element.key_json:
+            msg = (
+                f"an element that waits for operator '{wait.name}' was taken in as {element.key_json.decode()}, and by "
+                f"key_by('{wait.key}') it is {key.decode()}: the operator's mode or key is another one now, in which elements "
+                "would overtake each other. Go back to what it was until nothing waits (headrace retries JOB), or restore "
+                "to a checkpoint before they came."
+            )
+            raise StateSchemaError(msg)
 
 
 def configured(wait: AsyncWait, settings: AsyncSettings) -> AsyncWait:

@@ -225,7 +225,7 @@ class MicroBatch:
             services={name: service.url for name, service in config.services.items()},
             overrides={name: _settings(override) for name, override in config.async_io.items()},
             limits={name: (service.rate, service.concurrency) for name, service in config.services.items()},
-            open_until=open_breakers(self._job.last),
+            open_until=open_breakers(self._job.log.checkpoints),
             resumes=self._resumes,
         )
 
@@ -390,10 +390,15 @@ def _settings(override: msgspec.Struct) -> dict[str, Any]:
     }
 
 
-def open_breakers(last: Checkpoint) -> dict[str, int]:
-    """By operator: when the breaker that a micro-batch has left open lets the next probe through (ms)."""
-    services: dict[str, dict[str, Any]] = last.metrics.get("services", {})
-    return {name: made["open_until"] for name, made in services.items() if made.get("open_until")}
+def open_breakers(line: Sequence[Checkpoint]) -> dict[str, int]:
+    """By operator: when the breaker that it has left open lets the next probe through (ms).
+
+    Not every checkpoint tells of it: a compaction, a requeue, or a micro-batch in which the operator had nothing to do.
+    """
+    last: dict[str, dict[str, Any]] = {}
+    for checkpoint in reversed(line):
+        last = {**checkpoint.metrics.get("services", {}), **last}
+    return {name: made["open_until"] for name, made in last.items() if made.get("open_until")}
 
 
 def _collect(reports: DataFrame, expected: int) -> list[TaskReport]:

@@ -36,3 +36,10 @@ def test_status_says_how_services_did_and_what_waits(headrace, state):
     assert "1,234 elements wait for services, the next attempt is due at 2013-01-31T03:00:00Z" in said
     (told,) = json.loads(headrace("status --json").stdout)["jobs"]
     assert (told["waiting"], told["services"]["weather"]["breaker"]) == (1234, "open")
+
+
+def test_status_tells_of_services_as_they_were_called_last_whatever_came_after(headrace, state):
+    state.commit(Kind.BATCH, metrics={"services": {"weather": {"calls": 7, "breaker": "open"}}})
+    state.commit(Kind.COMPACTION)
+    assert json.loads(headrace("status demo --json").stdout)["jobs"][0]["services"]["weather"]["calls"] == 7
+    assert "demo, weather: 7 calls, breaker open" in headrace("status demo").stdout

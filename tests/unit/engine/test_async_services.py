@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 
+from engine import clock
 from engine.api import (
     AsyncFunction,
     AsyncWait,
@@ -21,6 +22,7 @@ from engine.api import (
     OutputMode,
 )
 from engine.async_io import AsyncWaitOperator, ServiceLimit
+from engine.async_io.circuit_breaker import Breaker
 from engine.errors import UserFunctionError
 from engine.execution.element import Emitted, record_order
 from engine.testing import AsyncWaitHarness
@@ -94,6 +96,17 @@ def test_a_call_from_before_that_fails_late_is_no_probe():
         assert h.statistics().breaker == "half_open"
         h.clock.advance(5)
         assert h.statistics().breaker == "closed"
+
+
+def test_a_clock_that_was_put_back_keeps_it_open_for_no_longer_than_the_longest_wait():
+    policy = CircuitBreaker(probe_after=10 * MS, longest=500 * MS)
+    virtual = clock.VirtualClock(1000)
+    before = clock.use(virtual)
+    try:
+        assert Breaker(policy, open_until=86_400_000).seconds_to_probe() == 0.5
+        assert Breaker(policy, open_until=1100).seconds_to_probe() == 0.1
+    finally:
+        clock.use(before)
 
 
 def test_a_success_among_failures_keeps_it_closed():

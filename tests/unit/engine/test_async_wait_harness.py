@@ -258,6 +258,20 @@ def test_what_is_left_of_the_timeout_after_a_restart(recovery, left, attempts):
             h.clock.advance(1)
 
 
+def test_a_clock_that_was_put_back_gives_no_more_than_the_whole_timeout():
+    silent = Promised({1: after(99_000)})
+    with harness(silent) as h:
+        h.clock.advance(90_000)
+        h.process(Question(1))
+        snapshot = h.snapshot()
+    options = {"timeout": 1000 * MS, "recovery": RecoveryOption.LATENCY_FIRST, "now": 10_000}
+    with (
+        AsyncWaitHarness.restore(snapshot, Promised({1: after(99_000)}), **options) as h,
+        pytest.raises(ServiceError, match="no answer within 1 s"),
+    ):
+        h.clock.advance(1000)
+
+
 def test_with_restart_all_attempts_are_there_again_and_without_only_what_is_left():
     for recovery, calls in ((RecoveryOption.RESTART, 3), (RecoveryOption.COST_TIME, 1)):
         retry = FixedDelay(max_retries=2, delay=10 * MS)

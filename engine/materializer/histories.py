@@ -8,6 +8,7 @@ batch at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from engine.materializer.identities import IdentityOf, projection
@@ -157,8 +158,7 @@ class Histories:
 
     def writes(self) -> Iterator[Write]:
         """What differs from the backend, as the backend takes it."""
-        for key, layout in self.live.items():
-            yield from self._writes(key, layout)
+        return chain.from_iterable(part for key, layout in self.live.items() for part in self._writes(key, layout))
 
     def _loaded(self, key: bytes, value: bytes) -> Layout:
         head = head_of(value)
@@ -222,19 +222,18 @@ class Histories:
             if before.get(row[0]) != row:
                 yield HistoryChange(key, *row)
 
-    def _writes(self, key: bytes, layout: Layout) -> Iterator[Write]:
+    def _writes(self, key: bytes, layout: Layout) -> Iterator[Iterable[Write]]:
         stored = self._stored[key]
-        entry = history_entry(key)
         if isinstance(layout, MapLayout) and layout.size and self._layouts.stores_maps:
             value: bytes | None = stored_head(layout.head(), self._by)
             if stored.map is not None and layout.source is stored.map:
-                yield from stored.map.writes(layout)
+                yield stored.map.writes(layout)
             else:
-                yield from stored.map.removal() if stored.map is not None else ()
-                yield from StoredMap(self._backend, key, self._identity_of).writes(layout)
+                yield () if stored.map is None else stored.map.removal()
+                yield StoredMap(self._backend, key, self._identity_of).writes(layout)
         else:
             value = stored_list(row for _, row in layout.entries()) if layout.size else None
             if stored.map is not None:
-                yield from stored.map.removal()
+                yield stored.map.removal()
         if value != stored.value:
-            yield entry, value
+            yield ((history_entry(key), value),)

@@ -115,7 +115,7 @@ def _typed(record: type[msgspec.Struct] | None, name: str) -> tuple[Callable[[by
     """What reads one field of a row, and nothing else of it; and what then takes its value."""
     assert record is not None  # noqa: S101 - a comparable field is one of a record
     kind = next(field.type for field in msgspec.structs.fields(record) if field.name == name)
-    return msgspec.json.Decoder(msgspec.defstruct("Identified", [(name, kind)])).decode, attrgetter(name)
+    return msgspec.json.Decoder(msgspec.defstruct("Identified", [(name, kind)], gc=False)).decode, attrgetter(name)
 
 
 def _itself(value: Identity) -> Identity:

@@ -102,11 +102,13 @@ class MapLayout:
         """What is to be stored beside the nodes."""
         return Head(self.size, self.first_number, self.last_number, self.head_of_ages, self.tail_of_ages)
 
-    def queues(self) -> Iterator[tuple[Identity, Queue | None]]:
+    def queues(self) -> list[tuple[Identity, Queue | None]]:
         """The identities that were looked for, and their rows."""
         tails = self._tails
-        for identity, first in self._queues.items():
-            yield identity, None if first is None else (first, tails.get(identity, first))
+        return [
+            (identity, None if first is None else (first, tails.get(identity, first)))
+            for identity, first in self._queues.items()
+        ]
 
     def append(self, identity: Identity, raw: bytes, kind: int, inserted_at: int) -> None:
         """See `OrderedMultiset.append`."""
@@ -133,7 +135,18 @@ class MapLayout:
         """See `OrderedMultiset.put`."""
         number = self._queues.get(identity) if self.source is None else self.find(identity)
         if number is None:
-            self.append(identity, raw, kind, inserted_at)
+            # `append` for an identity that is known to be new, written out: most rows of a changelog come this way.
+            nodes, last, number = self.nodes, self.last_number, self._next_number
+            if last is None:
+                self.first_number = number
+            else:
+                (nodes.get(last) or self.node(last))[NEXT] = number
+            nodes[number] = [identity, raw, kind, inserted_at, last, None, None, None, None]
+            self._queues[identity] = self.last_number = number
+            self._next_number = number + 1
+            self.size += 1
+            if self.ages:
+                self._age(number)
             return
         node = self.node(number)
         node[RAW], node[KIND], node[INSERTED_AT] = raw, kind, inserted_at

@@ -12,8 +12,9 @@ cryptographic one: two rows that share it need not be reckoned with.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from itertools import chain
 
 import msgspec
 
@@ -90,6 +91,7 @@ class StoredMap:
         """Nothing is read yet."""
         self._backend = backend
         self._entry = history_entry(key_json) + _END_OF_KEY
+        self._short = self._entry + b"i="
         self._identity_of = identity_of
         self._nodes: dict[int, bytes] = {}
         self.rows: dict[int, Row] = {}
@@ -116,9 +118,9 @@ class StoredMap:
 
     def queue_entry(self, identity: Identity) -> bytes:
         """The entry of the rows with an identity."""
-        text = identity if isinstance(identity, bytes) else encode(identity)
+        text = identity if type(identity) is bytes else encode(identity)
         if len(text) <= _LONGEST:
-            return self._entry + b"i=" + text
+            return self._short + text
         return self._entry + b"i#" + blake2b(text, digest_size=16).digest()
 
     def admit_node(self, number: int, stored: bytes | None) -> Node:
@@ -137,23 +139,29 @@ class StoredMap:
         self._queues[identity] = queue = None if stored is None else _decode_queue(stored)
         return queue
 
-    def writes(self, layout: MapLayout) -> Iterator[Write]:
+    def writes(self, layout: MapLayout) -> Iterable[Write]:
         """What has to be written so that the backend has `layout`; nodes that are not in memory are as they were."""
-        before, nodes = self._nodes, layout.nodes
-        for number in before:
-            if number not in nodes:
-                yield self.node_entry(number), None
+        before, nodes, known = self._nodes, layout.nodes, self._queues
         entry, pack = self._entry + b"n", _NUMBER.pack
+        if not before and not known:
+            # As below, with nothing to compare: `zip` makes no tuple for each of what may be very many.
+            entries, stored = map(pack, nodes), [encode(node[KIND:]) + node[RAW] for node in nodes.values()]
+            queues = dict(layout.queues())
+            return chain(
+                zip(map(entry.__add__, entries), stored, strict=True),
+                zip(map(self.queue_entry, queues), map(encode, queues.values()), strict=True),
+            )
+        written: list[Write] = [(entry + pack(number), None) for number in before if number not in nodes]
         for number, node in nodes.items():
-            stored = encode(node[KIND:]) + node[RAW]
-            if before.get(number) != stored:
-                yield entry + pack(number), stored
-        known = self._queues
+            value = encode(node[KIND:]) + node[RAW]
+            if before.get(number) != value:
+                written.append((entry + pack(number), value))
         for identity, queue in layout.queues():
             if known.get(identity) != queue:
-                yield self.queue_entry(identity), None if queue is None else encode(queue)
+                written.append((self.queue_entry(identity), None if queue is None else encode(queue)))
+        return written
 
-    def removal(self) -> Iterator[Write]:
+    def removal(self) -> Iterable[Write]:
         """Take all entries but the head away. All nodes must have been asked for."""
         for number, (_, raw, _, _) in self.rows.items():
             yield self.node_entry(number), None

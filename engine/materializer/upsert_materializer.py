@@ -22,7 +22,7 @@ from engine.materializer.histories import Histories, HistoryChange, Layout
 from engine.materializer.identities import Rows
 from engine.materializer.lives import Lives
 from engine.materializer.options import Layouts, MaterializerOptions
-from engine.materializer.ordered_multiset import ALL, LAST, NOTHING, Identity
+from engine.materializer.ordered_multiset import ALL, LAST, NOTHING, OTHER, Identity
 from engine.state.backend import StateBackend, Write
 from engine.state.timer_service import TimerChange
 
@@ -181,12 +181,13 @@ class UpsertMaterializer:
                     switch(key)
                 continue
             removed = rows.remove(identity)
-            if removed is LAST:
-                emit((order, UPDATE_AFTER, key, rows.last()[1]))
-            elif removed is ALL:
-                emit((order, DELETE, key, raw))
-            elif removed is NOTHING:
-                self._count_unmatched(element, raw, rows)
+            if removed is not OTHER:
+                if removed is LAST:
+                    emit((order, UPDATE_AFTER, key, rows.last()[1]))
+                elif removed is ALL:
+                    emit((order, DELETE, key, raw))
+                else:
+                    self._count_unmatched(element, raw, rows)
             if rows.is_map and rows.size <= shrunk_at:
                 switch(key)
 

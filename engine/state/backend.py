@@ -22,6 +22,8 @@ TIMERS = b"t"
 HISTORY = b"h"
 """First byte of every entry: the kind of state it belongs to."""
 
+_GROUPED, _TIMERS = GROUPED[0], TIMERS[0]
+
 V = TypeVar("V")
 
 
@@ -171,14 +173,14 @@ class HashMapBackend:
         """See `StateBackend.write_batch`."""
         entries, groups, timers = self._entries, self._groups, self._timers
         for key, value in writes:
-            kind = key[:1]
-            if kind == GROUPED:
+            kind = key[0]
+            if kind == _GROUPED:
                 if value is None:
                     groups.remove(key)
                 else:
                     groups.put(key, value)
                 continue
-            target = timers if kind == TIMERS else entries
+            target = timers if kind == _TIMERS else entries
             if value is None:
                 target.pop(key, None)
             else:

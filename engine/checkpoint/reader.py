@@ -34,6 +34,7 @@ from engine.checkpoint.ttl_history import Declared, declared_ttls, last_micro_ba
 from engine.config import JobConfig
 from engine.errors import ConfigError, StorageError
 from engine.state.key_groups import key_group
+from engine.state.timer_service import DOMAINS
 from engine.state.ttl import LiveTtl
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ _AS_STATE = (
     "checkpoint_id"
 )
 
+_IS_INTERNAL = f"domain IN ({', '.join(literal(each.name) for each in DOMAINS.values() if each.is_internal)})"
 _AGES = ("last_access", "expires_at", "ttl_ms")
 """The columns from which it follows whether an entry is dead."""
 
@@ -87,12 +89,13 @@ class StateReader:
         self._expiries, self.not_declared = self._expiring()
         """`not_declared` says why nobody knows what the job declares: then the moment that was stored with an entry counts."""
 
-    def list_states(self) -> Rows:
+    def list_states(self, *, internal: bool = False) -> Rows:
         """What is stored: per operator and state the live entries, keys, bytes and last change, kind and type.
 
-        The type is the newest one of those that values may be stored as. State from before types were recorded has neither.
+        With `internal`, also the timers that the engine set. The type is the newest one of those that values may be stored as. State from before types were recorded has neither.
         """
-        parts = [self._count(KEYED_STATE, "state", "value"), self._count(TIMERS, "domain", "domain")]
+        timers = [] if internal else [f"NOT {_IS_INTERNAL}"]
+        parts = [self._count(KEYED_STATE, "state", "value"), self._count(TIMERS, "domain", "domain", timers)]
         parts.append(self._count(MATERIALIZER_HISTORY, f"'{HISTORY}'", "row"))
         rows = sorted(row for part in parts for row in part.rows)
         return with_types(Rows(parts[0].columns, rows), self._log.state_schemas(self.checkpoint) or {})
@@ -185,9 +188,16 @@ class StateReader:
             [limit],
         )
 
-    def timers(self, limit: int = 50) -> Rows:
-        """Registered timers, the next one first."""
-        return self._live_rows(TIMERS, [], "ORDER BY timestamp, operator, key LIMIT ?", [limit])
+    def timers(self, limit: int = 50, *, internal: bool = False) -> Rows:
+        """Registered timers, the next one first; with `internal`, also those that the engine set (see `internal_timers`)."""
+        filters = [] if internal else [f"NOT {_IS_INTERNAL}"]
+        return self._live_rows(TIMERS, filters, "ORDER BY timestamp, operator, key LIMIT ?", [limit])
+
+    def internal_timers(self) -> int:
+        """How many timers the engine has set, to clean up: exact cleanup of TTL, and sweeps of materializers."""
+        query = f"SELECT count(*) FROM ({self._live(TIMERS, 'raw')})"  # noqa: S608 - our own names
+        ((count,),) = ask_once(self._changes(TIMERS, [_IS_INTERNAL]), query).rows
+        return int(count)
 
     def quarantine(self, limit: int = 50) -> Rows:
         """What could not be processed, newest first."""
@@ -233,7 +243,7 @@ class StateReader:
             path = self._config.sinks[name].path
             copy(connection, name, self._stream(path, self._sink_version(path)))
 
-    def _count(self, table: str, state: str, size: str) -> Rows:
+    def _count(self, table: str, state: str, size: str, filters: Sequence[str] = ()) -> Rows:
         """Grouping beats the window of `_live` by far where only sums are asked for."""
         identity = [column for column in STATE_TABLES[table].entry if column != "key_group"]
         entry = ", ".join(f'"{column}"' for column in identity)
@@ -242,7 +252,7 @@ class StateReader:
         of_age = "".join(f", arg_max_null({age}, checkpoint_id) AS {age}" for age in ages)
         columns = {*identity, size, "checkpoint_id", "deleted", *ages}
         return ask_once(
-            self._changes(table, columns=sorted(columns)),
+            self._changes(table, filters, columns=sorted(columns)),
             f"""SELECT operator, state, count(*) AS entries, count(DISTINCT key) AS keys,
                        sum(bytes)::BIGINT AS bytes, max(changed) AS last_change
                 FROM (SELECT {entry}, {state} AS state, arg_max_null(deleted, checkpoint_id) AS gone,

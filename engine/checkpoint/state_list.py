@@ -16,7 +16,7 @@ def with_types(states: Rows, schemas: StateSchemas) -> Rows:
 
 def _of(schemas: StateSchemas, operator: str, state: str) -> tuple[str | None, str | None]:
     if state in DOMAINS:
-        return "timers", None
+        return "internal timers" if DOMAINS[state].is_internal else "timers", None
     schema = schemas.get(operator, {}).get(state)
     if schema is None:
         return None, None

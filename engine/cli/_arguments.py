@@ -17,6 +17,7 @@ At = Annotated[
     typer.Option("--at", metavar="CHECKPOINT", help="Checkpoint id or savepoint name; the last one if left out."),
 ]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows at most.")]
+All = Annotated[bool, typer.Option("--all", help="Also timers that Headrace has set itself, to clean up.")]
 WithExpired = Annotated[bool, typer.Option("--with-expired", help="Also entries that TTL has expired.")]
 Operator = Annotated[Optional[str], typer.Option("--operator", help="Only this operator.")]  # noqa: UP045
 State = Annotated[Optional[str], typer.Option("--state", help="Only the state of this name.")]  # noqa: UP045

@@ -6,7 +6,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from engine.cli._arguments import AsJson, At, Job, Limit, WithExpired, job_and_text
+from engine.cli._arguments import All, AsJson, At, Job, Limit, WithExpired, job_and_text
 from engine.cli._state import decoded, open_reader, print_rows
 
 Query = Annotated[
@@ -21,15 +21,18 @@ def register(app: typer.Typer) -> None:
     app.command("sql")(sql)
 
 
-def timers(job: Job = None, at: At = None, limit: Limit = 50, as_json: AsJson = False) -> None:
+def timers(job: Job = None, at: At = None, limit: Limit = 50, show_all: All = False, as_json: AsJson = False) -> None:
     """List the registered timers of both domains (event and processing time), the next one first.
+
+    Those that Headrace has set itself, to clean up what has expired, are counted at the end, and listed with --all.
 
     Example:  headrace timers flights -n 10
 
     Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
     """
     reader = open_reader(job, at)
-    print_rows(reader, reader.timers(limit), "timers", as_json=as_json)
+    left_out = 0 if show_all else reader.internal_timers()
+    print_rows(reader, reader.timers(limit, internal=show_all), "timers", as_json=as_json, timers_left_out=left_out)
 
 
 def sql(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from engine.cli._arguments import (
+    All,
     AsJson,
     At,
     Job,
@@ -60,12 +61,15 @@ def warn(what: str | None) -> None:
         typer.echo(f"note: {what}", err=True)
 
 
-def print_rows(reader: StateReader, rows: Rows, what: str, *, as_json: bool) -> None:
-    """Print rows with the checkpoint that they belong to."""
+def print_rows(
+    reader: StateReader, rows: Rows, what: str, *, as_json: bool, timers_left_out: int | None = None
+) -> None:
+    """Print rows with the checkpoint that they belong to, and how many of the engine's own timers were left out of them."""
     from engine.cli._output import cards, print_json, records, show
 
     if as_json:
-        print_json({"checkpoint": reader.checkpoint.checkpoint_id, what: decoded(rows)})
+        left_out = {} if timers_left_out is None else {"timers_left_out": timers_left_out}
+        print_json({"checkpoint": reader.checkpoint.checkpoint_id, what: decoded(rows), **left_out})
         return
     body = next((name for name in ("value", "raw") if name in rows.columns), None)
     if rows.rows and body is not None:
@@ -73,6 +77,8 @@ def print_rows(reader: StateReader, rows: Rows, what: str, *, as_json: bool) -> 
     elif rows.rows:
         show(records(rows, drop=("key_group",)))
     show(f"{len(rows.rows):,} {what}, at checkpoint {reader.checkpoint.checkpoint_id}")
+    if timers_left_out:
+        show(f"left out: {timers_left_out:,} timers that Headrace has set itself, to clean up; --all shows them")
 
 
 def decoded(rows: Rows) -> list[dict[str, Any]]:
@@ -92,18 +98,27 @@ def _decoded(name: str, value: Any) -> Any:
     return msgspec.Raw(value.encode())
 
 
-def list_states(job: Job = None, at: At = None, with_expired: WithExpired = False, as_json: AsJson = False) -> None:
+def list_states(
+    job: Job = None,
+    at: At = None,
+    with_expired: WithExpired = False,
+    show_all: All = False,
+    as_json: AsJson = False,
+) -> None:
     """List what is stored: per operator and state its kind, the live entries, keys, bytes, the last change, and its type.
 
     A state that the pipeline does not declare any more is marked as removed: it stays stored. --json has types with their fields.
+    Timers that Headrace has set itself, to clean up what has expired, are counted at the end, and listed with --all.
 
     Example:  headrace state list flights
 
     Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
     """
     reader = open_reader(job, at, with_expired=with_expired)
-    found = reader.list_states()
-    print_rows(reader, found if as_json else shortened(found, "type"), "states", as_json=as_json)
+    found = reader.list_states(internal=show_all)
+    left_out = 0 if show_all else reader.internal_timers()
+    shown = found if as_json else shortened(found, "type")
+    print_rows(reader, shown, "states", as_json=as_json, timers_left_out=left_out)
 
 
 def shortened(rows: Rows, column: str) -> Rows:

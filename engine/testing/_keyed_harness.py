@@ -21,6 +21,7 @@ from engine.execution.keyed_process import KeyedProcess
 from engine.execution.options import AsyncStateOptions
 from engine.execution.state_executor import InlineStateExecutor
 from engine.state.backend import StateBackend
+from engine.state.ttl import Gap, Lives
 from engine.testing._backends import BackendName, open_backend
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -53,6 +54,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     ordinal: int
     max_parallelism: int
     processing_time: int = 0
+    gaps: tuple[Gap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class HarnessClock(clock.VirtualClock):
         self.replaced: clock.Clock = before.replaced if isinstance(before, HarnessClock) else before
 
     def start_at(self, now: int) -> None:
-        """Begin at another time than 0: no timer fires on the way."""
+        """Begin at another time: no timer fires on the way."""
         super().advance(now - self.now())
 
     def advance(self, milliseconds: int) -> None:
@@ -109,6 +111,7 @@ class KeyedHarness(Generic[R]):
 
     Processing time is that of `clock`, a virtual one that starts at 0: `h.clock.advance(ms)` moves it on, and timers that are
     due then fire before it returns. A record sees the processing time at which it runs, as if each call were a micro-batch.
+    `h.pause(ms)` moves it on, too, but nothing runs meanwhile: TTL with `OnGap.PROLONG` takes that out of lives.
 
     By itself every call runs to quiescence. With `automatic=False` it does not: records run until they wait for state, and
     `step()` answers one batch of requests. State is then never answered at once, whatever the backend, unless it is in the
@@ -131,6 +134,7 @@ class KeyedHarness(Generic[R]):
         self._ordinal = 1
         self._moved = 0
         self._watermark: int | None = None
+        self._gaps: tuple[Gap, ...] = ()
         self._told: list[Any] = []
         self._emitted_before: list[Emitted] = []
         self._taken = dict.fromkeys(("", *self.side_outputs), 0)
@@ -146,6 +150,7 @@ class KeyedHarness(Generic[R]):
             raise ValueError(msg)
         harness._store.write_batch(snapshot.entries)
         harness._ordinal, harness._watermark = snapshot.ordinal, snapshot.watermark
+        harness._gaps = snapshot.gaps
         harness.clock.start_at(snapshot.processing_time)
         harness._start()
         return harness
@@ -174,6 +179,24 @@ class KeyedHarness(Generic[R]):
         at = ElementWatermark(record_order(self._ordinal), timestamp)
         self._process.advance(at, lambda: self._passed(timestamp))
         self._settle()
+
+    def pause(self, milliseconds: int) -> None:
+        """Pause the job: what has begun is done and committed, processing time moves on, and the next micro-batch begins.
+
+        States that say `OnGap.PROLONG` live longer by a pause longer than their `gap_threshold`; by the watermark, only by the
+        part of it that the watermark has not passed. Timers of processing time that have come due fire at the end of the pause.
+        Counters of `statistics` begin anew. `ValueError` for less than a millisecond.
+        """
+        if milliseconds < 1:
+            msg = f"a pause takes at least 1 ms, not {milliseconds}"
+            raise ValueError(msg)
+        self.clock.use()
+        self._commit()
+        since = self.clock.now()
+        self.clock.start_at(since + milliseconds)
+        self._gaps = (*self._gaps, Gap(since, self.clock.now(), self._watermark))
+        self._start()
+        self._advance(self.clock.now())
 
     def step(self) -> bool:
         """Answer one batch of state requests and run the callbacks that it made ready; False when nothing was left."""
@@ -226,16 +249,10 @@ class KeyedHarness(Generic[R]):
 
     def snapshot(self) -> Snapshot:
         """Drain, and take what a checkpoint would hold. The harness goes on."""
-        self.drain()
-        self._collect()
-        writes = [write for store, changes in self._process.changes() for write in store.writes(changes)]
-        writes += self._process.cleanup.writes()
-        writes += self._process.timers.writes(self._process.timers.changes())
-        self._store.write_batch(writes)
-        self._emitted_before += self._process.emitted
+        self._commit()
         self._start()
         entries = tuple(sorted(self._store.items()))
-        return Snapshot(entries, self._watermark, self._ordinal, self.max_parallelism, self.clock.now())
+        return Snapshot(entries, self._watermark, self._ordinal, self.max_parallelism, self.clock.now(), self._gaps)
 
     def close(self) -> None:
         """Put the real clock back, and close the backend unless it was given."""
@@ -272,12 +289,23 @@ class KeyedHarness(Generic[R]):
             record=input_type(self.function),
             watermark=self._watermark,
             last_watermark=None,
+            lives=Lives(self._gaps),
             options=self.options,
             executor=InlineStateExecutor(self._store),
         )
         self._process.controller.fires_by_itself = self.automatic
         self._late = 0
         self._taken = dict.fromkeys(self._taken, 0)
+
+    def _commit(self) -> None:
+        """End the micro-batch: nothing is left to do, and the backend has what has changed."""
+        self.drain()
+        self._collect()
+        writes = [write for store, changes in self._process.changes() for write in store.writes(changes)]
+        writes += self._process.cleanup.writes()
+        writes += self._process.timers.writes(self._process.timers.changes())
+        self._store.write_batch(writes)
+        self._emitted_before += self._process.emitted
 
     def _advance(self, now: int) -> None:
         """Processing time has moved on, as it does between two micro-batches."""

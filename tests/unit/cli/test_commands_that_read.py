@@ -62,6 +62,49 @@ def test_timers_show_their_domain(headrace, state):
     assert sorted(row["domain"] for row in found) == ["event_time", "processing_time"]
 
 
+@pytest.fixture
+def cleaned_up(state):
+    """A timer of the user's is left, and three of the engine's own, one of them removed."""
+    own = [
+        timer(key, HOUR, 5, domain=f"{time}_cleanup")
+        for key, time in zip("ABC", ["event_time"] * 2 + ["processing_time"], strict=True)
+    ]
+    state.add("timers", [*own, timer("D", HOUR, 5, domain="event_time_cleanup", deleted=True)])
+    state.commit(Kind.BATCH)
+    return state
+
+
+def test_the_engines_own_timers_are_left_out_and_counted(headrace, cleaned_up):
+    for command in ("timers", "state list"):
+        told = headrace(command).stdout
+        assert "cleanup" not in told
+        assert "left out: 3 timers that Headrace has set itself, to clean up; --all shows them" in told
+        assert json.loads(headrace(f"{command} --json").stdout)["timers_left_out"] == 3
+    assert [row["key"] for row in json.loads(headrace("timers --json").stdout)["timers"]] == ["N1"]
+    assert "1 timers, at checkpoint 5" in headrace("timers").stdout
+
+
+def test_all_timers_are_listed_if_asked_for(headrace, cleaned_up):
+    found = json.loads(headrace("timers --all --json").stdout)
+    assert ([row["key"] for row in found["timers"]], found["timers_left_out"]) == (["A", "B", "C", "N1"], 0)
+    kinds = {
+        row["state"]: (row["kind"], row["entries"])
+        for row in json.loads(headrace("state list --all --json").stdout)["states"]
+    }
+    assert (kinds["event_time"], kinds["event_time_cleanup"]) == (("timers", 1), ("internal timers", 2))
+    assert kinds["processing_time_cleanup"] == ("internal timers", 1)
+    assert "left out" not in headrace("timers --all").stdout + headrace("state list --all").stdout
+
+
+def test_a_limit_counts_no_timer_that_is_left_out(headrace, cleaned_up):
+    assert [row["key"] for row in json.loads(headrace("timers -n 1 --json").stdout)["timers"]] == ["N1"]
+
+
+def test_nothing_is_said_where_nothing_was_left_out(headrace, state):
+    assert "left out" not in headrace("timers").stdout + headrace("state list").stdout
+    assert json.loads(headrace("timers --json").stdout)["timers_left_out"] == 0
+
+
 def test_user_data_is_never_taken_for_markup(headrace, state):
     assert "[bold]" in headrace("quarantine").stdout
 

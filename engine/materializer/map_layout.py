@@ -10,7 +10,7 @@ Nodes that are not in memory are asked of a source, one by one as they are neede
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, ClassVar, Protocol
 
 import msgspec
@@ -109,6 +109,12 @@ class MapLayout:
             (identity, None if first is None else (first, tails.get(identity, first)))
             for identity, first in self._queues.items()
         ]
+
+    def all_queues(self) -> tuple[Collection[Identity], Iterable[tuple[int | None, int | None]]]:
+        """All identities, and the rows of each: of a map without a source."""
+        firsts, tails = self._queues, self._tails
+        lasts = [tails.get(identity, first) for identity, first in firsts.items()] if tails else firsts.values()
+        return firsts, zip(firsts.values(), lasts, strict=True)
 
     def append(self, identity: Identity, raw: bytes, kind: int, inserted_at: int) -> None:
         """See `OrderedMultiset.append`."""

@@ -143,13 +143,13 @@ class StoredMap:
         """What has to be written so that the backend has `layout`; nodes that are not in memory are as they were."""
         before, nodes, known = self._nodes, layout.nodes, self._queues
         entry, pack = self._entry + b"n", _NUMBER.pack
-        if not before and not known:
+        if layout.source is None:
             # As below, with nothing to compare: `zip` makes no tuple for each of what may be very many.
             entries, stored = map(pack, nodes), [encode(node[KIND:]) + node[RAW] for node in nodes.values()]
-            queues = dict(layout.queues())
+            identities, queues = layout.all_queues()
             return chain(
                 zip(map(entry.__add__, entries), stored, strict=True),
-                zip(map(self.queue_entry, queues), map(encode, queues.values()), strict=True),
+                zip(map(self.queue_entry, identities), map(encode, queues), strict=True),
             )
         written: list[Write] = [(entry + pack(number), None) for number in before if number not in nodes]
         for number, node in nodes.items():

@@ -105,7 +105,9 @@ class AsyncExecutionController:
         Blocks, running callbacks, while the limit of records in flight is reached. `epoch` is the open one, unless the
         context is derived from an earlier one, such as a timer: then it waits for its key in any mode.
         """
-        if self._mails or self._executor.has_completed or (self.buffer.active and self._batch_is_due()):
+        executor = self._executor
+        is_answered = executor.in_flight and executor.has_completed
+        if is_answered or self._mails or (self.buffer.active and self._batch_is_due()):
             self.poll()
         while self.in_flight >= self._limit:
             self.yield_()

@@ -66,6 +66,11 @@ def _params(job: Job) -> dict[str, Param]:
         "max_batches": Param(
             None, type=["null", "integer"], minimum=1, description="End after so many micro-batches; empty: no limit."
         ),
+        "finish": Param(
+            False,
+            type="boolean",
+            description="At the end, call services once more for all that waits, and never again: then nothing waits.",
+        ),
         "parallelism": Param(
             job.parallelism,
             type=["null", "integer"],

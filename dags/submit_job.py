@@ -55,7 +55,7 @@ class SubmitJob(SparkSubmitOperator):
                 f"param budget: {budget} is longer than the job's own budget of {self.longest_budget:.0f} s, after "
                 "which Airflow ends the task. Raise run.budget in the job's file."
             )
-        self.application_args = [word for word in self.application_args or [] if not word.endswith("=")]
+        self.application_args = without_empty(self.application_args or [])
         self.conf = {key: expand(value) for key, value in (self.conf or {}).items()}
         super().execute(context)
 
@@ -68,6 +68,11 @@ class SubmitJob(SparkSubmitOperator):
         if self._hook is not None:
             end_children(self._hook._submit_sp)  # noqa: SLF001  the provider offers no other way to it
         super().on_kill()
+
+
+def without_empty(words: Sequence[str]) -> list[str]:
+    """Leave out what wasn't given: `--budget=`, or a switch that is off."""
+    return [word for word in words if word and not word.endswith("=")]
 
 
 def end_children(process: Any) -> None:
@@ -93,6 +98,7 @@ def _arguments(job: Job) -> list[str]:
         f"--budget={{{{ params.budget or '{job.budget.total_seconds():.0f}s' }}}}",
         "--max-batches={{ params.max_batches or '' }}",
         "--parallelism={{ params.parallelism or '' }}",
+        "{{ '--finish' if params.finish else '' }}",
     ]
 
 

@@ -40,11 +40,14 @@ class AsyncWaitOperator:
         limit: ServiceLimit | None = None,
         open_until: int | None = None,
         stop: Callable[[], bool] | None = None,
+        finishes: bool = False,
     ) -> None:
         """`services` is handed to the function's `open`, `limit` is what its service can bear.
 
         `open_until` is when the breaker that an earlier micro-batch left open lets a probe through (ms). `stop` is asked four
-        times a second whether to stop: calls under way are then interrupted, and their elements stay pending.
+        times a second whether to stop: calls under way are then interrupted, and their elements stay pending. With `finishes`
+        elements that an earlier micro-batch has left, due or not, are called for at once and for the last time (FLIP-232,
+        `endInput`).
         """
         self.operator = operator
         self.metrics = ServiceMetrics(latencies={})
@@ -57,6 +60,7 @@ class AsyncWaitOperator:
         self._limit = limit
         self._open_until = open_until
         self._stop = stop
+        self._finishes = finishes
         self._breaker: Breaker | None = None
 
     def run(self, elements: Sequence[Emitted], resumed: Sequence[AsyncElement] = ()) -> list[Emitted]:
@@ -87,6 +91,9 @@ class AsyncWaitOperator:
     def taken_up(self, resumed: Sequence[AsyncElement]) -> Iterable[AsyncElement]:
         """Elements that an earlier micro-batch has left, as they are now."""
         self.metrics.resumed += len(resumed)
+        if self._finishes:
+            for one in resumed:
+                one.is_last = True
         return sorted((recovered(one, self.operator.recovery) for one in resumed), key=_order_of)
 
     def keep(
@@ -191,7 +198,9 @@ def queue_of(mode: OutputMode) -> ElementQueue:
 
 def is_due(element: AsyncElement) -> bool:
     """Whether an element is to be called for now."""
-    return not element.is_done and (element.next_attempt_at is None or element.next_attempt_at <= clock.now())
+    if element.is_done:
+        return False
+    return element.is_last or element.next_attempt_at is None or element.next_attempt_at <= clock.now()
 
 
 def in_order(arriving: Iterable[AsyncElement], resumed: Iterable[AsyncElement]) -> list[AsyncElement]:

@@ -171,7 +171,7 @@ class Attempts:
         if self._wait.retry.retries_result(checked):
             self._invocation.forget(element.emitted.record)
             element.last_error = f"the answer is worth another call: {checked!r:.300}"
-            if not self._is_finishing and self._wait.retry.can_retry(element.attempts - 1):
+            if not self._is_last(element) and self._wait.retry.can_retry(element.attempts - 1):
                 return self._again(element)
         element.complete(checked)
         return None
@@ -184,11 +184,11 @@ class Attempts:
         if self._breaker is not None:
             if is_covered:
                 self._breaker.failed(error, is_probe=element.is_probe)
-                if element.is_probe and not self._is_finishing:
+                if element.is_probe and not self._is_last(element):
                     return self._probed_in_vain(element, self._breaker)
             elif element.is_probe:
                 self._breaker.gave_way()
-        if is_covered and not self._is_finishing and retry.can_retry(element.attempts - 1):
+        if is_covered and not self._is_last(element) and retry.can_retry(element.attempts - 1):
             return self._again(element)
         self._give_up(element, error, self._given_up(element, error) if is_covered else None)
         return None
@@ -237,6 +237,9 @@ class Attempts:
         element.deadline = element.own_deadline + held
         self._deadlines.watch(element)
 
+    def _is_last(self, element: AsyncElement) -> bool:
+        return self._is_finishing or element.is_last
+
     def _parks(self, element: AsyncElement, pause: float) -> bool:
         element.is_parked = self._park_after is not None and pause >= self._park_after
         self._metrics.parked += element.is_parked
@@ -255,7 +258,7 @@ class Attempts:
             raise error  # the function's own doing
         if not element.is_expired:
             element.attempts -= 1  # it has not failed: somebody else has
-        elif self._breaker is not None and element.is_probe and not self._is_finishing:
+        elif self._breaker is not None and element.is_probe and not self._is_last(element):
             element.is_expired = False
             self._metrics.timeouts += 1
             element.last_error = f"no answer within {self._seconds:g} s"
@@ -317,7 +320,7 @@ class Attempts:
 
     async def _admitted(self, element: AsyncElement, breaker: Breaker) -> bool:
         """Wait until the breaker admits a call, as a probe or because it is closed; False if the element is parked instead."""
-        while not self._is_finishing:
+        while not self._is_last(element):
             if breaker.admits():
                 if breaker.state is BreakerState.HALF_OPEN:
                     self._begin_probe(element)

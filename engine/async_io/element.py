@@ -49,6 +49,8 @@ class AsyncElement:
     """Whether its row, if it has one, says something else."""
     is_parked = False
     """Whether it waits for a later micro-batch."""
+    is_last = False
+    """Whether it is called for once more and never again: at once, through an open breaker, and with no retry."""
     is_calling = False
     is_probe = False
     """Whether its call is the one by which an open breaker finds out how the service is."""

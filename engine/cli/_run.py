@@ -37,6 +37,9 @@ def run(
         str | None, typer.Option(metavar="30m", help="After this time, what has not begun is left to the next run.")
     ] = None,
     max_batches: Annotated[Optional[int], typer.Option(min=1, help="End after so many micro-batches.")] = None,  # noqa: UP045
+    finish: Annotated[
+        bool, typer.Option("--finish", help="At the end, call services once more for all that waits, and never again.")
+    ] = False,
     parallelism: Annotated[Optional[int], typer.Option(min=1, help="Tasks per operator.")] = None,  # noqa: UP045
     backend: Annotated[Optional[str], typer.Option(metavar="rocksdb|hashmap|delta", help="State backend.")] = None,  # noqa: UP045
     async_state: Annotated[
@@ -53,6 +56,10 @@ def run(
     It may be killed at any point: run it again, and it goes on from the last checkpoint. When its
     budget is used up, or on SIGTERM, it holds what has not begun for the next run, and commits.
 
+    With --finish nothing waits for a service afterwards: when the input is taken in, each element that
+    waits, due or not, is called for once more. What fails then is given up on as 'on_failure' says.
+    Do it before record types change in ways that do not fit, or before a job is shut down.
+
     Example:  headrace run flights --max-batches 1
 
     Exit codes: 0 done, out of budget or told to stop; 2 configuration; 3 another run holds the job; 4 a
@@ -68,6 +75,7 @@ def run(
         interval_end=milliseconds(interval_end) if interval_end else None,
         budget=_seconds(budget),
         max_batches=max_batches,
+        finish=finish,
         parallelism=parallelism,
         backend=_backend(backend),
         async_state=async_state,
@@ -75,7 +83,7 @@ def run(
         force_fail_over=force_fail_over,
     )
     report = _run(config, options)
-    _show(report, as_json=as_json)
+    _show(report, finish=finish, as_json=as_json)
 
 
 def _run(config: JobConfig, options: RunOptions) -> RunReport:
@@ -147,7 +155,7 @@ def _now() -> str:
     return shown(at_time(clock.now() // 1000 * 1000))
 
 
-def _show(report: RunReport, *, as_json: bool) -> None:
+def _show(report: RunReport, *, finish: bool, as_json: bool) -> None:
     from engine.cli._output import print_json, show, shown, table
 
     if as_json:
@@ -162,9 +170,12 @@ def _show(report: RunReport, *, as_json: bool) -> None:
         ("rows in", shown(report.rows_in)),
         ("rows out", shown(report.rows_out)),
         ("quarantined", shown(report.quarantined)),
+        ("waiting for services", shown(report.waiting)),
         ("seconds", f"{report.seconds:.1f}"),
         ("ended because", report.stopped_because),
     ]
     show(table(("", ""), rows))
+    if finish and report.waiting:
+        show(f"It had to end before nothing waited: headrace run {report.job} --finish goes on")
     if report.quarantined:
         show(f"Some input was set aside: headrace quarantine {report.job}")

@@ -75,6 +75,7 @@ class AsyncStage:
             limit=self._limit(wait.service),
             open_until=settings.open_until.get(wait.name),
             stop=self.stop,
+            finishes=settings.finishes,
         )
 
     def _limit(self, service: str | None) -> ServiceLimit | None:
@@ -96,7 +97,8 @@ class AsyncStage:
         except msgspec.MsgspecError as error:
             msg = (
                 f"an element that waits for operator '{wait.name}' does not fit its record types any more: {error}. Add fields "
-                "with defaults only, or go back to the code that took it in until nothing waits: headrace retries JOB"
+                "with defaults only. Or go back to the code that took it in, and let that finish what waits (headrace retries "
+                "JOB): headrace run JOB --finish"
             )
             raise StateSchemaError(msg) from error
         _check_keys(wait, found)
@@ -161,8 +163,8 @@ def _check_keys(wait: AsyncWait, resumed: Sequence[AsyncElement]) -> None:
             msg = (
                 f"an element that waits for operator '{wait.name}' was taken in as {element.key_json.decode()}, and by "
                 f"key_by('{wait.key}') it is {key.decode()}: the operator's mode or key is another one now, in which elements "
-                "would overtake each other. Go back to what it was until nothing waits (headrace retries JOB), or restore "
-                "to a checkpoint before they came."
+                "would overtake each other. Go back to what it was and let that finish what waits (headrace run JOB --finish), or "
+                "restore to a checkpoint before they came."
             )
             raise StateSchemaError(msg)
 

@@ -120,10 +120,12 @@ class MicroBatch:
         backend: str,
         async_state: bool | None = None,
         stop_at: int | None = None,
+        finishes: bool = False,
     ) -> None:
         """Every operator gets `parallelism` tasks; `async_state`, unless None, overrules what the job enables.
 
-        At `stop_at` (ms) keyed tasks stop and hold what has not begun.
+        At `stop_at` (ms) keyed tasks stop and hold what has not begun. With `finishes` services are called for the last time
+        for all that waits for them.
         """
         self._spark = spark
         self._job = job
@@ -141,6 +143,7 @@ class MicroBatch:
         """For the checkpoint: what lives of entries depend on in this micro-batch."""
         self._async_state = async_state
         self._stop_at = stop_at
+        self._finishes = finishes
         config = job.config
         self._place = Place(
             pipeline=config.pipeline,
@@ -210,7 +213,8 @@ class MicroBatch:
         if gone:
             msg = (
                 f"elements wait for operator {', '.join(map(repr, gone))} (headrace retries JOB), and the pipeline has no such "
-                "async wait any more. Bring the name back until nothing waits, or restore to a checkpoint before."
+                "async wait any more. Bring the name back and let the job finish what waits (headrace run JOB --finish), or "
+                "restore to a checkpoint before."
             )
             raise StateSchemaError(msg)
 
@@ -227,6 +231,7 @@ class MicroBatch:
             limits={name: (service.rate, service.concurrency) for name, service in config.services.items()},
             open_until=open_breakers(self._job.log.checkpoints),
             resumes=self._resumes,
+            finishes=self._finishes,
         )
 
     def _settle_watermarks(self, result: BatchResult, watermarks: Watermarks, parent: Checkpoint) -> None:

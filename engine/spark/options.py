@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 Mode = Literal["auto", "caught_up", "interval"]
-StoppedBecause = Literal["drained", "budget", "max_batches", "interval", "terminated"]
+StoppedBecause = Literal["drained", "budget", "max_batches", "interval", "terminated", "finished"]
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +30,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     max_batches: int | None = None
     """Micro-batches after which the run ends."""
+
+    finish: bool = False
+    """At the end, call for the last time for all that waits for services."""
 
     parallelism: int | None = None
     """Tasks per operator."""
@@ -68,3 +71,5 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     stopped_because: StoppedBecause
     quarantined: int
+    waiting: int = 0
+    """Elements that wait for services at its end."""

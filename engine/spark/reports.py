@@ -52,6 +52,8 @@ class AsyncSettings(msgspec.Struct, frozen=True, kw_only=True):
     """By operator whose breaker was left open: when the next probe is due (ms)."""
     resumes: bool = False
     """Whether earlier micro-batches have left elements."""
+    finishes: bool = False
+    """Whether those are called for once more, and for the last time."""
 
 
 class IngestTask(msgspec.Struct, frozen=True, kw_only=True):

@@ -67,6 +67,8 @@ def run_in(
         try:
             with ended_by_sigterm(this_run.stop):
                 reason = this_run.interval() if _mode(config, options) == "interval" else this_run.caught_up()
+                if options.finish and not this_run.limit():
+                    reason = this_run.finish()
             this_run.tell_who_waits()
         finally:
             this_run.clean_up()
@@ -79,6 +81,7 @@ def run_in(
         seconds=round(clock.monotonic() - begun, 3),
         stopped_because=reason,
         quarantined=this_run.total("quarantined"),
+        waiting=this_run.waiting,
     )
 
 
@@ -122,7 +125,7 @@ class _Run:
         """Micro-batches until the source is drained or a limit is reached."""
         settle_schemas(self.job, self.plan)
         while True:
-            if reason := self._limit():
+            if reason := self.limit():
                 return reason
             offset = self._offset()
             if offset.held and (not offset.pending or self._takes_up()):
@@ -178,7 +181,7 @@ class _Run:
                 return "terminated"
             if part is not None:
                 self._interval(part)
-        while not self._limit() and self._takes_up():
+        while not self.limit() and self._takes_up():
             self._batch_without_input()
         if self._offset().held and (not self._offset().pending or self._is_due()):
             return "terminated" if self.stopping.is_set() else "budget"
@@ -190,12 +193,33 @@ class _Run:
         assert taken is not None  # noqa: S101 - an interval always gives a slice, if an empty one
         self._batch(taken, (interval.start, interval.end))
 
-    def _batch_without_input(self) -> None:
+    def finish(self) -> StoppedBecause:
+        """Micro-batches without input until nothing waits for services: FLIP-232's end of input, though more may come later.
+
+        Each calls for the last time for what earlier ones have left. An element that comes to another wait by that is new
+        there, with all its retries, so one micro-batch may not be enough; but none leaves what it found.
+        """
+        while self.waiting or self._offset().held:
+            if reason := self.limit():
+                return reason
+            self.on_event(
+                Event("finishing", f"{self.waiting:,} elements wait for services: they are called for once more")
+            )
+            self._batch_without_input(finishes=True)
+        return "finished"
+
+    @property
+    def waiting(self) -> int:
+        """Elements that wait for services, or for those that do."""
+        return self._offset().pending
+
+    def _batch_without_input(self, *, finishes: bool = False) -> None:
         """A micro-batch for what is waiting already: held records, and timers."""
         start, end = self.job.last.interval_start, self.job.last.interval_end
-        self._batch(NO_INPUT, None if start is None or end is None else (start, end))
+        self._batch(NO_INPUT, None if start is None or end is None else (start, end), finishes=finishes)
 
-    def _limit(self) -> StoppedBecause | None:
+    def limit(self) -> StoppedBecause | None:
+        """Why no further micro-batch may begin; None if one may."""
         if self.stopping.is_set():
             return "terminated"
         batches = self.options.max_batches
@@ -220,7 +244,7 @@ class _Run:
     def _offset(self) -> SourceOffset:
         return self.job.last.offsets.get(self.plan.ingest.source.name, SourceOffset())
 
-    def _batch(self, taken: Slice, interval: tuple[int, int] | None) -> None:
+    def _batch(self, taken: Slice, interval: tuple[int, int] | None, *, finishes: bool = False) -> None:
         started = clock.monotonic()
         batch = MicroBatch(
             self.spark,
@@ -230,6 +254,7 @@ class _Run:
             backend=self.options.backend or self.config.state.backend,
             async_state=self.options.async_state,
             stop_at=self._stop_at(),
+            finishes=finishes,
         )
         last = f" up to {taken.last_file}" if taken.last_file else ""
         self.on_event(

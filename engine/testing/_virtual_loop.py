@@ -50,8 +50,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def run_whole(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end, whatever time that takes."""
-        self._until = float("inf")
+        self.let_time_run()
         return self.run_until_complete(work)
+
+    def let_time_run(self) -> None:
+        """From now on time moves by itself, whoever runs the loop, as long as there is a timer."""
+        self._until = float("inf")
 
     def run_to_next_timer(self) -> bool:
         """Move time on to the next timer, and run what is due then; whether there was one."""

@@ -81,6 +81,7 @@ def test_spark_settings_come_from_the_cluster_profile(dag_bag):
         {"parallelism": 1.5},
         {"budget": "half an hour"},
         {"budget": 30},
+        {"finish": "yes"},
     ],
 )
 def test_a_bad_param_is_refused(dag_bag, given):
@@ -92,10 +93,26 @@ def test_a_bad_param_is_refused(dag_bag, given):
 
 @pytest.mark.parametrize(
     "given",
-    [{}, {"mode": "interval"}, {"max_batches": 3}, {"parallelism": 8}, {"budget": "10m"}, {"budget": None}],
+    [
+        {},
+        {"mode": "interval"},
+        {"max_batches": 3},
+        {"parallelism": 8},
+        {"budget": "10m"},
+        {"budget": None},
+        {"finish": True},
+    ],
 )
 def test_a_good_param_is_taken(dag_bag, given):
     _validated(dag_bag().dags["flights"], given)
+
+
+@pytest.mark.parametrize("finish", [True, False])
+def test_a_run_finishes_what_waits_only_when_asked_to(dag_bag, finish):
+    run = dag_bag().dags["flights"].get_task("run")
+    words = run.render_template(["run", "--budget=", *run.application_args[-1:]], {"params": {"finish": finish}})
+
+    assert sys.modules["submit_job"].without_empty(words) == (["run", "--finish"] if finish else ["run"])
 
 
 def _validated(dag, given):

@@ -28,8 +28,11 @@ class Unavailable(Exception):  # noqa: N818 - a test's own
 class Ask(AsyncFunction[Purchase, Purchase]):
     """Answers with the purchase itself."""
 
+    def __init__(self, service: str = "oracle") -> None:
+        self._name = service
+
     async def open(self, services: dict[str, str], /) -> None:
-        self._service = Service(Path(urlsplit(services["oracle"]).path))
+        self._service = Service(Path(urlsplit(services[self._name]).path))
 
     async def invoke(self, purchase: Purchase, /) -> list[Purchase]:
         self._service.note("asked", purchase.seq)
@@ -87,8 +90,8 @@ class Service:
         return Counter(map(int, path.read_text().split())) if path.exists() else Counter()
 
 
-def asking(mode: OutputMode, function: Ask | None = None, **options: Any) -> Pipeline:
-    """The pipeline of `purchases`, with a wait in this mode."""
+def asking(mode: OutputMode, function: Ask | None = None, *, then: Ask | None = None, **options: Any) -> Pipeline:
+    """The pipeline of `purchases`, with a wait in this mode; with `then`, a second one."""
     given = {
         "mode": mode,
         "capacity": 8,
@@ -101,8 +104,9 @@ def asking(mode: OutputMode, function: Ask | None = None, **options: Any) -> Pip
         "purchases", Purchase, event_time="at", order_by=("seq",), row_kind="kind", out_of_orderness=LATENESS
     )
     keyed = source.key_by("customer") if mode is OutputMode.KEYED_ORDERED else source
+    asked = keyed.async_wait("ask", function or Ask(), **given)
     return (
-        keyed.async_wait("ask", function or Ask(), **given)
+        (asked.async_wait("then", then, **given) if then else asked)
         .key_by("customer")
         .process("customers", Customers())
         .side_output("reminders", Reminder, sink="reminders")
@@ -126,3 +130,9 @@ breaking: Final = asking(
     breaker=CircuitBreaker(failures=3, probe_after=LATER),
 )
 slow: Final = asking(OutputMode.ORDERED, AskSlowly(), capacity=1)
+twice: Final = asking(
+    OutputMode.ORDERED,
+    then=Ask("second"),
+    retry=FixedDelay(max_retries=50, delay=timedelta(hours=1), exceptions=(Unavailable,)),
+    on_failure=OnFailure.QUARANTINE,
+)

@@ -229,6 +229,33 @@ def test_elements_that_wait_for_an_operator_that_is_gone_are_not_lost_in_silence
         run(home)
 
 
+@pytest.mark.slow
+def test_finish_leaves_nothing_that_waits_nor_anything_held(asking, service, run, tmp_path):
+    """What the first wait lets go of at the end is new to the second one, whose service is still down."""
+    second = Service(tmp_path / "second")
+    urls = {"oracle": {"url": service.url, "health": None}, "second": {"url": second.url, "health": None}}
+    home = asking("twice", days=1, services=urls)
+    service.goes_down(30)
+    second.goes_down(20)
+    cut_short = run(home, finish=True, max_batches=1)
+    assert (cut_short.stopped_because, cut_short.waiting) == ("max_batches", len(waiting(home)))
+    assert cut_short.waiting > 0
+    service.comes_back()
+    second.goes_down(50)
+    numbers = {purchase["seq"] for purchase in purchases_of(0, rows=ROWS)}
+    report = run(home, finish=True)
+    assert (report.stopped_because, report.waiting) == ("finished", 0)
+    assert waiting(home) == []
+    assert live_rows(home.config(), checkpoints(home.config())[-1], "buffered_requests") == []
+    given_up = [row for row in live_rows(home.config(), checkpoints(home.config())[-1], "quarantine") if "then" in row]
+    assert len(given_up) == sum(1 for number in numbers if number >= 50) > 0
+    assert set(second.noted("answered")) == {number for number in numbers if number < 50}
+    assert all(calls == 2 for number, calls in second.noted("asked").items() if number >= 50)
+    assert_well_formed(home.config())
+    again = run(home, finish=True)
+    assert (again.stopped_because, again.checkpoints) == ("finished", [])
+
+
 def test_the_board_after_an_outage_is_that_of_a_run_without_one(flights, run, monkeypatch, tmp_path):
     """The demo's outage: the weather is gone for the second half of a run."""
     home = flights(6)

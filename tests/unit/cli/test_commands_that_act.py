@@ -20,6 +20,8 @@ START = 1_359_590_400_000
 class FakeEngine:
     """Takes every call down and answers with a checkpoint."""
 
+    waiting = 0
+
     def __init__(self) -> None:
         self.calls = []
 
@@ -28,7 +30,7 @@ class FakeEngine:
         on_event(Event("committed", "checkpoint 7: 12 rows"))
         return RunReport(
             job=config.job, run_id=options.run_id, checkpoints=[6, 7], rows_in=1200, rows_out=5, seconds=1.25,
-            stopped_because="drained", quarantined=0,
+            stopped_because="drained", quarantined=0, waiting=self.waiting,
         )  # fmt: skip
 
     def change(self, name):
@@ -54,7 +56,7 @@ def fake(home, monkeypatch) -> FakeEngine:
 def test_run_passes_every_option_on(headrace, fake):
     result = headrace(
         "run demo --mode interval --interval-start 2013-01-31 --interval-end 2013-02-01T00:00:00+00:00 --run-id r1 "
-        "--budget 1h30m --max-batches 3 --parallelism 4 --backend hashmap --cluster local --force-fail-over --sync"
+        "--budget 1h30m --max-batches 3 --parallelism 4 --backend hashmap --cluster local --force-fail-over --sync --finish"
     )
     assert result.exit_code == 0, result.stderr
     ((config, options),) = fake.calls
@@ -62,15 +64,23 @@ def test_run_passes_every_option_on(headrace, fake):
     assert (options.interval_start, options.interval_end) == (START, START + DAY)
     assert (options.budget, options.max_batches, options.parallelism) == (5400.0, 3, 4)
     assert (options.backend, options.cluster, options.force_fail_over) == ("hashmap", "local", True)
-    assert options.async_state is False
+    assert (options.async_state, options.finish) == (False, True)
 
 
 def test_run_without_options_leaves_all_to_the_configuration(headrace, fake):
     headrace("run")
     ((_, options),) = fake.calls
     assert (options.mode, options.budget, options.backend, options.force_fail_over) == ("auto", None, None, False)
-    assert options.async_state is None
+    assert (options.async_state, options.finish) == (None, False)
     assert options.run_id.startswith("manual-")
+
+
+def test_run_says_when_it_could_not_finish_what_waits(headrace, fake):
+    said = "headrace run demo --finish goes on"
+    assert said not in headrace("run --finish").stdout
+    fake.waiting = 3
+    assert said in headrace("run --finish").stdout
+    assert said not in headrace("run").stdout
 
 
 @pytest.mark.parametrize("mode", ["caught-up", "caught_up"])

@@ -50,11 +50,11 @@ class Job:
         self.table, self.now, self.taken, self.emitted, self.given_up = Table(), 0, [], [], []
         self.open_until = None
 
-    def micro_batch(self, keys):
+    def micro_batch(self, keys, **options):
         arriving = [Question(len(self.taken) + place, key) for place, key in enumerate(keys)]
         self.taken += arriving
         elements = [Emitted(record_order(one.number), one.number, 0, one) for one in arriving]
-        operator = AsyncWaitOperator(self.wait, {}, open_until=self.open_until)
+        operator = AsyncWaitOperator(self.wait, {}, open_until=self.open_until, **options)
         asked_before = len(self.wait.function.calls)
         completed = {one.emitted.record.number for one in self.table.elements() if one.is_done}
         self._run(operator, elements)
@@ -72,7 +72,7 @@ class Job:
             resumed = self.table.elements()
             if self.wait.mode is OutputMode.KEYED_ORDERED:
                 keyed = [(one.record.key.encode(), one) for one in elements]
-                loop._until = float("inf")
+                loop.let_time_run()
                 emitted = KeyedOrderedWait(operator, loop=loop).run(keyed, resumed)
             else:
                 emitted = loop.run_whole(operator.run_async(elements, resumed))

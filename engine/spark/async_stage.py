@@ -46,7 +46,7 @@ class AsyncStage:
             for wait in waits:
                 operator = self._operator(wait)
                 emitted = runner.run(operator.run_async(emitted, self._resumed(wait)))
-                for one in operator.pending:
+                for one in [*operator.pending, *operator.quarantined]:
                     if one.sequence is None:
                         one.key_json = b"%d" % int.from_bytes(one.emitted.order[:8])
                 self._keep(operator)

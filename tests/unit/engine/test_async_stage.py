@@ -210,6 +210,13 @@ def test_what_was_given_up_on_in_another_mode_comes_back_under_its_key(tmp_path)
     assert job.micro_batch(keyed, [purchase(2)]) == [1, 2]
 
 
+def test_what_comes_back_is_spread_over_the_tasks_as_it_was(job):
+    wait = job.wait(OutputMode.ORDERED, Ask(down=[1, 2]), on_failure=OnFailure.QUARANTINE)
+    job.micro_batch(wait, [purchase(1), purchase(2)])
+    requeue(job.config, "by-hand")
+    assert sorted(row.key for row in job.rows()) == ["1", "2"]
+
+
 def test_only_what_an_element_came_as_is_taken_for_one():
     wrote = came_as(emitted(purchase(1)))
     assert is_element(wrote, record_order(1).hex())

@@ -139,6 +139,22 @@ def test_a_call_that_never_answers_runs_into_the_timeout():
     assert service.log[-1] == ("close", 0)
 
 
+#   1 blocks the loop from 0 to 5 s; 2, whose call takes 1 ms, would have 1 s
+
+
+def test_time_in_which_the_loop_does_not_run_is_not_counted():
+    class Blocking(Service):
+        async def invoke(self, question, /):
+            if question.number == 1:
+                asyncio.get_running_loop()._virtual += 5
+            return await super().invoke(question)
+
+    service = Blocking()
+    found, operator = run(service, 3, timeout=1)
+    assert [out.record.number for out in found] == [0, 1, 2]
+    assert operator.metrics.timeouts == 0
+
+
 def test_a_timeout_counts_as_one_and_is_not_retried():
     class Silent(Service):
         async def invoke(self, _, /):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,10 +18,11 @@ from engine import clock, faults
 from engine.checkpoint._compaction import live_entries
 from engine.checkpoint._delta import open_table, read
 from engine.checkpoint.checkpoint import Kind
-from engine.checkpoint.schema_check import PendingMigration, check_schemas, declared_schemas, unknown
+from engine.checkpoint.schema_check import HISTORY, PendingMigration, check_schemas, declared_schemas, unknown
 from engine.checkpoint.state_files import parts, stage_state
-from engine.checkpoint.tables import KEYED_STATE, STATE_TABLES
+from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, STATE_TABLES
 from engine.errors import HeadraceError, UserFunctionError
+from engine.materializer.identities import canonical
 from engine.state.codec import Codec
 
 if TYPE_CHECKING:
@@ -58,12 +60,11 @@ def _migrate(job: OpenJob, pending: PendingMigration, schemas: StateSchemas) -> 
     faults.reached("state_migration.staged")
     if not staged:
         return
-    numbers = ", ".join(str(step.number) for step in pending.steps)
-    note = f"state '{pending.state}' of operator '{pending.operator}': migration {numbers}"
+    note = f"state '{pending.state}' of operator '{pending.operator}': {_what(pending)}"
     copies = {name: found for name, found in job.last.local_copies.items() if name != pending.operator}
     made = job.commit(
         Kind.MIGRATION,
-        files={KEYED_STATE: staged},
+        files={_table(pending): staged},
         state_schemas=schemas,
         local_copies=copies,
         metrics={"rows_migrated": sum(file.rows for file in staged)},
@@ -72,27 +73,35 @@ def _migrate(job: OpenJob, pending: PendingMigration, schemas: StateSchemas) -> 
     job.notify("migrated", f"checkpoint {made.checkpoint_id}: {note}")
 
 
+def _what(pending: PendingMigration) -> str:
+    if not pending.steps:
+        return f"its rows are {pending.declared.schema} now"
+    return f"migration {', '.join(str(step.number) for step in pending.steps)}"
+
+
+def _table(pending: PendingMigration) -> str:
+    return MATERIALIZER_HISTORY if pending.declared.kind == HISTORY else KEYED_STATE
+
+
 def _rewritten(job: OpenJob, pending: PendingMigration) -> Iterator[StagedFile]:
-    """Files with a new row for each live entry. They are named by no commit yet."""
-    config = job.config
+    """Files with a new row for each live entry whose text changes. They are named by no commit yet."""
+    config, name_of_table = job.config, _table(pending)
     convert = _Converter(pending)
     for number, rows in enumerate(_chunks(job, pending)):
-        for part in parts(KEYED_STATE, convert.rows(rows, job.next_id)):
+        for part in parts(name_of_table, convert.rows(rows, job.next_id)):
             name = f"{job.next_id:010d}-{pending.operator}-migration-{number}-{clock.unique_id()[:12]}.parquet"
-            yield stage_state(config.job_folder, KEYED_STATE, name, part, config.storage_options)
+            yield stage_state(config.job_folder, name_of_table, name, part, config.storage_options)
 
 
 def _chunks(job: OpenJob, pending: PendingMigration) -> Iterator[pa.Table]:
-    storage = job.config.storage_options
-    table = open_table(job.tables.uri(KEYED_STATE), version=job.versions[KEYED_STATE], storage=storage)
+    storage, name = job.config.storage_options, _table(pending)
+    table = open_table(job.tables.uri(name), version=job.versions[name], storage=storage)
+    state = f"state = '{pending.state}' AND " if name == KEYED_STATE else ""
     groups = job.last.max_parallelism
     step = -(-groups // _CHUNKS)
     for first in range(0, groups, step):
-        predicate = (
-            f"operator = '{pending.operator}' AND state = '{pending.state}' "
-            f"AND key_group >= {first} AND key_group < {first + step}"
-        )
-        yield live_entries(read(table, STATE_TABLES[KEYED_STATE].schema, predicate=predicate), KEYED_STATE)
+        predicate = f"operator = '{pending.operator}' AND {state}key_group >= {first} AND key_group < {first + step}"
+        yield live_entries(read(table, STATE_TABLES[name].schema, predicate=predicate), name)
 
 
 class _Converter:
@@ -102,14 +111,21 @@ class _Converter:
         self._pending = pending
         what = f"state '{pending.state}' of operator '{pending.operator}'"
         self._codecs = [Codec(step.old, f"{what}, in migration {step.number},") for step in pending.steps]
-        self._new = Codec(pending.declared.type, f"{what}, by its migration,")
+        self._new = Codec(pending.declared.type, f"{what}, by its migration," if pending.steps else what)
+        self._column = "row" if pending.declared.kind == HISTORY else "value"
 
     def rows(self, rows: pa.Table, checkpoint_id: int) -> pa.Table:
-        """Rows with converted values, as changes of a checkpoint; what a function drops is removed."""
-        keys, values = rows["key"].to_pylist(), rows["value"].to_pylist()
+        """Rows with converted values, as changes of a checkpoint; what a function drops is removed.
+
+        Of a history, only those whose text is another one now.
+        """
+        keys, values = rows["key"].to_pylist(), rows[self._column].to_pylist()
         converted = [self._value(key, value) for key, value in zip(keys, values, strict=True)]
+        if not self._pending.steps:
+            changed = [new != old for new, old in zip(converted, values, strict=True)]
+            rows, converted = rows.filter(pa.array(changed, pa.bool_())), list(compress(converted, changed))
         columns = {
-            "value": converted,
+            self._column: converted,
             "checkpoint_id": [checkpoint_id] * rows.num_rows,
             "deleted": [value is None for value in converted],
         }
@@ -120,6 +136,8 @@ class _Converter:
 
     def _value(self, key: str, stored: str) -> str | None:
         raw = stored.encode()
+        if not self._pending.steps:
+            return canonical(self._new.decode(raw)).decode()
         for step, codec in zip(self._pending.steps, self._codecs, strict=True):
             old = codec.decode(raw)
             try:

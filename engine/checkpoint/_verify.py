@@ -76,7 +76,7 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[Finding]:
 
 
 def _sinks(config: JobConfig, last: Checkpoint) -> Iterator[Finding]:
-    for name, (_, keys) in sink_schemas(plan_of(config.pipeline)).items():
+    for name, (_, keys) in sink_schemas(plan_of(config.pipeline), config.appended).items():
         uri = config.sinks[name].path
         try:
             table = open_table(uri, storage=config.storage_options)
@@ -94,7 +94,7 @@ def _sinks(config: JobConfig, last: Checkpoint) -> Iterator[Finding]:
 
 def _unique(name: str, uri: str, keys: tuple[str, ...], config: JobConfig) -> Finding:
     table = open_table(uri, storage=config.storage_options)
-    schema = sink_schemas(plan_of(config.pipeline))[name][0]
+    schema = sink_schemas(plan_of(config.pipeline), config.appended)[name][0]
     rows = read(table, schema, columns=keys)
     distinct = rows.group_by(list(keys)).aggregate([]).num_rows
     detail = f"{rows.num_rows:,} rows, {distinct:,} keys"

@@ -173,7 +173,7 @@ def open_job(
     lease = JobLease(log, run_id, attempt_id, config.run.lease.total_seconds())
     tables = JobTables(config.job_folder, run_id, attempt_id, storage=storage)
     plan = plan_of(config.pipeline)
-    publisher = Publisher(config, sink_schemas(plan), spark_merge)
+    publisher = Publisher(config, sink_schemas(plan, config.appended), spark_merge)
     with lease.claimed(force=force):
         publisher.check_present(log.checkpoints)
         publisher.create_sinks()

@@ -29,8 +29,7 @@ from engine.checkpoint.checkpoint import Checkpoint, Kind, OutputFile
 from engine.checkpoint.files import StagedFile, read_parquet
 from engine.config import JobConfig, SinkConfig
 from engine.errors import ConfigError, StorageError
-
-ROW_KIND = "_row_kind"
+from engine.plan.columns import ROW_KIND
 
 
 class SparkMerge(Protocol):

@@ -74,7 +74,11 @@ Declared = Mapping[str, Mapping[str, DeclaredState]]
 
 @dataclass(frozen=True, slots=True)
 class PendingMigration:
-    """A state whose entries must be rewritten, all at once, before a task may read them."""
+    """A state whose entries must be rewritten, all at once, before a task may read them.
+
+    Without `steps` it is a materializer's history: its rows are found by their text, which is that of their type. So
+    where a field was added, removed, moved or widened, rows from before would never match again.
+    """
 
     operator: str
     state: str
@@ -105,7 +109,7 @@ def declared_schemas(plan: Plan) -> Declared:
             states = declared_states(operator.function).values()
             found[operator.name] = {state.name: _declared(state) for state in states}
         else:
-            found[operator.name] = {HISTORY: DeclaredState(HISTORY, stage.record, describe(stage.record))}
+            found[operator.name] = {HISTORY: DeclaredState(HISTORY, stage.takes, describe(stage.takes))}
     return found
 
 
@@ -185,12 +189,16 @@ def _settled(check: SchemaCheck, operator: str, name: str, stored: StateSchema, 
         check.problems += [f"{where}: {problem}. {way_out}" for problem in problems]
         return stored
     steps = _pending(stored, declared)
-    if steps:
+    if steps or _has_other_texts(stored, declared):
         check.migrations.append(PendingMigration(operator, name, steps, declared))
         return declared.stored()
     now = declared.schema.stored()
     types = (*(each for each in stored.types if each != now), now)
     return msgspec.structs.replace(stored, types=types, removed=False)
+
+
+def _has_other_texts(stored: StateSchema, declared: DeclaredState) -> bool:
+    return declared.kind == HISTORY and any(each != declared.schema.stored() for each in stored.types)
 
 
 def _problems(stored: StateSchema, declared: DeclaredState) -> Iterator[str]:

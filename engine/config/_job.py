@@ -93,7 +93,7 @@ class SinkConfig(Section, frozen=True, kw_only=True):
     """Folder or URI of the Delta table."""
 
     mode: Literal["merge", "append"]
-    """merge: one row per primary key, updated in place. append: rows are only added."""
+    """merge: one row per primary key, updated in place. append: rows are only added. Behind a materializer they are its changes then, with `_row_kind` and `_order`."""
 
 
 class ServiceConfig(Section, frozen=True, kw_only=True):
@@ -245,6 +245,11 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
     def tasks(self) -> int:
         """Tasks per operator: the job's own number, else the profile's; never above the key groups."""
         return min(self.parallelism or self.profile.parallelism, self.max_parallelism)
+
+    @property
+    def appended(self) -> tuple[str, ...]:
+        """The sinks that rows are only added to."""
+        return tuple(name for name, sink in self.sinks.items() if sink.mode == "append")
 
     @property
     def storage_options(self) -> dict[str, str] | None:

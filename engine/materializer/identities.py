@@ -1,7 +1,7 @@
 """What makes two rows of a key the same: all of the row, or its upsert key. NULL equals NULL (FLIP-544).
 
 Rows are compared as JSON. Given the record type, a row is first made the one text that equal rows have: a function may
-put `5` where a float is declared, and read it back from its state as `5.0`.
+put `5` where a float is declared, and read it back from its state as `5.0`; sets and dicts have no order.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from msgspec import inspect
 from engine.errors import UserFunctionError
 from engine.execution.element import Element
 from engine.materializer.ordered_multiset import Identity
-from engine.state.codec import encode
+
+canonical = msgspec.json.Encoder(decimal_format="string", order="deterministic").encode
+"""The one text of a record that was decoded as its type."""
 
 IdentityOf = Callable[[bytes], Identity]
 """The identity of a row, from its JSON."""
@@ -76,7 +78,7 @@ class Rows:
             texts = [element.raw for element in batch]
         else:
             records = self._records(batch)
-            texts = list(map(encode, records))
+            texts = list(map(canonical, records))
             if self._field is not None and not self._one_a_key:
                 return texts, list(map(attrgetter(self._field), records))
         if self._one_a_key:
@@ -93,7 +95,7 @@ class Rows:
         except msgspec.ValidationError as error:
             element = batch[len(found)]
             key, row = element.key_json.decode(), element.raw[:500].decode(errors="replace")
-            why = f"the operator before it sent a row that does not fit: {error}"
+            why = f"the operator before it sent a row that does not fit: {error}{_nulls(error)}"
             raise UserFunctionError(self._operator, key, row, why) from error
         return found
 
@@ -116,6 +118,12 @@ def _typed(record: type[msgspec.Struct] | None, name: str) -> tuple[Callable[[by
     assert record is not None  # noqa: S101 - a comparable field is one of a record
     kind = next(field.type for field in msgspec.structs.fields(record) if field.name == name)
     return msgspec.json.Decoder(msgspec.defstruct("Identified", [(name, kind)], gc=False)).decode, attrgetter(name)
+
+
+def _nulls(error: msgspec.ValidationError) -> str:
+    return (
+        ". (JSON has no NaN and no infinity: they become null.)" if "Expected `float`, got `null`" in str(error) else ""
+    )
 
 
 def _itself(value: Identity) -> Identity:

@@ -18,13 +18,14 @@ which something of it ends next; so a sweep costs as much as there is to remove.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from engine.api import OnConflict, Strategy, TimeDomain, TtlTime, UpsertMaterialize
 from engine.errors import UserFunctionError
 from engine.execution.element import Watermark
-from engine.materializer.histories import Histories, Layout
+from engine.materializer.histories import Histories
 from engine.materializer.ordered_multiset import Identity, Row
 from engine.state.backend import StateBackend, Write
 from engine.state.timer_service import (
@@ -63,6 +64,9 @@ class Lives:
         self._by_wall_clock = operator.ttl is not None and operator.ttl.time is TtlTime.PROCESSING
         self._settles = operator.on_conflict is not OnConflict.KEEP_HISTORY
         self._watermark = watermark
+        self._passed = [] if watermark is None else [watermark]
+        self._decided: dict[bytes, int] = {}
+        """How many of the watermarks that have passed a key has seen."""
         self._coming = [(mark.order, mark.timestamp) for mark in reversed(watermarks)]
         self._processing_time = processing_time
         self._timers = TimerService(backend, last, processing_time)
@@ -73,13 +77,13 @@ class Lives:
         """Take note of when something of the keys, just loaded, ends next: their timers are registered for that."""
         for key in keys:
             if key not in self._due:
-                self._due[key] = self._next_of(self._histories.live[key])
+                self._due[key] = self._next_of(key, self._watermark)
 
     def begin(self, key: bytes, order: bytes, at: int) -> int:
         """End what has ended before the record at `order`; return when that record's row counts as inserted."""
         coming = self._coming
         while coming and coming[-1][0] <= order:
-            self._watermark = coming.pop()[1]
+            self._pass(coming.pop()[1])
         self._end(key)
         if self._settles and self._watermark is not None:
             at = max(at, self._watermark + 1)
@@ -91,9 +95,8 @@ class Lives:
 
     def finish(self) -> None:
         """End all that has ended by the last watermark, of keys without records too, and register what ends next."""
-        if self._coming:
-            self._watermark = self._last
-            self._coming.clear()
+        while self._coming:
+            self._pass(self._coming.pop()[1])
         due = list(self._taken(TimeDomain.EVENT_TIME, self._last))
         due += self._taken(TimeDomain.PROCESSING_TIME, self._processing_time)
         self._histories.load(dict.fromkeys(due))
@@ -118,8 +121,12 @@ class Lives:
                 self._timers.take(timer)
             yield key
 
+    def _pass(self, watermark: int) -> None:
+        self._watermark = watermark
+        self._passed.append(watermark)
+
     def _register(self, key: bytes) -> None:
-        before, after = self._due[key], self._next_of(self._histories.live[key])
+        before, after = self._due[key], self._next_of(key, self._watermark)
         for domain, moment in before.items():
             if after.get(domain) != moment:
                 self._timers.delete(Timer(moment, key, _DOMAINS[domain]))
@@ -127,13 +134,32 @@ class Lives:
             self._timers.register(Timer(moment, key, _DOMAINS[domain]))
 
     def _end(self, key: bytes) -> None:
-        if self._ttl is not None:
-            self._expire(key, self._ttl)
-        if self._settles and self._watermark is not None and self._histories.live[key].size > 1:
-            self._settle(key, self._watermark)
+        if self._ttl is not None and self._settles:
+            self._end_in_turn(key)
+        self._end_at(key, self._watermark)
 
-    def _expire(self, key: bytes, ttl: int) -> None:
-        now = self._processing_time if self._by_wall_clock else self._watermark
+    def _end_in_turn(self, key: bytes) -> None:
+        """Stop at each watermark at which something of a key ends, if several have passed: which came first, matters.
+
+        ttl 10, DO_NOTHING   +1a at 1   +2b at 4   watermark 5: 1a stays, 2b goes   watermark 12: 1a is dead
+                                                   straight to 12: 1a is dead, and 2b would live on
+        """
+        passed, place = self._passed, self._decided.get(key, 0)
+        while place < len(passed) and self._histories.live[key].size > 1:
+            due = self._next_of(key, passed[place - 1] if place else None)[TimeDomain.EVENT_TIME]
+            place = bisect_left(passed, due, place)
+            if place < len(passed):
+                self._end_at(key, passed[place])
+                place += 1
+        self._decided[key] = len(passed)
+
+    def _end_at(self, key: bytes, watermark: int | None) -> None:
+        if self._ttl is not None:
+            self._expire(key, self._ttl, self._processing_time if self._by_wall_clock else watermark)
+        if self._settles and watermark is not None and self._histories.live[key].size > 1:
+            self._settle(key, watermark)
+
+    def _expire(self, key: bytes, ttl: int, now: int | None) -> None:
         rows = self._histories.live[key]
         if now is None or not rows.size:
             return
@@ -168,15 +194,16 @@ class Lives:
         )
         return UserFunctionError(self._operator.name, key.decode(), texts[-1], why)
 
-    def _next_of(self, rows: Layout) -> dict[TimeDomain, int]:
-        """When something of a history ends next, by clock."""
+    def _next_of(self, key: bytes, watermark: int | None) -> dict[TimeDomain, int]:
+        """When something of a history ends next after this watermark, by clock."""
+        rows = self._histories.live[key]
         found: dict[TimeDomain, int] = {}
         if self._ttl is not None and rows.size:
             stamp = rows.newest() if self.renews else rows.oldest()
             domain = TimeDomain.PROCESSING_TIME if self._by_wall_clock else TimeDomain.EVENT_TIME
             found[domain] = (stamp or 0) + self._ttl
         if self._settles and rows.size > 1:
-            unsettled = [row[3] for _, row in rows.entries() if self._watermark is None or row[3] > self._watermark]
+            unsettled = [row[3] for _, row in rows.entries() if watermark is None or row[3] > watermark]
             if unsettled:
                 found[TimeDomain.EVENT_TIME] = min(*unsettled, found.get(TimeDomain.EVENT_TIME, unsettled[0]))
         return found

@@ -23,6 +23,11 @@ from engine.api import RowKind
 from engine.api._records import TIMESTAMP
 from engine.errors import ConfigError
 
+ROW_KIND = "_row_kind"
+"""Column with the kind of a change: +I, +U or -D."""
+ORDER = "_order"
+"""Column with a text that sorts as the changes were made, over all micro-batches."""
+
 _SINK_TIMESTAMP = pa.timestamp("us", tz="UTC")
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 _SCALARS: dict[object, pa.DataType] = {
@@ -75,6 +80,13 @@ def sink_schema(record: type[msgspec.Struct], keys: Sequence[str] = ()) -> pa.Sc
             )
             for column in columns_of(record)
         ]
+    )
+
+
+def changelog_schema(sink: pa.Schema) -> pa.Schema:
+    """The schema of a sink that is a log of changes: what each did, and where it stands among all of them."""
+    return sink.append(pa.field(ROW_KIND, pa.string(), nullable=False)).append(
+        pa.field(ORDER, pa.string(), nullable=False)
     )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Collection
 
 import pyarrow as pa
 
 from engine.api import Pipeline, Process
 from engine.errors import ConfigError
 from engine.imports import why_not_imported
-from engine.plan.columns import sink_schema
+from engine.plan.columns import changelog_schema, sink_schema
 from engine.plan.stages import Plan, plan_stages
 
 
@@ -33,9 +34,15 @@ def plan_of(reference: str) -> Plan:
     return plan_stages(pipeline)
 
 
-def sink_schemas(plan: Plan) -> dict[str, tuple[pa.Schema, tuple[str, ...]]]:
-    """The Arrow schema and the primary key (empty: append-only) of each of the pipeline's sinks."""
-    found = {plan.sink.name: (sink_schema(plan.sink_record, plan.primary_key), plan.primary_key)}
+def sink_schemas(plan: Plan, appended: Collection[str] = ()) -> dict[str, tuple[pa.Schema, tuple[str, ...]]]:
+    """The Arrow schema and the primary key (empty: append-only) of each of the pipeline's sinks.
+
+    A materializer's sink that is among those `appended` to is a log of its changes.
+    """
+    schema, keys = sink_schema(plan.sink_record, plan.primary_key), plan.primary_key
+    if keys and plan.sink.name in appended:
+        schema, keys = changelog_schema(schema), ()
+    found = {plan.sink.name: (schema, keys)}
     for stage in plan.keyed:
         if isinstance(stage.operator, Process):
             for side in stage.operator.side_outputs:

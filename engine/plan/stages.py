@@ -130,13 +130,14 @@ def key_fields(operator: Keyed) -> tuple[str, ...]:
 def stage_key(record: msgspec.Struct, fields: tuple[str, ...]) -> object:
     """A record's key: the field, or a tuple of several; None when any of them is null.
 
-    It is what the key is after the record was stored and read again, so 5 in a field of type float is 5.0.
+    It is what the key is after the record was stored and read again, so 5 in a field of type float is 5.0. And
+    -0.0 is 0.0, as it is to SQL: a table has one row for both.
     """
     floats = _floats(type(record), fields)
     values = [getattr(record, field) for field in fields]
     if floats:
         values = [
-            float(value) if name in floats and value is not None else value
+            float(value) + 0.0 if name in floats and value is not None else value
             for name, value in zip(fields, values, strict=True)
         ]
     if len(values) == 1:

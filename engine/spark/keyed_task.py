@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engine import faults
-from engine.api import AsyncWait, Lag, OnConflict, Process, UpsertMaterialize
+from engine.api import AsyncWait, Emit, Lag, OnConflict, Process, UpsertMaterialize
 from engine.checkpoint.buffered_requests import StoredRequest, load, numbered
 from engine.checkpoint.tables import BUFFERED_REQUESTS, KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
 from engine.errors import EngineBug
@@ -27,6 +27,7 @@ from engine.spark.reports import KeyedTask, TaskReport
 from engine.spark.stop_sign import StopSign
 from engine.spark.task_backend import TaskBackend, open_backend
 from engine.spark.task_output import QuarantineRow, TaskOutput, elements_of
+from engine.state.codec import encode
 from engine.state.key_groups import KeyGroupRange, key_group_range
 
 
@@ -123,15 +124,27 @@ class _Work:
         if resumed or self.task.cut is not None:
             elements, held = divided(merged(elements, [request for _, request in resumed]), self.task.cut)
             self._hold(resumed, held)
-        if operator.is_needed:
-            materializer: UpsertMaterializer | PassThrough = self._with_history(operator, elements)
-        else:
-            materializer = PassThrough(operator, record=self.stage.record)
-            materializer.run(elements)
+        if self.output.merges_into(self.plan.sink.name):
+            operator = replace(operator, emit=Emit.NET_CHANGE)
+        with_history = self._with_history if operator.is_needed else self._without_history
+        materializer = with_history(operator, elements)
         self.output.count(**_counted(materializer.metrics))
         decode = msgspec.json.Decoder(self.stage.record).decode
         rows = [Emitted(order, 0, kind, decode(raw)) for order, kind, _, raw in materializer.outputs()]
-        self.output.merge_sink(self.plan, rows)
+        self.output.changes(self.plan, rows)
+
+    def _without_history(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> PassThrough:
+        passing = PassThrough(operator, self.opened.backend, record=self.stage.takes)
+        passing.run(elements)
+        self._keep_history(operator, passing)
+        return passing
+
+    def _keep_history(self, operator: UpsertMaterialize, materializer: UpsertMaterializer | PassThrough) -> None:
+        changes = materializer.changes()
+        self.opened.write(materializer.writes())
+        self.output.state(
+            MATERIALIZER_HISTORY, self.output.changelog.history(changes, _upsert_key(operator, self.stage.takes))
+        )
 
     def _with_history(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> UpsertMaterializer:
         task, output = self.task, self.output
@@ -148,10 +161,9 @@ class _Work:
             processing_time=task.processing_time,
         )
         materializer.run(elements)
-        changes, sweeps = materializer.changes(), materializer.timer_changes()
-        self.opened.write(materializer.writes())
+        self._keep_history(operator, materializer)
+        sweeps = materializer.timer_changes()
         self.opened.write(materializer.timer_writes(sweeps))
-        output.state(MATERIALIZER_HISTORY, output.changelog.history(changes, _upsert_key(operator)))
         output.state(TIMERS, output.changelog.timers(sweeps))
         output.quarantine([_unmatched(operator, element, rows) for element, rows in materializer.unmatched])
         return materializer
@@ -196,16 +208,16 @@ class _Work:
             self.output.append_sink(self.plan.sink.name, emitted, self.plan.sink_record)
 
 
-def _upsert_key(operator: UpsertMaterialize) -> Callable[[bytes], str | None]:
+def _upsert_key(operator: UpsertMaterialize, record: type[msgspec.Struct]) -> Callable[[bytes], str | None]:
     names = operator.upsert_key
     if names is None:
         return lambda _: None
-    decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+    decode = msgspec.json.Decoder(record).decode
 
     def upsert_key(row: bytes) -> str:
-        values = decode(row)
-        picked = [values[name] for name in names]
-        return msgspec.json.encode(picked[0] if len(picked) == 1 else picked).decode()
+        values = decode(row)  # as a record: a row that is stored may lack fields that have their defaults
+        picked = [getattr(values, name) for name in names]
+        return encode(picked[0] if len(picked) == 1 else picked).decode()
 
     return upsert_key
 

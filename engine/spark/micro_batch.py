@@ -157,6 +157,7 @@ class MicroBatch:
             cache_bytes=config.state.cache_bytes,
             versions=job.versions,
             sinks={name: sink.path for name, sink in config.sinks.items()},
+            appended=config.appended,
             storage=config.storage_options,
         )
 

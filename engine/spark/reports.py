@@ -37,6 +37,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     cache_bytes: int
     versions: dict[str, int]
     sinks: dict[str, str]
+    appended: tuple[str, ...] = ()
+    """The sinks that rows are only added to."""
     storage: dict[str, str] | None = None
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pyspark.sql import SparkSession
 
 from engine.checkpoint._delta import CHECKPOINT_METADATA
-from engine.checkpoint.publish import ROW_KIND, SparkMerge
+from engine.checkpoint.publish import SparkMerge
+from engine.plan.columns import ROW_KIND
 from engine.spark.micro_batch import spark_uri
 
 _VIEW = "headrace_changes"

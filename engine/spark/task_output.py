@@ -14,13 +14,12 @@ from engine.checkpoint.files import stage
 from engine.checkpoint.state_files import parts, stage_state
 from engine.checkpoint.tables import QUARANTINE
 from engine.execution.element import Element, Emitted
-from engine.plan.columns import sink_schema, to_columns
+from engine.plan.columns import ROW_KIND, changelog_schema, sink_schema, to_columns
 from engine.plan.stages import Plan, stage_key
 from engine.spark.reports import Place, TaskReport
 from engine.state.codec import encode
 from engine.state.key_groups import key_group
 
-ROW_KIND = "_row_kind"
 TRANSIT = "transit"
 OUTPUTS = "outputs"
 
@@ -93,13 +92,40 @@ class TaskOutput:
         if not emitted:
             return
         rows = to_columns([item.record for item in emitted], sink_schema(record))
+        self._append(sink, rows)
+
+    def changes(self, plan: Plan, emitted: Sequence[Emitted]) -> None:
+        """Stage what a materializer sends on: for a merge, or as a log of changes where the sink is appended to."""
+        if not emitted:
+            return
+        if plan.sink.name in self._place.appended:
+            self._append_changes(plan, emitted)
+        else:
+            self._merge(plan, emitted)
+
+    def merges_into(self, sink: str) -> bool:
+        """Whether a sink has one row for each primary key, and so takes one change of it a micro-batch."""
+        return sink not in self._place.appended
+
+    def count(self, **metrics: int) -> None:
+        """Add to the task's metrics."""
+        for name, value in metrics.items():
+            if value:
+                self.report.metrics[name] = self.report.metrics.get(name, 0) + value
+
+    def _append(self, sink: str, rows: pa.Table) -> None:
         staged = stage(self._place.sinks[sink], self._file_name(), rows, self._place.storage)
         self._output(sink, OutputFile(staged.path, staged.rows, staged.size))
 
-    def merge_sink(self, plan: Plan, emitted: Sequence[Emitted]) -> None:
+    def _append_changes(self, plan: Plan, emitted: Sequence[Emitted]) -> None:
+        schema = sink_schema(plan.sink_record, plan.primary_key)
+        columns = to_columns([item.record for item in emitted], schema).columns
+        kinds = pa.array([RowKind(item.kind).symbol for item in emitted], pa.string())
+        orders = pa.array([item.order.hex() for item in emitted], pa.string())
+        self._append(plan.sink.name, pa.Table.from_arrays([*columns, kinds, orders], schema=changelog_schema(schema)))
+
+    def _merge(self, plan: Plan, emitted: Sequence[Emitted]) -> None:
         """Stage net changes for a merge: the sink's columns and the row kind."""
-        if not emitted:
-            return
         schema = sink_schema(plan.sink_record, plan.primary_key)
         rows = to_columns([item.record for item in emitted], schema)
         kinds = pa.array([RowKind(item.kind).symbol for item in emitted], pa.string())
@@ -107,12 +133,6 @@ class TaskOutput:
         name = f"{OUTPUTS}/{plan.sink.name}/{self._file_name()}"
         staged = stage(self._place.job_folder, name, rows, self._place.storage)
         self._output(plan.sink.name, OutputFile(staged.path, staged.rows, staged.size))
-
-    def count(self, **metrics: int) -> None:
-        """Add to the task's metrics."""
-        for name, value in metrics.items():
-            if value:
-                self.report.metrics[name] = self.report.metrics.get(name, 0) + value
 
     def _output(self, sink: str, file: OutputFile) -> None:
         self.report.outputs.setdefault(sink, []).append(file)

@@ -3,57 +3,193 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass, replace
 
-from hypothesis import given
+import msgspec
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.api import Emit, OnConflict, RowKind, Strategy, UpsertMaterialize
 from engine.checkpoint import changelog
 from engine.checkpoint.changelog import Changelog
-from engine.checkpoint.tables import MATERIALIZER_HISTORY, STATE_TABLES
-from engine.execution.element import Element, record_order
+from engine.checkpoint.tables import MATERIALIZER_HISTORY, STATE_TABLES, TIMERS
+from engine.execution.element import Element, Watermark, record_order
 from engine.materializer import Layouts, UpsertMaterializer
 from engine.state.backend import HashMapBackend
 from engine.state.codec import encode
-from engine.state.key_groups import key_group, key_group_range
-from engine.testing import MaterializerHarness
+from engine.state.key_groups import KeyGroupRange, key_group, key_group_range
 from tests.unit.engine.micro_batches import GROUPS, fake_delta, no_rows
-from tests.unit.engine.test_materializer_lives import EVENT, THRESHOLDS, Model, Row
+from tests.unit.engine.test_materializer_lives import EVENT, Model, Row
 
-changes = st.lists(st.tuples(st.sampled_from(RowKind), st.integers(0, 3), st.sampled_from("ab")), max_size=12)
-kinds_of_life = st.tuples(
-    st.sampled_from([None, ("part",), ("text",)]),
+
+@dataclass(frozen=True)
+class Choices:
+    """What a release of the pipeline, its file and the command line say; all of it may change between micro-batches."""
+
+    strategy: Strategy
+    thresholds: tuple[int, int]
+    emit: Emit
+    upsert_key: tuple[str, ...] | None
+    has_ttl: bool
+    policy: OnConflict
+    rebuilt: bool
+    """Whether the task has no local copy, and makes one from the tables."""
+    size: int
+    """Of the batches in which a task gets its records."""
+
+    @property
+    def operator(self):
+        ttl = EVENT if self.has_ttl else None
+        return UpsertMaterialize(
+            "lines", ("key",), self.upsert_key, self.strategy, self.emit, ttl, self.policy, force=True
+        )
+
+
+class Life:
+    """One materializer from micro-batch to micro-batch, and what it must come to by the rules."""
+
+    def __init__(self, new_backend):
+        self.new_backend, self.backend = new_backend, new_backend()
+        self.ordinal, self.now, self.watermark, self.checkpoint = 1, 0, None, 0
+        self.models, self.expected, self.sink, self.tables = {}, {}, {}, no_rows()
+
+    def run(self, events, choices):
+        """A micro-batch of changes and watermarks."""
+        self.checkpoint += 1
+        if choices.rebuilt:
+            self.backend = self.new_backend()
+            with fake_delta(self.tables):
+                changelog.rebuild(self.backend, "job", NO_VERSIONS, "lines", KeyGroupRange(0, 127))
+        before = self.watermark
+        elements, watermarks, emitted, unmatched = self.by_the_rules(events, choices)
+        task = UpsertMaterializer(
+            choices.operator,
+            self.backend,
+            record=Row,
+            layouts=Layouts(choices.strategy, *choices.thresholds),
+            watermark=before,
+            watermarks=watermarks,
+        )
+        task.run(elements[first : first + choices.size] for first in range(0, len(elements), choices.size))
+        assert len(task.unmatched) == unmatched
+        self.keep(task)
+        sent = [(out.kind, msgspec.json.decode(out.raw, type=Row)) for out in task.outputs()]
+        if choices.emit is Emit.EVERY_CHANGE:
+            assert sent == emitted
+        apply(self.expected, emitted)
+        apply(self.sink, sent)
+        again = UpsertMaterializer(choices.operator, self.backend, record=Row)
+        for key, model in self.models.items():
+            assert again.rows_of(encode(key)) == [encode(row) for row, _ in model.rows]
+
+    def by_the_rules(self, events, choices):
+        """What the task gets, and what it must send on: one change, and one watermark, after the other."""
+        elements, watermarks, emitted, unmatched = [], [], [], 0
+        for model in self.models.values():
+            choose(model, choices)
+        for what, key, part, text, step in events:
+            if what == "watermark":
+                self.watermark = (self.watermark or 0) + abs(step) + 1
+                watermarks.append(Watermark(record_order(self.ordinal), self.watermark))
+                self.end()
+                continue
+            self.now = max(0, self.now + step)
+            row = Row(key, part, text)
+            model = self.models.setdefault(key, Model(None, Strategy.VALUE, OnConflict.KEEP_HISTORY, has_ttl=False))
+            choose(model, choices)
+            model.emitted, model.unmatched = [], 0
+            model.take(what, row, self.now, self.watermark)
+            emitted += model.emitted
+            unmatched += model.unmatched
+            elements.append(Element(record_order(self.ordinal), self.now, what, encode(key), encode(row)))
+            self.ordinal += 1
+        self.end()
+        return elements, watermarks, emitted, unmatched
+
+    def end(self):
+        for model in self.models.values():
+            model.end(self.watermark)
+
+    def keep(self, task):
+        changes, sweeps = task.changes(), task.timer_changes()
+        self.backend.write_batch([*task.writes(), *task.timer_writes(sweeps)])
+        log = Changelog("lines", self.checkpoint, 128)
+        self.tables[MATERIALIZER_HISTORY].append(log.history(changes, lambda _: None))
+        self.tables[TIMERS].append(log.timers(sweeps))
+
+
+NO_VERSIONS = dict.fromkeys(STATE_TABLES, 0)
+
+
+def choose(model, choices):
+    model.upsert_key, model.has_ttl, model.policy = choices.upsert_key, choices.has_ttl, choices.policy
+    model.legacy = choices.strategy is Strategy.LEGACY
+
+
+def apply(table, changes):
+    for kind, row in changes:
+        if kind is RowKind.DELETE:
+            table.pop(row.key, None)
+        else:
+            table[row.key] = row
+
+
+keys, texts = st.sampled_from("jkk"), st.sampled_from("ab")
+steps = st.integers(-6, 12)
+"""From one event time to the next one: some come late, and lives are 10 long."""
+events = st.lists(
+    st.tuples(st.sampled_from([*RowKind, "watermark"]), keys, st.integers(0, 2), texts, steps), max_size=12
+)
+policies = st.sampled_from([OnConflict.KEEP_HISTORY, OnConflict.DO_NOTHING, OnConflict.DEDUPLICATE])
+upsert_keys = st.sampled_from([None, ("part",), ("text",)])
+choices = st.builds(
+    Choices,
+    st.sampled_from(Strategy),
+    st.sampled_from([(3, 1), (1, 0), (5, 2)]),
+    st.sampled_from(Emit),
+    upsert_keys,
     st.booleans(),
-    st.sampled_from([Strategy.VALUE, Strategy.MAP, Strategy.ADAPTIVE]),
-    changes,
+    policies,
+    st.booleans(),
+    st.integers(1, 4),
 )
 
 
-@given(runs=st.lists(kinds_of_life, max_size=5))
-def test_upsert_key_and_ttl_may_come_and_go_between_runs(backends, runs):
-    model, snapshot, now, mark = Model(None, Strategy.VALUE, OnConflict.KEEP_HISTORY, has_ttl=False), None, 0, 0
+@pytest.mark.parametrize("strategy", Strategy)
+def test_of_several_watermarks_in_one_micro_batch_each_ends_what_it_has_reached(backend, strategy):
+    # DO_NOTHING   +1a at 1   +2b at 4   watermark 5: 1a stays, and 2b goes   watermark 12: 1a dies, and nothing is left
+    insert, watermark = RowKind.INSERT, "watermark"
+    changes = [(insert, "k", 1, "a", 1), (insert, "k", 2, "b", 3), (watermark, "", 0, "", 4), (watermark, "", 0, "", 6)]
+    life = Life(lambda: backend)
+    life.run(changes, Choices(strategy, (3, 1), Emit.NET_CHANGE, None, True, OnConflict.DO_NOTHING, False, 4))
+    assert (life.watermark, life.models["k"].rows) == (12, [])
+
+
+@settings(max_examples=30)
+@given(
+    runs=st.lists(st.tuples(events, choices), max_size=6),
+    upsert_key=upsert_keys,
+    has_ttl=st.booleans(),
+    policy=policies,
+)
+def test_layouts_and_backends_come_and_go_between_micro_batches(backends, runs, upsert_key, has_ttl, policy):
     with backends.lent() as new:
-        for upsert_key, has_ttl, strategy, part in runs:
-            options = {"upsert_key": upsert_key, "ttl": EVENT if has_ttl else None, "strategy": strategy, **THRESHOLDS}
-            options |= {"primary_key": ("key",), "backend": new()}
-            h = (
-                MaterializerHarness(Row, **options)
-                if snapshot is None
-                else MaterializerHarness.restore(snapshot, Row, **options)
-            )
-            model.upsert_key, model.has_ttl = upsert_key, has_ttl
-            model.emitted.clear()
-            for kind, number, text in part:
-                now += 1
-                h.process(kind, Row("k", number, text), now)
-                model.take(kind, Row("k", number, text), now, mark or None)
-            assert h.output() == model.emitted
-            mark = max(mark, now - 3)
-            h.watermark(mark)
-            model.end(mark)
-            assert h.history("k") == [row for row, _ in model.rows]
-            snapshot = h.snapshot()
-            h.close()
+        life = Life(new)
+        for part, chosen in runs:
+            life.run(part, replace(chosen, upsert_key=upsert_key, has_ttl=has_ttl, policy=policy))
+            assert life.sink == life.expected
+
+
+@settings(max_examples=30)
+@given(runs=st.lists(st.tuples(events, choices), max_size=6))
+def test_upsert_key_ttl_and_policy_may_come_and_go_too(backends, runs):
+    with backends.lent() as new:
+        life = Life(new)
+        for part, chosen in runs:
+            # A key that no change has come for since a TTL or a policy was declared is not swept yet.
+            touched = [(RowKind.DELETE, key, 9, "", 0) for key in "jk"]
+            life.run([*touched, *part], replace(chosen, emit=Emit.EVERY_CHANGE))
 
 
 @given(

@@ -34,7 +34,7 @@ def elements(changes):
 
 
 def passed(changes, emit=Emit.NET_CHANGE):
-    task = PassThrough(operator(emit), record=Row)
+    task = PassThrough(operator(emit), HashMapBackend(), record=Row)
     task.run([elements(changes)])
     assert task.metrics == {"records": len(changes)}
     return [(out.kind, msgspec.json.decode(out.raw, type=Row)) for out in task.outputs()]
@@ -77,7 +77,7 @@ def test_the_table_is_the_one_that_a_history_leads_to(updates, size):
     ordered = elements(changes)
     for first in range(0, len(ordered), size):
         kept = UpsertMaterializer(operator(Emit.NET_CHANGE), backend, record=Row)
-        plain = PassThrough(operator(Emit.NET_CHANGE), record=Row)
+        plain = PassThrough(operator(Emit.NET_CHANGE), HashMapBackend(), record=Row)
         for task, table in zip((kept, plain), tables, strict=True):
             task.run([ordered[first : first + size]])
             for _, kind, key, raw in task.outputs():

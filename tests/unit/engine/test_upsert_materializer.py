@@ -209,6 +209,32 @@ def test_rows_are_equal_by_their_declared_types(harness):
     assert h.run((UPDATE_BEFORE, Weight("k", 5.0)), (DELETE, Weight("k", 6.0))) == [(DELETE, Weight("k", 6.0))]
 
 
+def test_sets_and_dicts_have_no_order(harness):
+    class Basket(Struct, frozen=True):
+        key: str
+        items: frozenset[str]
+        prices: dict[str, int]
+
+    # One order in the text of the record, and another one.
+    texts = [
+        b'{"key":"k","items":["a","b"],"prices":{"a":1,"b":2}}',
+        b'{"key":"k","items":["b","a"],"prices":{"b":2,"a":1}}',
+    ]
+    for one, other in itertools.permutations(texts):
+        h = harness(record=Basket)
+        h.element = lambda kind, text: Element(record_order(kind), 0, kind, b'"k"', text)
+        assert [kind for kind, _ in h.run((INSERT, one), (DELETE, other))] == [INSERT, DELETE]
+
+
+def test_a_number_that_json_has_not_is_told(harness):
+    class Weight(Struct, frozen=True):
+        key: str
+        tons: float
+
+    with pytest.raises(UserFunctionError, match=r"got `null` - at `\$.tons`. \(JSON has no NaN"):
+        harness(record=Weight).run((INSERT, Weight("k", float("nan"))))
+
+
 def test_a_row_of_another_type_names_the_row(harness):
     with pytest.raises(UserFunctionError, match=r"operator 'lines'.*\"part\":\"one\"[^$]*got `str` - at `\$.part`"):
         harness().run((INSERT, Row("k", "one")))

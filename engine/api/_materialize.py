@@ -119,6 +119,13 @@ class UpsertMaterialize:
         return self.primary_key
 
     @property
+    def may_show_another(self) -> bool:
+        """Whether the sink may hold a row that stands neither first nor last: one that was replaced in place."""
+        if self.shows_first or self.on_conflict is OnConflict.DEDUPLICATE or not self.upsert_key:
+            return False
+        return not {*self.upsert_key} <= {*self.keyed_by}
+
+    @property
     def shows_first(self) -> bool:
         """Whether the first row of a key is shown, not the last."""
         return self.keep is Keep.FIRST or self.on_conflict is OnConflict.DO_NOTHING

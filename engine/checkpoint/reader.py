@@ -65,6 +65,9 @@ _IS_INTERNAL = f"domain IN ({', '.join(literal(each.name) for each in DOMAINS.va
 _AGES = ("last_access", "expires_at", "ttl_ms")
 """The columns from which it follows whether an entry is dead."""
 
+_EXACT = 1 << 53
+"""Integers from which on not each is a float."""
+
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -437,12 +440,15 @@ def _published(commit: dict[str, Any]) -> int:
 
 
 def _key_candidates(key: str) -> list[str]:
-    """The JSON texts that `key` may stand for: itself if it is JSON, and its text as a JSON string."""
+    """The JSON texts that `key` may stand for: itself if it is JSON, a number as a float too, and its text as a JSON string."""
     candidates = [msgspec.json.encode(key).decode()]
     try:
-        candidates.insert(0, msgspec.json.encode(msgspec.json.decode(key)).decode())
+        value = msgspec.json.decode(key)
     except msgspec.DecodeError:
         return candidates
+    candidates.insert(0, msgspec.json.encode(value).decode())
+    if type(value) is int and abs(value) < _EXACT:
+        candidates.append(msgspec.json.encode(float(value)).decode())
     return candidates
 
 

@@ -21,6 +21,9 @@ First = Annotated[
     typer.Argument(metavar="JOB", help="May be left out where there is only one.", show_default=False),
 ]
 _SHOWN = "shown"
+_LONGEST = 500
+"""Characters of a field, or of a row, that are printed."""
+
 _MOST_FIELDS = 4
 """Fields that fit into a table beside the rest. Rows that differ in more are printed one below the other."""
 
@@ -116,7 +119,7 @@ def _of_operator(
     parts: list[RenderableType] = [f"{name}: {len(rows):,} row{'s' if len(rows) > 1 else ''}"]
     same = {field: raw for field, raw in rows[-1]["fields"].items() if field not in differing}
     if same:
-        parts.append("  in all of them  " + ", ".join(f"{field} {bytes(raw).decode()}" for field, raw in same.items()))
+        parts.append("  in all of them  " + ", ".join(f"{field} {_text(raw)}" for field, raw in same.items()))
     if len(rows) > limit:
         parts.append(f"  the last {limit} of them (more with -n)")
     columns = differing if len(differing) <= _MOST_FIELDS else ["row"]
@@ -132,14 +135,22 @@ def _of_operator(
         for row in rows[-limit:]
     ]
     parts.append(table(("", "number", "kind", "inserted at", "checkpoint", *columns), lines))
+    if operator is not None and operator.may_show_another and len(rows) > 1:
+        parts.append("  * unless another one was updated in place since: then the sink shows that one")
     return parts
 
 
 def _cells(row: dict[str, Any], columns: list[str]) -> list[str]:
     fields: dict[str, msgspec.Raw] = row["fields"]
     if columns == ["row"] and "row" not in fields:
-        return [row["row"]]
-    return [bytes(fields.get(field, b"")).decode() for field in columns]
+        return [_text(row["row"].encode())]
+    return [_text(fields.get(field, b"")) for field in columns]
+
+
+def _text(raw: msgspec.Raw | bytes) -> str:
+    """JSON that a screen has room for."""
+    text = bytes(raw).decode()
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text):,} characters: --json tells all)"
 
 
 def _differing(rows: list[dict[str, msgspec.Raw]]) -> list[str]:

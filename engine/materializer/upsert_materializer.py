@@ -85,9 +85,7 @@ class UpsertMaterializer:
         self._replaces = bool(upsert_key)
         self._moves = operator.on_conflict is OnConflict.DEDUPLICATE and self._replaces and not one_a_key
         self._shows_first = operator.shows_first
-        # A row replaced in place is emitted from where it stands, so among several rows with upsert keys
-        # the one that the sink holds need not be the last.
-        self._sink_holds_end = not upsert_key or one_a_key or self._moves or self._shows_first
+        self._sink_holds_end = not operator.may_show_another
         self._lives: Lives | None = None
         if operator.ttl is not None or operator.on_conflict is not OnConflict.KEEP_HISTORY:
             self._lives = Lives(

@@ -15,6 +15,7 @@ from engine import faults
 from engine.api import AsyncWait, Emit, Lag, OnConflict, Process, UpsertMaterialize
 from engine.checkpoint.buffered_requests import StoredRequest, load, numbered
 from engine.checkpoint.tables import BUFFERED_REQUESTS, KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
+from engine.config import format_duration
 from engine.errors import EngineBug
 from engine.execution.element import Element, Emitted, ProcessingTime, Watermark, processing_time_order, record_order
 from engine.execution.fast_drain import Held, divided, merged, seen_and_held
@@ -232,7 +233,7 @@ def _dropped(operator: UpsertMaterialize) -> str:
     """Why a row that once came may be there no more."""
     reasons = []
     if operator.ttl is not None:
-        reasons.append(f"rows die after {operator.ttl.ttl}")
+        reasons.append(f"rows die after {format_duration(operator.ttl.ttl)}")
     if operator.on_conflict in {OnConflict.DO_NOTHING, OnConflict.DEDUPLICATE}:
         reasons.append(f"on_conflict={operator.on_conflict.value} keeps one row a key")
     return f" ({'; '.join(reasons)})" if reasons else ""

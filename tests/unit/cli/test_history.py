@@ -6,9 +6,17 @@ import json
 
 import pytest
 
+from engine.api import Pipeline, Struct, Timestamp
 from engine.checkpoint.checkpoint import Kind
+from engine.cli._history import _of_operator
 from engine.state.key_groups import key_group
 from tests.unit.cli.conftest import HOUR, moment
+
+
+class Leg(Struct, frozen=True):
+    tail: str
+    leg: str
+    at: Timestamp
 
 
 def row(key, number, text, *, kind="+U", checkpoint=5, deleted=False):
@@ -55,6 +63,31 @@ def test_of_a_long_history_the_last_rows_are_told(headrace, histories):
     told = headrace("history N7 -n 2").stdout
     assert "the last 2 of them" in told
     assert ("LEG-2" in told, "LEG-3" in told) == (False, True)
+
+
+def test_a_row_that_no_screen_has_room_for_is_cut(headrace, state):
+    state.add("materializer_history", [row("N7", 0, "LEG"), row("N7", 1, "x" * 600)])
+    state.commit(Kind.BATCH)
+    told = headrace("history N7").stdout
+    assert "602 characters" in " ".join(told.split())
+    assert told.count("x") < 550
+    assert "x" * 600 in headrace("history N7 --json").stdout
+
+
+@pytest.mark.parametrize(("upsert_key", "is_told"), [(("leg",), True), (("tail",), False), (None, False)])
+def test_it_is_told_where_the_last_row_may_not_be_the_one_that_is_shown(upsert_key, is_told):
+    source = Pipeline("p").source("legs", Leg, event_time="at")
+    operator = source.upsert_materialize("latest", primary_key=("tail",), upsert_key=upsert_key).operators[-1]
+    rows = [{**row("N7", number, f"LEG-{number}"), "inserted_at": None} for number in range(2)]
+    told = [part for part in _of_operator("latest", operator, rows, 20) if isinstance(part, str)]
+    assert any("updated in place" in part for part in told) is is_told
+
+
+def test_a_number_finds_a_key_that_is_a_float(headrace, state):
+    key = {"key": "5.0", "key_group": key_group(b"5.0", 128)}
+    state.add("materializer_history", [{**row("N7", 0, "LEG"), **key}])
+    state.commit(Kind.BATCH)
+    assert "latest: 1 row" in headrace("history 5").stdout
 
 
 def test_machines_get_the_rows_as_json(headrace, histories):

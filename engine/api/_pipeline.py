@@ -139,7 +139,7 @@ class Pipeline:
             msg = f"out_of_orderness of '{name}' must not be negative, not {out_of_orderness}"
             raise ValueError(msg)
         for column in (event_time, *order_by):
-            _check_field(record, column)
+            check_field(record, column)
         return self._add(Source(name, record, event_time, order_by, row_kind, out_of_orderness))
 
     def async_wait(
@@ -205,7 +205,7 @@ class Pipeline:
 
     def key_by(self, field_name: str, /) -> Pipeline:
         """Key the stream by a field; a record whose key is null goes to quarantine."""
-        _check_field(self.record_type(), field_name)
+        check_field(self.record_type(), field_name)
         return replace(self, _key=field_name)
 
     def process(self, name: str, function: KeyedProcessFunction[Any, Any], /) -> Pipeline:
@@ -259,7 +259,7 @@ class Pipeline:
             msg = f"upsert_materialize '{name}' needs a primary key"
             raise ValueError(msg)
         for column in (*primary_key, *(upsert_key or ())):
-            _check_field(self.record_type(), column)
+            check_field(self.record_type(), column)
         return self._add(
             UpsertMaterialize(
                 name, primary_key, upsert_key, strategy, emit, ttl=ttl, on_conflict=on_conflict, force=force
@@ -344,9 +344,9 @@ class Pipeline:
             msg = f"lag '{name}' needs partition_by, a primary key, and an offset of at least 1, not {offset}"
             raise ValueError(msg)
         for column in (*partition_by, *(upsert_key or ())):
-            _check_field(self.record_type(), column)
+            check_field(self.record_type(), column)
         for column in primary_key:
-            _check_field(record, column)
+            check_field(record, column)
         lag = Lag(
             name,
             primary_key,
@@ -440,7 +440,8 @@ def _named_type(function: AsyncFunction[Any, Any] | KeyedProcessFunction[Any, An
     raise TypeError(msg)
 
 
-def _check_field(record: type[msgspec.Struct], name: str) -> None:
+def check_field(record: type[msgspec.Struct], name: str) -> None:
+    """Raise `ValueError` for a field that the record lacks."""
     if name not in record.__struct_fields__:
         known = ", ".join(record.__struct_fields__)
         msg = f"{record.__name__} has no field '{name}'; it has {known}"

@@ -12,6 +12,7 @@ import msgspec
 
 from engine import clock
 from engine.api import Emit, Keep, OnConflict, RowKind, StateTtl, Strategy, UpsertMaterialize
+from engine.api._pipeline import check_field
 from engine.execution.element import Element, record_order
 from engine.execution.element import Watermark as ElementWatermark
 from engine.materializer import MaterializerOptions, UpsertMaterializer
@@ -76,8 +77,13 @@ class MaterializerHarness(Generic[R]):
     def __post_init__(self) -> None:
         """Put the virtual clock in place; `close`, or leaving a `with` block, takes it away.
 
-        Raises `ValueError` for thresholds that contradict each other.
+        Raises `ValueError` for thresholds that contradict each other, without a primary key, and for a field that rows lack.
         """
+        if not self.primary_key:
+            msg = "a materializer needs a primary key"
+            raise ValueError(msg)
+        for field in (*self.primary_key, *(self.upsert_key or ())):
+            check_field(self.row_type, field)
         options = MaterializerOptions(threshold_high=self.threshold_high, threshold_low=self.threshold_low)
         name = self.backend if isinstance(self.backend, str) else "hashmap"
         self._layouts = options.layouts(self.strategy, name)
@@ -114,11 +120,18 @@ class MaterializerHarness(Generic[R]):
         return harness
 
     def process(self, kind: RowKind, row: R, timestamp: int | None = None) -> None:
-        """Give the materializer a change. Without `timestamp` it has the clock's time."""
+        """Give the materializer a change. Without `timestamp` it has the clock's time.
+
+        Raises `ValueError` for a row whose key is null: a job would quarantine it before.
+        """
+        from engine.plan.stages import stage_key
+
         time = self.clock.now() if timestamp is None else timestamp
-        values = [getattr(row, name) for name in self.primary_key]
-        key = encode(values[0] if len(values) == 1 else values)
-        self._taken.append(Element(record_order(self._ordinal), time, kind, key, encode(row)))
+        key = stage_key(row, self.primary_key)
+        if key is None:
+            msg = f"the key ({', '.join(self.primary_key)}) is null in {row}: no materializer of a job gets such a row"
+            raise ValueError(msg)
+        self._taken.append(Element(record_order(self._ordinal), time, kind, encode(key), encode(row)))
         self._ordinal += 1
 
     def watermark(self, timestamp: int) -> None:

@@ -167,6 +167,31 @@ def test_a_ttl_that_rows_of_a_history_cannot_have_is_refused(ttl):
         MaterializerHarness(Row, ("key",), ttl=ttl)
 
 
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"primary_key": ()}, "needs a primary key"),
+        ({"primary_key": ("kye",)}, "Row has no field 'kye'; it has key, part, text"),
+        ({"primary_key": ("key",), "upsert_key": ("aprt",)}, "Row has no field 'aprt'"),
+    ],
+)
+def test_a_harness_refuses_what_a_pipeline_would(fields, message):
+    with pytest.raises(ValueError, match=message):
+        MaterializerHarness(Row, **fields)
+
+
+def test_a_harness_has_the_keys_that_a_job_has():
+    class Fare(Struct, frozen=True):
+        price: float | None
+
+    with MaterializerHarness(Fare, ("price",)) as h:
+        h.process(INSERT, Fare(-0.0))
+        h.process(INSERT, Fare(0))
+        assert [kind for kind, _ in h.output()] == [INSERT, UPDATE_AFTER]
+        with pytest.raises(ValueError, match=r"the key \(price\) is null"):
+            h.process(INSERT, Fare(None))
+
+
 def test_a_ttl_by_another_clock_than_that_of_conflicts_is_refused():
     with pytest.raises(ValueError, match=r"on_conflict goes by the watermark, so its ttl must be in event time"):
         MaterializerHarness(Row, ("key",), ttl=PROCESSING, on_conflict=OnConflict.DO_NOTHING)

@@ -29,5 +29,9 @@ class StopSign:
         if path is None or now < self._next_look:
             return False
         self._next_look = now + _SECONDS_BETWEEN_LOOKS
-        store, place = file_system(path, self._task.place.storage)
-        return bool(store.get_file_info(place).type is fs.FileType.File)
+        try:
+            store, place = file_system(path, self._task.place.storage)
+            return bool(store.get_file_info(place).type is fs.FileType.File)
+        except OSError:
+            # A store that cannot be asked right now is no reason to fail, nor to stop looking.
+            return False

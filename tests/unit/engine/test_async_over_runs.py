@@ -18,6 +18,7 @@ from engine.api import (
     CircuitBreaker,
     FixedDelay,
     LookupCache,
+    NoRetry,
     OnFailure,
     OutputMode,
     RecoveryOption,
@@ -153,6 +154,20 @@ class Runs:
             loop.close()
             clock.use(virtual.replaced)
         return sent
+
+
+class Pondering(Wild):
+    async def timeout(self, question, /):
+        await asyncio.sleep(86_400)
+
+
+@pytest.mark.parametrize(("mode", "emitted"), [(OutputMode.ORDERED, []), (OutputMode.KEYED_ORDERED, [1])])
+def test_a_run_that_has_to_stop_does_not_wait_for_a_hook(mode, emitted):
+    function = Pondering({0: [(86_400.0, True)]})
+    runs = Runs(AsyncWait("ask", function, mode, CAPACITY, 20 * MS, NoRetry()))
+    runs.micro_batch("ab", looks=0)
+    assert runs.emitted == emitted
+    assert runs.now < 1000
 
 
 call = st.tuples(st.sampled_from([0.0, 0.001, 0.03, 0.3, 86_400.0]), st.booleans())

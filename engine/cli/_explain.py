@@ -90,11 +90,19 @@ def _wait(config: JobConfig, wait: AsyncWait) -> dict[str, Any]:
         "on_failure": wait.on_failure.value,
         **{name: _policy(policy) for name in ("breaker", "cache", "batch") if (policy := getattr(wait, name))},
         "service": wait.service,
-        "limits": {"rate": service.rate, "concurrency": service.concurrency}
-        if service and _is_limited(service)
-        else None,
+        "limits": limits_of(service, capacity, timeout) if service and _is_limited(service) else None,
         "capacity_for_retries": _measured(config, wait, capacity),
     }
+
+
+def limits_of(service: ServiceConfig, capacity: int, timeout: timedelta) -> dict[str, Any]:
+    """What a service can bear, and whether elements would run out of time while they wait for their turn."""
+    limits = {"rate": service.rate, "concurrency": service.concurrency}
+    longest = capacity / service.rate if service.rate else 0.0
+    if longest <= timeout.total_seconds():
+        return limits
+    told = f"a call may wait {longest:g} s for its turn, longer than the timeout: lower capacity, or raise the timeout"
+    return {**limits, "beware": told}
 
 
 def _is_limited(service: ServiceConfig) -> bool:

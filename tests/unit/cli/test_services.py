@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 
 from engine.checkpoint.checkpoint import Kind, SourceOffset
+from engine.cli._explain import limits_of
 from engine.cli._services import capacity_for_retries
+from engine.config import ServiceConfig
 from tests.unit.cli.conftest import HOUR, START
 
 MADE = {"elements": 1000, "calls": 1010, "busy_ms": 10_000, "retries": 10, "retry_wait_ms": 600_000}
@@ -43,3 +46,9 @@ def test_status_tells_of_services_as_they_were_called_last_whatever_came_after(h
     state.commit(Kind.COMPACTION)
     assert json.loads(headrace("status demo --json").stdout)["jobs"][0]["services"]["weather"]["calls"] == 7
     assert "demo, weather: 7 calls, breaker open" in headrace("status demo").stdout
+
+
+def test_explain_warns_of_a_rate_at_which_elements_run_out_of_time_in_the_queue():
+    service = ServiceConfig(url="http://x", rate=2)
+    assert limits_of(service, 60, timedelta(seconds=30)) == {"rate": 2, "concurrency": None}
+    assert "a call may wait 30.5 s for its turn" in limits_of(service, 61, timedelta(seconds=30))["beware"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -127,6 +128,8 @@ class AsyncWaitHarness(Generic[R]):
         self._keys: dict[bytes, list[AsyncElement]] = {}
         self._parked: set[AsyncElement] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._due: deque[AsyncElement] = deque()
+        """Elements that were parked, and are due, where all places are taken."""
         self._told: list[Any] = []
         self._failure: BaseException | None = None
         self._ordinal = 1
@@ -293,9 +296,17 @@ class AsyncWaitHarness(Generic[R]):
         if pause > 0 and not self._is_finishing:
             self._park(element, pause)
             return
+        if len(self._tasks) >= self.capacity:
+            self._due.append(element)
+            return
         task = self._loop.create_task(self._settle(element))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._due and not self._loop.is_closed():
+            self._begin(self._due.popleft())
 
     async def _settle(self, element: AsyncElement) -> None:
         try:

@@ -213,6 +213,16 @@ def test_a_parked_element_takes_no_capacity_and_holds_nobody_up(mode):
         assert h.output() == [Answer(1, 2)]
 
 
+def test_parked_elements_that_are_due_together_are_taken_up_within_capacity():
+    function = Promised({number: after(0, 5, fails=(0,)) for number in range(3)})
+    with harness(function, capacity=1, retry=FixedDelay(max_retries=1, delay=50 * MS), park_after=0 * MS) as h:
+        for number in range(3):
+            h.process(Question(number))
+        h.clock.advance(50 + 15)
+        assert numbers(h.output()) == [0, 1, 2]
+        assert function.most == 1
+
+
 def test_the_deadline_of_a_parked_element_is_forgotten_with_the_call_that_had_it():
     # Accepted at 0 with 1,000 ms; parked at 900 until 950, with 100 ms left of the timeout, but at least half of it.
     retry = FixedDelay(max_retries=1, delay=50 * MS)

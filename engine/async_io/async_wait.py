@@ -62,6 +62,8 @@ class AsyncWaitOperator:
         self._stop = stop
         self._finishes = finishes
         self._breaker: Breaker | None = None
+        self.attempts: Attempts | None = None
+        """What makes the calls, while the function is open."""
 
     def run(self, elements: Sequence[Emitted], resumed: Sequence[AsyncElement] = ()) -> list[Emitted]:
         """`run_async`, in a loop of its own."""
@@ -116,7 +118,7 @@ class AsyncWaitOperator:
         function, began = self.operator.function, clock.monotonic()
         try:
             await self._opens_or_closes("none yet: open() failed", lambda: function.open(self._services))
-            attempts = self._attempts()
+            attempts = self.attempts = self._attempts()
             try:
                 with self._looking_for_stop(attempts):
                     yield attempts

@@ -274,7 +274,8 @@ class Attempts:
         Let through, the latter would end this task in silence: a lost record.
         """
         if self.is_stopping:
-            task.uncancel()
+            if task.uncancel():
+                raise error  # the failure came on top
         elif task.cancelling():
             raise error
         else:

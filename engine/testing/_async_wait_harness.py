@@ -35,6 +35,7 @@ from engine.async_io.recovery import recovered
 from engine.async_io.stored_element import StoredElement, loaded, stored
 from engine.execution.element import Emitted, record_order
 from engine.testing._keyed_harness import Watermark
+from engine.testing._stepped_keys import SteppedKeys
 from engine.testing._virtual_loop import LoopClock, VirtualLoop
 
 R = TypeVar("R", bound=msgspec.Struct)
@@ -99,6 +100,8 @@ class AsyncWaitHarness(Generic[R]):
     `process` begins a call and returns. `h.clock.advance(ms)` moves time on: calls end, retries begin and timeouts run
     out on the way, in order. An error that fails the run is raised by whatever call made it happen.
 
+    In mode `KEYED_ORDERED` it drives the very controller that jobs drive (FLIP-425), a step at a time.
+
     Unlike in a micro-batch, elements that are done and wait for earlier ones, and watermarks, take capacity, as in Flink;
     parked elements do not, and are taken up as soon as they are due, as if a micro-batch began then.
     """
@@ -125,8 +128,9 @@ class AsyncWaitHarness(Generic[R]):
         self._loop = VirtualLoop()
         self.clock = LoopClock(self._loop, self._advanced)
         self._queue = queue_of(self.mode)
-        self._keys: dict[bytes, list[AsyncElement]] = {}
         self._parked: set[AsyncElement] = set()
+        self._due: list[AsyncElement] = []
+        self._places = asyncio.Semaphore(self.capacity)
         self._tasks: set[asyncio.Task[None]] = set()
         self._due: deque[AsyncElement] = deque()
         """Elements that were parked, and are due, where all places are taken."""
@@ -137,7 +141,12 @@ class AsyncWaitHarness(Generic[R]):
         self._is_finishing = False
         self._operator = AsyncWaitOperator(self._described(), self.services)
         self._stack = AsyncExitStack()
-        self._attempts: Attempts = self._loop.run_whole(self._stack.enter_async_context(self._operator.opened()))
+        try:
+            self._by_key = self._open()
+        except BaseException:
+            self._loop.close()
+            clock.use(self.clock.replaced)
+            raise
 
     @classmethod
     def restore(cls, snapshot: AsyncSnapshot, function: AsyncFunction[R, Any], **arguments: Any) -> AsyncWaitHarness[R]:
@@ -189,10 +198,13 @@ class AsyncWaitHarness(Generic[R]):
         clock.use(self.clock)
         self._is_finishing = True
         self._attempts.finish()
+        for queued in self._queue.remaining():
+            if isinstance(queued, AsyncElement):
+                queued.is_last = True
         for element in sorted(self._parked, key=lambda one: one.emitted.order):
             self._unpark(element)
         self._advanced_to_rest()
-        while len(self._queue) and self._tasks:
+        while len(self._queue) and self._is_at_work:
             self._loop.run_to_next_timer()
             self._advanced()
 
@@ -237,7 +249,10 @@ class AsyncWaitHarness(Generic[R]):
         try:
             clock.use(self.clock)
             self._attempts.stop()
-            self._loop.run_whole(self._end())
+            if self._by_key is not None:
+                self._by_key.close()
+            else:
+                self._loop.run_whole(self._end())
         finally:
             self._loop.close()
             clock.use(self.clock.replaced)
@@ -269,6 +284,21 @@ class AsyncWaitHarness(Generic[R]):
             key=None if self.key is None else "key",
         )
 
+    def _open(self) -> SteppedKeys | None:
+        if self.key is not None:
+            return SteppedKeys(self._operator, self._loop)
+        self._loop.run_whole(self._stack.enter_async_context(self._operator.opened()))
+        return None
+
+    @property
+    def _attempts(self) -> Attempts:
+        assert self._operator.attempts is not None  # noqa: S101 - the function was opened
+        return self._operator.attempts
+
+    @property
+    def _is_at_work(self) -> bool:
+        return bool(self._tasks) or (self._by_key is not None and self._by_key.controller.in_flight > 0)
+
     async def _end(self) -> None:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._stack.aclose()
@@ -283,13 +313,10 @@ class AsyncWaitHarness(Generic[R]):
         self._queue.put(element)
         if element.is_done:
             self._queue.done(element)
-        elif self.key is None or self._is_next(element):
+        elif self._by_key is not None:
+            self._by_key.take_in(element)
+        else:
             self._begin(element)
-
-    def _is_next(self, element: AsyncElement) -> bool:
-        waiting = self._keys.setdefault(element.key_json, [])
-        waiting.append(element)
-        return waiting[0] is element
 
     def _begin(self, element: AsyncElement) -> None:
         pause = (element.next_attempt_at or 0) - self.clock.now()
@@ -310,7 +337,8 @@ class AsyncWaitHarness(Generic[R]):
 
     async def _settle(self, element: AsyncElement) -> None:
         try:
-            await self._attempts.settle(element)
+            async with self._places:  # more elements may be taken up at once than there are places
+                await self._attempts.settle(element)
         except Exception as error:  # noqa: BLE001 - raised again by the call that made it happen
             self._failure = self._failure or error
             return
@@ -318,15 +346,7 @@ class AsyncWaitHarness(Generic[R]):
             self._park(element, (element.next_attempt_at or 0) - self.clock.now())
         elif element.is_done:
             self._queue.done(element)
-            self._begin_next(element)
             self._emit()
-
-    def _begin_next(self, element: AsyncElement) -> None:
-        waiting = self._keys.get(element.key_json)
-        if waiting:
-            waiting.pop(0)
-            if waiting:
-                self._begin(waiting[0])
 
     def _park(self, element: AsyncElement, milliseconds: int) -> None:
         self._parked.add(element)
@@ -336,7 +356,10 @@ class AsyncWaitHarness(Generic[R]):
         if element in self._parked:
             self._parked.discard(element)
             element.next_attempt_at = None
-            self._begin(element)
+            if self._by_key is None:
+                self._begin(element)
+            else:
+                self._due.append(element)  # the controller must not run within the loop that it runs
 
     def _emit(self) -> None:
         for one in self._queue.take():
@@ -353,7 +376,23 @@ class AsyncWaitHarness(Generic[R]):
         self._loop.run_until(self._loop.time())
         self._advanced()
 
+    def _step_keys(self, keys: SteppedKeys) -> None:
+        while True:
+            due, self._due = self._due, []
+            for element in due:
+                keys.take_up(element)
+            for element in keys.step():
+                self._queue.done(element)
+            for element in keys.blocking():
+                if element not in self._parked:
+                    self._park(element, (element.next_attempt_at or 0) - self.clock.now())
+            self._loop.run_until(self._loop.time())  # what is parked for no time at all
+            if not self._due:
+                return
+
     def _advanced(self) -> None:
+        if self._by_key is not None:
+            self._step_keys(self._by_key)
         self._emit()
         failure, self._failure = self._failure, None
         if failure is not None:

@@ -57,12 +57,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """From now on time moves by itself, whoever runs the loop, as long as there is a timer."""
         self._until = float("inf")
 
-    def run_to_next_timer(self) -> bool:
-        """Move time on to the next timer, and run what is due then; whether there was one."""
+    def run_to_next_timer(self, until: float = float("inf")) -> bool:
+        """Move time on to the next timer, and run what is due then; whether there was one up to `until`."""
         before, self._until = self._virtual, -1.0
         self.run_forever()
         self._virtual = before
-        if self._next is None:
+        if self._next is None or self._next > until + 1e-9:
             return False
         self.run_until(self._next)
         return True
@@ -95,7 +95,7 @@ class LoopClock(clock.VirtualClock):
     """The clock that goes with a virtual loop: `advance` runs the loop on."""
 
     def __init__(self, loop: VirtualLoop, advanced: Callable[[], None]) -> None:
-        """`advanced` is called after each `advance`."""
+        """`advanced` is called whenever time has moved on: in each `advance`, at each moment at which something was due."""
         super().__init__()
         self._loop = loop
         self._advanced = advanced
@@ -107,9 +107,12 @@ class LoopClock(clock.VirtualClock):
         self._now = now - round(self._loop.time() * 1000)
 
     def advance(self, milliseconds: int) -> None:
-        """Move time on; what is due on the way happens in its order."""
+        """Move time on; what is due on the way happens in its order. What fails on the way is raised, and time stops there."""
         clock.use(self)
-        self._loop.run_until(self._loop.time() + milliseconds / 1000)
+        until = self._loop.time() + milliseconds / 1000
+        while self._loop.run_to_next_timer(until):
+            self._advanced()
+        self._loop.run_until(until)
         self._advanced()
 
     def now(self) -> int:

@@ -31,6 +31,8 @@ class Promised(AsyncFunction[Question, Answer]):
         self.scripts = scripts or {}
         self.error = error
         self.calls = []
+        self.begun = []
+        """When each call began, on the loop's clock, and for which number."""
         self.running, self.most = 0, 0
         self.by_key = Counter()
         self.overlapping = set()
@@ -47,6 +49,7 @@ class Promised(AsyncFunction[Question, Answer]):
         number = question.number
         attempt = sum(1 for called in self.calls if called == number) + 1
         self.calls.append(number)
+        self.begun.append((round(asyncio.get_running_loop().time(), 6), number))
         self.by_key[question.key] += 1
         if self.by_key[question.key] > 1:
             self.overlapping.add(question.key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 
@@ -10,12 +11,12 @@ from hypothesis import strategies as st
 
 from engine import clock
 from engine.api import AsyncWait, CircuitBreaker, FixedDelay, OnFailure, OutputMode, RecoveryOption
-from engine.async_io import AsyncWaitOperator, KeyedOrderedWait
+from engine.async_io import AsyncElement, AsyncWaitOperator, KeyedOrderedWait
 from engine.async_io.stored_element import loaded
 from engine.checkpoint.async_requests import rows_of
 from engine.execution.element import Emitted, record_order
 from engine.testing._virtual_loop import LoopClock, VirtualLoop
-from tests.unit.engine.asking import Answer, Promised, Question
+from tests.unit.engine.asking import Answer, Promised, Question, in_virtual_time
 
 MS = timedelta(milliseconds=1)
 MODES = (OutputMode.ORDERED, OutputMode.UNORDERED, OutputMode.KEYED_ORDERED)
@@ -175,6 +176,36 @@ def test_each_attempt_is_counted_in_the_row():
         job.now += 50
         counted += [(row.attempts, row.cost_ms, row.first_attempt_at) for row in job.table.rows.values()]
     assert counted == [(1, 10, 0), (2, 20, 0), (3, 30, 0)]
+
+
+class Lingering(Promised):
+    """Takes a while to be interrupted."""
+
+    async def invoke(self, question, /):
+        try:
+            return await super().invoke(question)
+        finally:
+            await asyncio.sleep(0.1)
+
+
+def test_a_failure_ends_what_a_stop_has_interrupted_already():
+    # Swallowed, the failure's cancellation would leave a worker that nobody ends, and a task of Spark that hangs.
+    wait = AsyncWait(
+        "ask", Lingering({0: [(9, True)]}), OutputMode.ORDERED, 1, 10_000 * MS, FixedDelay(max_retries=1, delay=MS)
+    )
+
+    async def stopped_then_cancelled():
+        element = AsyncElement(Emitted(record_order(0), 0, 0, Question(0)))
+        async with AsyncWaitOperator(wait, {}).opened() as attempts:
+            task = asyncio.create_task(attempts.settle(element))
+            await asyncio.sleep(1)
+            attempts.stop()
+            await asyncio.sleep(0.05)
+            task.cancel()
+            await asyncio.sleep(0.01)
+            return task.cancelled()
+
+    assert in_virtual_time(stopped_then_cancelled)
 
 
 #   0 is answered, 1 under way at 250 ms, when the run has to stop, 2 was not begun; capacity 1

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.api import ExponentialBackoff, FixedDelay, OnFailure, OutputMode, RecoveryOption
+from engine import clock
+from engine.api import AsyncWait, ExponentialBackoff, FixedDelay, OnFailure, OutputMode, RecoveryOption
+from engine.async_io import AsyncWaitOperator, KeyedOrderedWait
 from engine.errors import ServiceError, UserFunctionError
+from engine.execution.element import Emitted, record_order
 from engine.testing import AsyncWaitHarness, CapacityFull, QuarantinedRecord, Watermark
+from engine.testing._virtual_loop import LoopClock, VirtualLoop
 from tests.unit.engine.asking import Answer, Promised, Question
 
 MS = timedelta(milliseconds=1)
@@ -231,6 +236,113 @@ def test_the_deadline_of_a_parked_element_is_forgotten_with_the_call_that_had_it
         h.process(Question(1))
         h.clock.advance(1250)
         assert h.output() == [Answer(1, 2)]
+
+
+@pytest.mark.parametrize("mode", OutputMode)
+def test_parked_elements_that_come_due_take_their_turn(mode):
+    # All are parked at once and due at once: capacity is for calls, also for those.
+    scripts = {number: after(0, 10, fails=(0,)) for number in range(6)}
+    retry = FixedDelay(max_retries=5, delay=100 * MS)
+    with harness(Promised(scripts), mode, capacity=2, retry=retry, park_after=0 * MS) as h:
+        for number in range(6):
+            h.process(Question(number, str(number)))
+        h.clock.advance(100 + 29)
+        assert (h.function.most, h.statistics().emitted + h.statistics().completed) == (2, 4)
+        h.clock.advance(1)
+        assert len(h.output()) == 6
+
+
+def test_keyed_ordered_what_comes_for_a_key_that_is_blocked_waits_behind_it():
+    retry = FixedDelay(max_retries=5, delay=1000 * MS)
+    with harness(Promised({1: after(0, fails=(0,))}), OutputMode.KEYED_ORDERED, retry=retry, park_after=0 * MS) as h:
+        for number, key in ((1, "a"), (2, "a"), (3, "b")):
+            h.process(Question(number, key))
+        h.clock.advance(500)
+        h.process(Question(4, "a"))
+        assert (numbers(h.output()), h.function.calls, h.statistics().parked) == ([3], [1, 3], 1)
+        h.clock.advance(500)
+        assert (numbers(h.output()), h.function.calls) == ([1, 2, 4], [1, 3, 1, 2, 4])
+
+
+def test_keyed_ordered_at_the_end_of_input_a_blocked_key_is_called_for_to_its_last_element():
+    retry = FixedDelay(max_retries=5, delay=1000 * MS)
+    scripts = {1: after(0, 5, fails=(0, 1)), 2: after(5), 3: after(1)}
+    with harness(
+        Promised(scripts), OutputMode.KEYED_ORDERED, retry=retry, park_after=0 * MS, on_failure=OnFailure.QUARANTINE
+    ) as h:
+        for number in (1, 2, 3):
+            h.process(Question(number, "a"))
+        h.finish()
+        assert [getattr(one, "number", None) for one in h.output()] == [None, 2, 3]
+        assert (h.clock.now(), h.statistics().queued) == (5 + 5 + 1, 0)
+
+
+@pytest.mark.parametrize("mode", OutputMode)
+def test_a_function_that_cannot_be_opened_leaves_the_clock_as_it_was(mode):
+    class Closed(Promised):
+        async def open(self, services, /):
+            await asyncio.sleep(1)
+            raise OSError("no client")
+
+    before = clock.use(clock.SystemClock())
+    clock.use(before)
+    with pytest.raises(UserFunctionError, match="no client"):
+        harness(Closed(), mode)
+    assert clock.use(before) is before
+
+
+@pytest.mark.parametrize("mode", OutputMode)
+def test_opening_and_closing_may_take_time_and_closing_interrupts_calls(mode):
+    class Slow(Promised):
+        async def open(self, services, /):
+            await asyncio.sleep(1)
+            await super().open(services)
+
+        async def close(self):
+            await asyncio.sleep(1)
+            await super().close()
+
+    with harness(Slow({1: after(99_000)}), mode) as h:
+        h.process(Question(1, "a"))
+        h.process(Question(2, "a"))
+    assert (h.function.log, h.function.running) == (["open", "close"], 0)
+
+
+@given(
+    drawn=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40), st.integers(0, 3)), max_size=20),
+    delay=st.sampled_from([0, 15]),
+)
+def test_keyed_ordered_calls_begin_at_the_moments_at_which_a_job_makes_them(drawn, delay):
+    questions = [Question(number, key) for number, (key, _, _) in enumerate(drawn)]
+    scripts = {number: after(*[ms] * 3, fails=range(fails)) for number, (_, ms, fails) in enumerate(drawn)}
+    options = {
+        "capacity": len(drawn) + 1,
+        "timeout": 99_000 * MS,
+        "retry": FixedDelay(max_retries=2, delay=delay * MS),
+        "on_failure": OnFailure.QUARANTINE,
+    }
+    in_job, stepped = Promised(scripts), Promised(scripts)
+    answers = as_a_job(questions, AsyncWait("ask", in_job, OutputMode.KEYED_ORDERED, **options))
+    with harness(stepped, OutputMode.KEYED_ORDERED, **options) as h:
+        for question in questions:
+            h.process(question)
+        h.clock.advance(99_000)
+        answered = [one for one in h.output() if isinstance(one, Answer)]
+    assert sorted(stepped.begun) == sorted(in_job.begun)
+    assert sorted(answered, key=lambda one: one.number) == answers
+
+
+def as_a_job(questions, wait):
+    """What a job's keyed-ordered wait answers with."""
+    keyed = [(one.key.encode(), Emitted(record_order(one.number), 0, 0, one)) for one in questions]
+    loop = VirtualLoop()
+    virtual = LoopClock(loop, lambda: None)
+    loop.let_time_run()
+    try:
+        return [one.record for one in KeyedOrderedWait(AsyncWaitOperator(wait, {}), loop=loop).run(keyed)]
+    finally:
+        loop.close()
+        clock.use(virtual.replaced)
 
 
 def test_in_ordered_mode_nothing_overtakes_a_parked_element():

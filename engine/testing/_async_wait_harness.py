@@ -129,11 +129,9 @@ class AsyncWaitHarness(Generic[R]):
         self.clock = LoopClock(self._loop, self._advanced)
         self._queue = queue_of(self.mode)
         self._parked: set[AsyncElement] = set()
-        self._due: list[AsyncElement] = []
-        self._places = asyncio.Semaphore(self.capacity)
         self._tasks: set[asyncio.Task[None]] = set()
         self._due: deque[AsyncElement] = deque()
-        """Elements that were parked, and are due, where all places are taken."""
+        """Elements that were parked, and are due: they wait for a place, or for the controller's next step."""
         self._told: list[Any] = []
         self._failure: BaseException | None = None
         self._ordinal = 1
@@ -337,8 +335,7 @@ class AsyncWaitHarness(Generic[R]):
 
     async def _settle(self, element: AsyncElement) -> None:
         try:
-            async with self._places:  # more elements may be taken up at once than there are places
-                await self._attempts.settle(element)
+            await self._attempts.settle(element)
         except Exception as error:  # noqa: BLE001 - raised again by the call that made it happen
             self._failure = self._failure or error
             return
@@ -378,7 +375,7 @@ class AsyncWaitHarness(Generic[R]):
 
     def _step_keys(self, keys: SteppedKeys) -> None:
         while True:
-            due, self._due = self._due, []
+            due, self._due = self._due, deque()
             for element in due:
                 keys.take_up(element)
             for element in keys.step():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.api import AsyncWait, Lag, Pipeline, Process, Sink, Source, StateTtl, Strategy, UpsertMaterialize
+from engine.api import AsyncWait, Emit, Lag, Pipeline, Process, Sink, Source, StateTtl, Strategy, UpsertMaterialize
 from engine.api._pipeline import output_type
 from engine.api._state import State
 from engine.cli._services import capacity_for_retries, last_measured
@@ -185,8 +185,13 @@ def _materialize(config: JobConfig, operator: UpsertMaterialize) -> dict[str, An
         "thresholds": {"high": layouts.high, "low": layouts.low} if operator.is_needed and adaptive else None,
         "ttl": format_duration(operator.ttl.ttl) if operator.ttl else None,
         "on_conflict": operator.on_conflict.value,
-        "emit": operator.emit.value,
+        "emit": (Emit.NET_CHANGE if _merges(config) else operator.emit).value,
     }
+
+
+def _merges(config: JobConfig) -> bool:
+    """Whether the main sink, which alone can, is merged into: it takes the net change, whatever the pipeline says."""
+    return any(sink.mode == "merge" for sink in config.sinks.values())
 
 
 def _lag(config: JobConfig, operator: Lag) -> dict[str, Any]:

@@ -77,9 +77,9 @@ class UpsertMaterializer:
         self.metrics: Counter[str] = Counter()
         self.unmatched: list[Unmatched] = []
         self._rows = Rows(operator.name, record, upsert_key, one_a_key=one_a_key, checks=checks)
-        self._histories = Histories(
-            backend, layouts, self._rows.identity_of, by=upsert_key, ages=operator.ttl is not None
-        )
+        # Where all rows of a key are one, they are found by what none of them has.
+        by = ("",) if one_a_key else upsert_key
+        self._histories = Histories(backend, layouts, self._rows.identity_of, by=by, ages=operator.ttl is not None)
         self._emitted: list[tuple[bytes, RowKind, bytes, bytes]] = []
         self._grown_at, self._shrunk_at = layouts.grown_at, layouts.shrunk_at
         self._replaces = bool(upsert_key)

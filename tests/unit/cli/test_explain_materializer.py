@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from engine.api import OnConflict, Pipeline, StateTtl, Strategy, Struct, Timestamp
+from engine.api import Emit, OnConflict, Pipeline, StateTtl, Strategy, Struct, Timestamp
 from engine.cli._explain import _DETAILS
 from engine.materializer import MaterializerOptions
 
@@ -18,10 +18,10 @@ class Row(Struct, frozen=True):
     at: Timestamp
 
 
-def explained(**options):
+def explained(mode="merge", **options):
     source = Pipeline("board").source("rows", Row, event_time="at")
     operator = source.upsert_materialize("m", primary_key=("key",), **options).operators[-1]
-    config = Mock(upsert_materialize=lambda _: MaterializerOptions())
+    config = Mock(upsert_materialize=lambda _: MaterializerOptions(), sinks={"board": Mock(mode=mode)})
     config.state.backend = "rocksdb"
     return _DETAILS[type(operator)](config, operator)
 
@@ -39,6 +39,11 @@ def test_one_that_is_forced_says_so():
 @pytest.mark.parametrize("more", [{}, {"on_conflict": OnConflict.ERROR}, {"upsert_key": ("key", "part")}])
 def test_one_that_is_needed_is_kept(more):
     assert explained(**more)["history"] == "kept"
+
+
+def test_a_merge_gets_the_net_change_whatever_is_asked_for():
+    assert explained(emit=Emit.EVERY_CHANGE)["emit"] == "net_change"
+    assert explained("append", emit=Emit.EVERY_CHANGE)["emit"] == "every_change"
 
 
 def test_strategy_thresholds_ttl_and_policy_are_told():

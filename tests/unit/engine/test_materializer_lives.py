@@ -192,6 +192,16 @@ def test_a_harness_has_the_keys_that_a_job_has():
             h.process(INSERT, Fare(None))
 
 
+def test_a_key_without_rows_leaves_nothing_behind_after_another_upsert_key(harness, strategy):
+    h = harness(upsert_key=("key",))
+    give(h, "+1a", at=1)
+    arguments = {"primary_key": ("key",), "upsert_key": ("part",), "strategy": strategy, **THRESHOLDS}
+    with MaterializerHarness.restore(h.snapshot(), Row, **arguments) as again:
+        give(again, "-1a", at=2)
+        assert told(again.output()) == ["-D 1a"]
+        assert again.snapshot().entries == ()
+
+
 def test_a_ttl_by_another_clock_than_that_of_conflicts_is_refused():
     with pytest.raises(ValueError, match=r"on_conflict goes by the watermark, so its ttl must be in event time"):
         MaterializerHarness(Row, ("key",), ttl=PROCESSING, on_conflict=OnConflict.DO_NOTHING)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.api import (
@@ -411,7 +411,7 @@ ops = st.builds(
     st.integers(1, 9),
     st.sampled_from([0, 0, 0, 2, 25]),
 )
-records = st.tuples(ops, st.integers(-8, 4))
+records = st.tuples(ops, st.sampled_from([*range(-8, 5), 12]))
 """An operation, and how far its timestamp lies from the furthest so far."""
 
 batches = st.fixed_dictionaries(
@@ -436,9 +436,9 @@ clocks = st.sampled_from(
 
 
 @st.composite
-def ttls(draw):
+def ttls(draw, clocks=clocks, prolongs=st.booleans()):  # noqa: B008 - a strategy is no state
     time, expiry = draw(clocks)
-    prolong = draw(st.booleans())
+    prolong = draw(prolongs)
     return StateTtl(
         ms(draw(st.sampled_from([5, 12]))),
         update=draw(st.sampled_from(UpdateType)),
@@ -452,16 +452,41 @@ def ttls(draw):
 
 
 @pytest.mark.parametrize("style", [Awaiting, Plain])
-@given(ttls(), st.lists(batches, min_size=1, max_size=6))
+@given(ttls(), st.lists(batches, min_size=1, max_size=6), st.sampled_from([0, 12, 40]))
 @settings(max_examples=60)
-def test_it_is_as_the_model_says(backends, style, ttl, drawn):
+def test_it_is_as_the_model_says(backends, style, ttl, drawn, ahead):
     with backends.lent() as new_backend:
-        check(ttl, drawn, new_backend, style)
+        check(ttl, drawn, ahead, new_backend, style)
 
 
-def check(ttl, drawn, new_backend, style):
+def batch(pause, *steps):
+    return {"steps": list(steps), "pause": pause, "parallelism": 1, "forget": False, "compact": False}
+
+
+@given(
+    ttls(st.just((TtlTime.EVENT, None)), st.just(True)),
+    st.lists(batches, min_size=2, max_size=6),
+    st.sampled_from([0, 12, 40]),
+)
+@example(
+    # a is stamped with 112 and dead at 117; the watermark is at 120 when the job stops, at 101 of its clock, until 131.
+    StateTtl(ms(5), cleanup=Cleanup(entries_per_record=0), on_gap=OnGap.PROLONG, gap_threshold=ms(7)),
+    [
+        batch(1, (Op("a", "value.update", value=1), 0), (Op("b", "value.update", value=1), 12), "watermark"),
+        batch(30, (Op("a", "value.value"), 0)),
+    ],
+    12,
+)
+@settings(max_examples=20)
+def test_a_pause_brings_nothing_back_that_the_watermark_has_ended(backends, ttl, drawn, ahead):
+    with backends.lent() as new_backend:
+        check(ttl, drawn, ahead, new_backend, Awaiting)
+
+
+def check(ttl, drawn, ahead, new_backend, style):
+    """Event time starts as far `ahead` of the clock that pauses are measured on."""
     model, job = Model(ttl), Job(ttl, new_backend, style)
-    now, furthest, watermark = 100, 100, None
+    now, furthest, watermark = 100, 100 + ahead, None
     for batch in drawn:
         pause = batch["pause"]
         if batch["compact"] and job.checkpoint:

@@ -6,6 +6,7 @@ stage of its own, behind a shuffle by key group. A keyed-ordered async wait is a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import get_args
@@ -148,8 +149,15 @@ def stage_key(record: msgspec.Struct, fields: tuple[str, ...]) -> object:
 @cache
 def _floats(record: type[msgspec.Struct], fields: tuple[str, ...]) -> frozenset[str]:
     """Those of the fields that hold floats alone."""
-    types = {field.name: {field.type, *get_args(field.type)} for field in msgspec.structs.fields(record)}
+    types = {field.name: [*_parts(field.type)] for field in msgspec.structs.fields(record)}
     return frozenset(name for name in fields if float in types[name] and int not in types[name])
+
+
+def _parts(annotation: object) -> Iterator[object]:
+    """An annotation, and what it is made of."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from _parts(part)
 
 
 def waits_of(plan: Plan) -> list[AsyncWait]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import timedelta
+from typing import Annotated
 
 import msgspec
 import pyarrow as pa
@@ -184,12 +185,13 @@ class Fare(Struct):
     price: float
     discount: float | None = None
     either: int | float = 0
+    limited: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
 
 @pytest.mark.parametrize("price", [5, 5.0, -0.5])
 def test_a_key_is_the_same_before_and_after_it_was_stored(price):
-    fields = ("price", "discount", "either")
-    emitted = Fare(price, 3, 2)
+    fields = ("price", "discount", "either", "limited")
+    emitted = Fare(price, 3, 2, 4)
     stored = msgspec.json.decode(encode(emitted), type=Fare)
     assert encode(stage_key(emitted, fields)) == encode(stage_key(stored, fields))
     assert encode(stage_key(emitted, ("price",))) == encode(stage_key(stored, ("price",)))

@@ -21,9 +21,11 @@ from engine.async_io.element import AsyncElement, Status
 from engine.async_io.element_queue import ElementQueue, OrderedQueue, UnorderedQueue
 from engine.async_io.invocation import Invocation
 from engine.async_io.misuse import is_cancelled
+from engine.async_io.opening import Opening, RefusedError
 from engine.async_io.recovery import recovered
 from engine.async_io.service_limit import ServiceLimit
 from engine.async_io.service_metrics import ServiceMetrics
+from engine.errors import UserFunctionError
 from engine.execution.element import Emitted
 
 _SECONDS_BETWEEN_LOOKS = 0.25
@@ -115,28 +117,52 @@ class AsyncWaitOperator:
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[Attempts]:
         """Open the function for the block, and close it after it, whatever happens."""
-        function, began = self.operator.function, clock.monotonic()
+        function, began, opening = self.operator.function, clock.monotonic(), self._opening()
         try:
-            await self._opens_or_closes("none yet: open() failed", lambda: function.open(self._services))
-            attempts = self.attempts = self._attempts()
+            await opening.begin()
+            attempts = self.attempts = self._attempts(opening)
             try:
                 with self._looking_for_stop(attempts):
                     yield attempts
             finally:
                 attempts.close()
                 await self._invocation.close()
+                await opening.close()
         except BaseException:
             with contextlib.suppress(BaseException):  # the first error is the one to report
                 await function.close()
             raise
-        await self._opens_or_closes("none any more: close() failed", function.close)
+        if opening.is_open:
+            await self._opens_or_closes("none any more: close() failed", function.close)
         self.metrics.busy_ms += round((clock.monotonic() - began) * 1000)
         self.note_breaker()
 
-    def _attempts(self) -> Attempts:
+    def _opening(self) -> Opening:
+        function = self.operator.function
+
+        async def opened() -> None:
+            try:
+                await self._opens_or_closes("none yet: open() failed", lambda: function.open(self._services))
+            except UserFunctionError as error:
+                cause = error.__cause__
+                if not isinstance(cause, Exception) or not self._is_worth_a_retry(cause):
+                    raise
+                with contextlib.suppress(Exception):  # what it had opened before it was refused
+                    await function.close()
+                raise RefusedError(cause) from cause
+
+        return Opening(opened)
+
+    def _is_worth_a_retry(self, error: Exception) -> bool:
+        try:
+            return self.operator.retry.retries_exception(error)
+        except Exception as raised:
+            raise user_error(self.operator.name, "none yet: the retry strategy failed", raised) from raised
+
+    def _attempts(self, opening: Opening) -> Attempts:
         policy = self.operator.breaker
         self._breaker = None if policy is None else Breaker(policy, self._open_until)
-        self._invocation = Invocation(self.operator, self.metrics, self._limit)
+        self._invocation = Invocation(self.operator, self.metrics, self._limit, opening)
         return Attempts(self.operator, self._invocation, self.metrics, self._breaker)
 
     def note_breaker(self) -> None:

@@ -1,6 +1,6 @@
 """How one record is asked for: the user's function, with its cache, its groups and its service's limits around it.
 
-record ──> cache, equal calls in flight ──> groups ──> rate and concurrency ──> the function
+record ──> cache, equal calls in flight ──> groups ──> rate and concurrency ──> opening ──> the function
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from engine.api import AsyncWait, LookupFunction
 from engine.async_io.batched_calls import BatchedCalls
 from engine.async_io.lookup_cache import CachedCalls
 from engine.async_io.misuse import awaited
+from engine.async_io.opening import Opening
 from engine.async_io.service_limit import ServiceLimit
 from engine.async_io.service_metrics import ServiceMetrics
 
@@ -19,9 +20,9 @@ Invoke = Callable[[Any], Awaitable[Any]]
 
 
 class Invocation:
-    """Made within the loop, once the function is open. `ask` answers for a record."""
+    """Made within the loop, once the function was to be opened. `ask` answers for a record."""
 
-    def __init__(self, wait: AsyncWait, metrics: ServiceMetrics, limit: ServiceLimit | None) -> None:
+    def __init__(self, wait: AsyncWait, metrics: ServiceMetrics, limit: ServiceLimit | None, opening: Opening) -> None:
         """Put around the function what the operator asks for."""
         function: Any = wait.function
         self._function = function
@@ -29,9 +30,9 @@ class Invocation:
         self._cached: CachedCalls | None = None
         is_lookup = isinstance(wait.function, LookupFunction)
         name = "look_up" if is_lookup and wait.cache is not None else "invoke"
-        call: Invoke = awaited(getattr(function, name), name)
+        call: Invoke = opening.before(awaited(getattr(function, name), name))
         if wait.batch is not None:
-            many = awaited(function.invoke_many, "invoke_many")
+            many = opening.before(awaited(function.invoke_many, "invoke_many"))
             self._batched = BatchedCalls(limit.over(many) if limit else many, wait.batch, metrics)
             call = self._batched.ask
         elif limit is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.api import OnGap, Process, StateTtl, TtlTime
+from engine.api import OnGap, Process, StateTtl, TtlTime, UpsertMaterialize
 from engine.state.ttl import Gap, Lives
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ Declared = Mapping[str, StateTtl | None]
 OFF = "off"
 """How a state without TTL is remembered."""
 
+HISTORY = "history"
+"""The name that a materializer's history has here, as if it were a state of the operator."""
+
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -31,8 +34,8 @@ class TtlHistory(msgspec.Struct, frozen=True):
     """What was known when a micro-batch began.
 
     `gaps` are the pauses that a state declared to prolong lives, oldest first; one of two numbers, as stored by earlier versions,
-    doesn't know at which watermark the job stopped. `declared` tells by `operator.state` what its TTL was, `since` from when on it was switched on, for a state that had been
-    without (ms, of the clock that stamps its entries).
+    doesn't know at which watermark the job stopped. `declared` tells by `operator.state` what its TTL was, `since` from when on it was
+    switched on, for a state that had been without, or was stamped by the other clock (ms, of the clock that stamps its entries now).
     """
 
     gaps: tuple[Gap, ...] = ()
@@ -69,7 +72,8 @@ class TtlHistory(msgspec.Struct, frozen=True):
             if ttl is None or not ttl.is_active:
                 continue
             now = watermark if ttl.time is TtlTime.EVENT else processing_time
-            if self.declared.get(name) == OFF and now is not None:
+            before = self.declared.get(name)
+            if before is not None and _stamped_by(before) != _stamped_by(_as_text(ttl)) and now is not None:
                 since[name] = now
             elif name in self.since:
                 since[name] = self.since[name]
@@ -80,6 +84,15 @@ def declared_ttls(plan: Plan) -> dict[str, StateTtl | None]:
     """The TTL of every state that the pipeline's functions declare, by `operator.state`."""
     return {
         f"{stage.operator.name}.{state}": ttl for stage in plan.keyed for state, ttl in ttls_of(stage.operator).items()
+    }
+
+
+def history_ttls(plan: Plan) -> dict[str, StateTtl | None]:
+    """The TTL of every materializer's history, as `operator.history`."""
+    return {
+        f"{stage.operator.name}.{HISTORY}": stage.operator.ttl
+        for stage in plan.keyed
+        if isinstance(stage.operator, UpsertMaterialize) and stage.operator.is_needed
     }
 
 
@@ -118,6 +131,11 @@ def _shortest_gap(declared: Declared) -> float:
 
 def _told(declared: Declared) -> dict[str, str]:
     return {name: _as_text(ttl) for name, ttl in declared.items()}
+
+
+def _stamped_by(text: str) -> str:
+    """Which clock the stamps are of: `event time`, `processing time`, or none."""
+    return text.partition(" from ")[2].partition(" by ")[0]
 
 
 def _as_text(ttl: StateTtl | None) -> str:

@@ -36,6 +36,7 @@ from engine.state.timer_service import (
     TimerService,
 )
 
+_LONG_AGO = -(1 << 62)
 _DOMAINS = {TimeDomain.EVENT_TIME: EVENT_TIME_CLEANUP, TimeDomain.PROCESSING_TIME: PROCESSING_TIME_CLEANUP}
 
 
@@ -52,8 +53,12 @@ class Lives:
         watermark: int | None,
         watermarks: Sequence[Watermark],
         processing_time: int,
+        since: int | None = None,
     ) -> None:
-        """`watermark` is the last one before the task's records, `watermarks` are those among and after them."""
+        """`watermark` is the last one before the task's records, `watermarks` are those among and after them.
+
+        `since` is when TTL was switched on (ms, of its clock): no life begins before it.
+        """
         last = watermarks[-1].timestamp if watermarks else watermark
         self.metrics: Counter[str] = Counter()
         self.renews = operator.ttl is not None and strategy is Strategy.LEGACY
@@ -61,6 +66,7 @@ class Lives:
         self._operator = operator
         self._histories = histories
         self._ttl = None if operator.ttl is None else operator.ttl.milliseconds
+        self._since = _LONG_AGO if since is None else since
         self._by_wall_clock = operator.ttl is not None and operator.ttl.time is TtlTime.PROCESSING
         self._settles = operator.on_conflict is not OnConflict.KEEP_HISTORY
         self._watermark = watermark
@@ -164,6 +170,8 @@ class Lives:
         if now is None or not rows.size:
             return
         until = now - ttl
+        if until < self._since:  # what came earlier counts as inserted then
+            return
         if self.renews:
             newest = rows.newest()
             if newest is None or newest > until:
@@ -201,7 +209,7 @@ class Lives:
         if self._ttl is not None and rows.size:
             stamp = rows.newest() if self.renews else rows.oldest()
             domain = TimeDomain.PROCESSING_TIME if self._by_wall_clock else TimeDomain.EVENT_TIME
-            found[domain] = (stamp or 0) + self._ttl
+            found[domain] = max(stamp or 0, self._since) + self._ttl
         if self._settles and rows.size > 1:
             unsettled = [row[3] for _, row in rows.entries() if watermark is None or row[3] > watermark]
             if unsettled:

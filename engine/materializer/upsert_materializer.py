@@ -64,11 +64,13 @@ class UpsertMaterializer:
         watermark: int | None = None,
         watermarks: Sequence[Watermark] = (),
         processing_time: int = 0,
+        ttl_since: int | None = None,
     ) -> None:
         """Bind the operator's histories to `backend`.
 
         Without `checks`, rows are taken for what encoding a `record` gives, and compared as they are. `layouts` are those of the operator's strategy on the hashmap backend, unless given. `watermark` is the last one
         before the records, `watermarks` are those to come with them, `processing_time` that of the micro-batch (ms).
+        `ttl_since` is when TTL was switched on for histories that were there already: no life begins before it.
         """
         layouts = layouts or MaterializerOptions().layouts(operator.strategy, "hashmap")
         upsert_key = operator.upsert_key or ()
@@ -96,6 +98,7 @@ class UpsertMaterializer:
                 watermark=watermark,
                 watermarks=watermarks,
                 processing_time=processing_time,
+                since=ttl_since,
             )
 
     def run(self, batches: Iterable[Sequence[Element]]) -> None:

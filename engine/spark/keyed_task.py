@@ -15,6 +15,7 @@ from engine import faults
 from engine.api import AsyncWait, Emit, Lag, OnConflict, Process, UpsertMaterialize
 from engine.checkpoint.buffered_requests import StoredRequest, load, numbered
 from engine.checkpoint.tables import BUFFERED_REQUESTS, KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
+from engine.checkpoint.ttl_history import HISTORY
 from engine.config import format_duration
 from engine.errors import EngineBug
 from engine.execution.element import Element, Emitted, ProcessingTime, Watermark, processing_time_order, record_order
@@ -160,6 +161,7 @@ class _Work:
             watermark=task.watermark,
             watermarks=watermarks,
             processing_time=task.processing_time,
+            ttl_since=task.state_ttl.lives(operator.name).since.get(HISTORY),
         )
         materializer.run(elements)
         self._keep_history(operator, materializer)

@@ -22,7 +22,7 @@ from engine.checkpoint.checkpoint import Bucket, Checkpoint, OutputFile, SourceO
 from engine.checkpoint.files import StagedFile
 from engine.checkpoint.open_job import OpenJob
 from engine.checkpoint.tables import ASYNC_REQUESTS, BUFFERED_REQUESTS
-from engine.checkpoint.ttl_history import declared_ttls, last_micro_batch
+from engine.checkpoint.ttl_history import declared_ttls, history_ttls, last_micro_batch
 from engine.errors import EngineBug, HeadraceError, StateSchemaError
 from engine.execution.element import Watermark, before_watermark, record_order
 from engine.execution.fast_drain import seen_and_held
@@ -132,7 +132,7 @@ class MicroBatch:
         self._plan = plan
         self._parallelism = parallelism
         self._processing_time = clock.now()
-        declared = declared_ttls(plan)
+        declared = declared_ttls(plan) | history_ttls(plan)
         self._rebuilt = job.last.state_ttl.changed(declared)
         self.state_ttl = job.last.state_ttl.advanced(
             declared,

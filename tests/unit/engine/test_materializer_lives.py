@@ -278,6 +278,7 @@ class Model:
             has_ttl,
         )
         self.rows, self.emitted, self.unmatched = [], [], 0
+        self.since = float("-inf")
 
     def end(self, watermark):
         if watermark is None:
@@ -285,7 +286,7 @@ class Model:
         if self.has_ttl:
             newest = max((at for _, at in self.rows), default=0)
             stamp = (lambda _: newest) if self.legacy else (lambda at: at)
-            self.rows = [(row, at) for row, at in self.rows if stamp(at) + TTL > watermark]
+            self.rows = [(row, at) for row, at in self.rows if max(stamp(at), self.since) + TTL > watermark]
         settled = [one for one in self.rows if one[1] <= watermark]
         if len(settled) > 1 and self.policy is OnConflict.DO_NOTHING:
             self.rows = [one for one in self.rows if one is settled[0] or one[1] > watermark]

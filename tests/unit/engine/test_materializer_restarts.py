@@ -53,6 +53,7 @@ class Life:
         self.new_backend, self.backend = new_backend, new_backend()
         self.ordinal, self.now, self.watermark, self.checkpoint = 1, 0, None, 0
         self.models, self.expected, self.sink, self.tables = {}, {}, {}, no_rows()
+        self.had_ttl, self.since = True, None
 
     def run(self, events, choices):
         """A micro-batch of changes and watermarks."""
@@ -62,6 +63,8 @@ class Life:
             with fake_delta(self.tables):
                 changelog.rebuild(self.backend, "job", NO_VERSIONS, "lines", KeyGroupRange(0, 127))
         before = self.watermark
+        if choices.has_ttl is not self.had_ttl:
+            self.had_ttl, self.since = choices.has_ttl, self.watermark if choices.has_ttl else None
         elements, watermarks, emitted, unmatched = self.by_the_rules(events, choices)
         task = UpsertMaterializer(
             choices.operator,
@@ -70,6 +73,7 @@ class Life:
             layouts=Layouts(choices.strategy, *choices.thresholds),
             watermark=before,
             watermarks=watermarks,
+            ttl_since=self.since,
         )
         task.run(elements[first : first + choices.size] for first in range(0, len(elements), choices.size))
         assert len(task.unmatched) == unmatched
@@ -87,7 +91,7 @@ class Life:
         """What the task gets, and what it must send on: one change, and one watermark, after the other."""
         elements, watermarks, emitted, unmatched = [], [], [], 0
         for model in self.models.values():
-            choose(model, choices)
+            self.choose(model, choices)
         for what, key, part, text, step in events:
             if what == "watermark":
                 self.watermark = (self.watermark or 0) + abs(step) + 1
@@ -97,7 +101,7 @@ class Life:
             self.now = max(0, self.now + step)
             row = Row(key, part, text)
             model = self.models.setdefault(key, Model(None, Strategy.VALUE, OnConflict.KEEP_HISTORY, has_ttl=False))
-            choose(model, choices)
+            self.choose(model, choices)
             model.emitted, model.unmatched = [], 0
             model.take(what, row, self.now, self.watermark)
             emitted += model.emitted
@@ -106,6 +110,11 @@ class Life:
             self.ordinal += 1
         self.end()
         return elements, watermarks, emitted, unmatched
+
+    def choose(self, model, choices):
+        model.upsert_key, model.has_ttl, model.policy = choices.upsert_key, choices.has_ttl, choices.policy
+        model.legacy = choices.strategy is Strategy.LEGACY
+        model.since = float("-inf") if self.since is None else self.since
 
     def end(self):
         for model in self.models.values():
@@ -120,11 +129,6 @@ class Life:
 
 
 NO_VERSIONS = dict.fromkeys(STATE_TABLES, 0)
-
-
-def choose(model, choices):
-    model.upsert_key, model.has_ttl, model.policy = choices.upsert_key, choices.has_ttl, choices.policy
-    model.legacy = choices.strategy is Strategy.LEGACY
 
 
 def apply(table, changes):
@@ -156,6 +160,9 @@ choices = st.builds(
 )
 
 
+TOUCHED = [(RowKind.DELETE, key, 9, "", 0) for key in "jk"]
+
+
 @pytest.mark.parametrize("strategy", Strategy)
 def test_of_several_watermarks_in_one_micro_batch_each_ends_what_it_has_reached(backend, strategy):
     # DO_NOTHING   +1a at 1   +2b at 4   watermark 5: 1a stays, and 2b goes   watermark 12: 1a dies, and nothing is left
@@ -175,10 +182,27 @@ def test_of_several_watermarks_in_one_micro_batch_each_ends_what_it_has_reached(
 )
 def test_layouts_and_backends_come_and_go_between_micro_batches(backends, runs, upsert_key, has_ttl, policy):
     with backends.lent() as new:
-        life = Life(new)
+        life, was_legacy = Life(new), None
         for part, chosen in runs:
-            life.run(part, replace(chosen, upsert_key=upsert_key, has_ttl=has_ttl, policy=policy))
+            legacy = chosen.strategy is Strategy.LEGACY
+            # A key that no change has come for is swept when its lives end as the strategy had them that touched it last.
+            touched = TOUCHED if has_ttl and was_legacy is not legacy else []
+            life.run([*touched, *part], replace(chosen, upsert_key=upsert_key, has_ttl=has_ttl, policy=policy))
             assert life.sink == life.expected
+            was_legacy = legacy
+
+
+@pytest.mark.parametrize("strategy", Strategy)
+def test_a_ttl_that_is_switched_on_lets_what_is_there_begin_anew(backend, strategy):
+    insert, delete, watermark = RowKind.INSERT, RowKind.DELETE, "watermark"
+    without = Choices(strategy, (3, 1), Emit.NET_CHANGE, None, False, OnConflict.KEEP_HISTORY, False, 4)
+    life = Life(lambda: backend)
+    life.run([(insert, "k", 1, "a", 1), (insert, "j", 1, "a", 1), (watermark, "", 0, "", 99)], without)
+    on = replace(without, has_ttl=True)
+    life.run([(delete, "k", 9, "", 1), (delete, "j", 1, "a", 1), (watermark, "", 0, "", 8)], on)
+    assert (life.since, life.watermark, len(life.models["k"].rows), life.models["j"].rows) == (100, 109, 1, [])
+    life.run([(watermark, "", 0, "", 0)], on)
+    assert (life.watermark, life.models["k"].rows) == (110, [])
 
 
 @settings(max_examples=30)
@@ -188,8 +212,7 @@ def test_upsert_key_ttl_and_policy_may_come_and_go_too(backends, runs):
         life = Life(new)
         for part, chosen in runs:
             # A key that no change has come for since a TTL or a policy was declared is not swept yet.
-            touched = [(RowKind.DELETE, key, 9, "", 0) for key in "jk"]
-            life.run([*touched, *part], replace(chosen, emit=Emit.EVERY_CHANGE))
+            life.run([*TOUCHED, *part], replace(chosen, emit=Emit.EVERY_CHANGE))
 
 
 @given(

@@ -8,13 +8,21 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from engine.api import OnGap, StateTtl, TtlTime, UpdateType
+from engine.api import ExpiryClock, OnGap, Pipeline, StateTtl, Struct, Timestamp, TtlTime, UpdateType
 from engine.checkpoint.checkpoint import Checkpoint, Kind
-from engine.checkpoint.ttl_history import TtlHistory, last_micro_batch
+from engine.checkpoint.ttl_history import TtlHistory, history_ttls, last_micro_batch
+from engine.plan.stages import plan_stages
 from engine.state.ttl import Gap
 
 HOUR = timedelta(hours=1)
 MS = timedelta(milliseconds=1)
+
+
+class Row(Struct, frozen=True):
+    at: Timestamp
+    key: str
+
+
 PATIENT = StateTtl(HOUR, on_gap=OnGap.PROLONG, gap_threshold=100 * MS)
 
 
@@ -63,6 +71,23 @@ def test_switching_on_is_remembered_until_it_is_off_again():
 def test_switching_on_in_processing_time_counts_from_the_micro_batch():
     without = advanced(TtlHistory(), {"op.a": StateTtl(HOUR, update=UpdateType.DISABLED)}, watermark=10)
     assert advanced(without, {"op.a": StateTtl(HOUR, time=TtlTime.PROCESSING)}, watermark=20).since == {"op.a": 1_000}
+
+
+def test_another_clock_for_the_stamps_counts_as_switching_on():
+    event, processing = {"op.a": StateTtl(HOUR)}, {"op.a": StateTtl(HOUR, time=TtlTime.PROCESSING)}
+    first = advanced(TtlHistory(), event, watermark=10)
+    assert advanced(first, processing, watermark=20).since == {"op.a": 1_000}
+    assert advanced(advanced(first, processing, watermark=20), event, watermark=30).since == {"op.a": 30}
+    longer = {"op.a": StateTtl(2 * HOUR, expiry=ExpiryClock.PROCESSING_TIME)}
+    assert advanced(first, longer, watermark=20).since == {}
+
+
+def test_histories_of_materializers_are_remembered_beside_states():
+    source = Pipeline("p").source("rows", Row, event_time="at")
+    kept = source.upsert_materialize("m", primary_key=("key",), ttl=StateTtl(HOUR))
+    assert history_ttls(plan_stages(kept.sink("board"))) == {"m.history": StateTtl(HOUR)}
+    passed = source.upsert_materialize("m", primary_key=("key",), upsert_key=("key",), ttl=StateTtl(HOUR))
+    assert history_ttls(plan_stages(passed.sink("board"))) == {}
 
 
 def test_a_state_that_has_had_its_ttl_from_the_beginning_was_not_switched_on():

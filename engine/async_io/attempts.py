@@ -131,17 +131,13 @@ class Attempts:
 
     async def _attempt(self, element: AsyncElement) -> None:
         breaker, time = self._breaker, self._loop.time
+        began = element.began
         while True:
-            if breaker is not None and breaker.is_open and not await self._admitted(element, breaker):
-                return
-            if element.first_attempt_at is None:
-                element.first_attempt_at = clock.now()
-            element.attempts += 1
-            element.is_changed = True
-            self._metrics.calls += 1
-            self._metrics.retries += element.attempts > 1
-            element.is_calling = True
-            began = time()
+            if breaker is not None and breaker.is_open:
+                if not await self._admitted(element, breaker):
+                    return
+                began = time()
+            self._note_call(element)
             try:
                 results = await self._ask(element.emitted.record)
             except asyncio.CancelledError as error:
@@ -161,6 +157,17 @@ class Attempts:
             if pause is None:
                 return
             await self._sleep(element, pause)
+            began = time()
+
+    def _note_call(self, element: AsyncElement) -> None:
+        if element.first_attempt_at is None:
+            element.first_attempt_at = clock.now()
+        element.attempts += 1
+        element.is_changed = True
+        element.is_calling = True
+        self._metrics.calls += 1
+        if element.attempts > 1:
+            self._metrics.retries += 1
 
     # ------------------------------------------------------------------------------------------ outcomes of a call
 

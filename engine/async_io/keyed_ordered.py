@@ -64,15 +64,18 @@ class KeyedOrderedWait:
                 self.controller.close()
             raise
         self.controller.close()
-        pending = [element for element in arrived if not element.is_done]
-        taken = [element for element in arrived if element.is_done] if pending else arrived
-        self._wait.keep(taken, pending, arrived)
+        if not self._blocked:
+            self._wait.keep(arrived, [], arrived)
+        else:
+            taken = [element for element in arrived if element.is_done]
+            self._wait.keep(taken, [element for element in arrived if not element.is_done], arrived)
         return self._wait.emitted
 
     def call(self, context: RecordContext) -> None:
         """See `KeyedWork.call`."""
         element: AsyncElement = context.record
-        if element.key_json in self._blocked or not is_due(element):
+        # Most elements are new, and so are due.
+        if element.key_json in self._blocked or (element.next_attempt_at is not None and not is_due(element)):
             self._blocked.add(element.key_json)
         else:
             self.controller.request(context, element, self._answered)

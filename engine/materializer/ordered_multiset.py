@@ -43,6 +43,10 @@ class Removal(enum.Enum):
 NOTHING, OTHER, LAST, ALL = Removal
 
 
+_FEW = 16
+"""Rows up to which a list is searched as fast as a set."""
+
+
 class OrderedMultiset(Protocol):
     """Rows in order. All but `entries` and `expire` take time that does not depend on how many there are, in a map."""
 
@@ -111,7 +115,7 @@ class ListLayout:
 
     is_map: ClassVar[bool] = False
 
-    __slots__ = ("_identities", "_rows", "size")
+    __slots__ = ("_identities", "_known", "_rows", "size")
 
     def __init__(self, items: Iterable[tuple[Identity, Row]] = ()) -> None:
         """Take over rows in order of their numbers."""
@@ -121,6 +125,8 @@ class ListLayout:
             self._identities.append(identity)
             self._rows.append(row)
         self.size = len(self._rows)
+        self._known: set[Identity] | None = None
+        """All identities, and some that are gone, once there are more than a few rows: tells that one is new without a search."""
 
     def append(self, identity: Identity, raw: bytes, kind: int, inserted_at: int) -> None:
         """See `OrderedMultiset.append`."""
@@ -128,14 +134,21 @@ class ListLayout:
         rows.append((rows[-1][0] + 1 if rows else 0, raw, kind, inserted_at))
         self._identities.append(identity)
         self.size += 1
+        if self._known is not None:
+            self._known.add(identity)
 
     def put(self, identity: Identity, raw: bytes, kind: int, inserted_at: int) -> None:
         """See `OrderedMultiset.put`."""
-        if identity in self._identities:
+        if (self.size <= _FEW or self._may_hold(identity)) and identity in self._identities:
             position = self._identities.index(identity)
             self._rows[position] = (self._rows[position][0], raw, kind, inserted_at)
         else:
             self.append(identity, raw, kind, inserted_at)
+
+    def _may_hold(self, identity: Identity) -> bool:
+        if self._known is None or len(self._known) > 2 * self.size:
+            self._known = set(self._identities)
+        return identity in self._known
 
     def remove(self, identity: Identity) -> Removal:
         """See `OrderedMultiset.remove`."""

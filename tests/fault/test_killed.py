@@ -35,7 +35,9 @@ def test_a_driver_killed_during_the_commit_leaves_one_checkpoint_or_the_other(
     assert_well_formed(home.config())
 
 
-@pytest.mark.parametrize(("place", "counts"), [("prepare.half:2", 1), ("publish.half:3", 2)])
+@pytest.mark.parametrize(
+    ("place", "counts"), [("prepare.half:2", 1), pytest.param("publish.half:3", 2, marks=pytest.mark.slow)]
+)
 def test_a_driver_killed_with_its_jvm_leaves_one_checkpoint_or_the_other(
     tmp_path, undisturbed, run, command, place, counts
 ):

@@ -50,13 +50,13 @@ def assert_nobody_can_tell(home, drivers, undisturbed, seed: int) -> None:
     assert_well_formed(home.config())
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0])
 def test_drivers_that_die_anywhere_leave_no_trace(tmp_path, drivers, undisturbed, seed):
     assert_nobody_can_tell(ready(tmp_path), drivers, undisturbed, seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 112))
+@pytest.mark.parametrize("seed", range(100, 113))
 def test_many_drivers_that_die_anywhere_leave_no_trace(tmp_path, drivers, undisturbed, seed):
     assert_nobody_can_tell(ready(tmp_path), drivers, undisturbed, seed)
 

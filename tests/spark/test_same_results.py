@@ -104,7 +104,13 @@ def test_an_interval_of_a_checkpoint_is_that_of_its_files(home, run):
 
 @pytest.mark.parametrize(
     ("files_per_batch", "parallelism", "backend"),
-    [(FLIGHT_DAYS, 1, "hashmap"), (2, 2, "rocksdb"), (1, 7, "rocksdb"), (3, 7, "hashmap"), (2, 2, "delta")],
+    [
+        (FLIGHT_DAYS, 1, "hashmap"),
+        (2, 2, "rocksdb"),
+        (2, 2, "delta"),
+        pytest.param(1, 7, "rocksdb", marks=pytest.mark.slow),
+        pytest.param(3, 7, "hashmap", marks=pytest.mark.slow),
+    ],
 )
 def test_five_days_of_flights_come_to_the_same(flights, run, first_outcome, files_per_batch, parallelism, backend):
     home = flights(FLIGHT_DAYS, max_files_per_batch=files_per_batch)

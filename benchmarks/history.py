@@ -10,7 +10,6 @@ Each year is one run of the job `flights` in a folder of its own, weather servic
 import argparse
 import os
 import shutil
-import sys
 import time
 from datetime import date
 from pathlib import Path
@@ -89,4 +88,4 @@ def main():
 
 if __name__ == "__main__":
     os.environ.setdefault("PYTHONPATH", str(Path.cwd()))
-    sys.exit(main())
+    main()

@@ -20,11 +20,11 @@ from engine.async_io.circuit_breaker import Breaker, BreakerState
 from engine.async_io.element import AsyncElement, Status
 from engine.async_io.element_queue import ElementQueue, OrderedQueue, UnorderedQueue
 from engine.async_io.invocation import Invocation
-from engine.async_io.misuse import is_cancelled
 from engine.async_io.opening import Opening, RefusedError
 from engine.async_io.recovery import recovered
 from engine.async_io.service_limit import ServiceLimit
 from engine.async_io.service_metrics import ServiceMetrics
+from engine.async_io.tasks import is_cancelled
 from engine.errors import UserFunctionError
 from engine.execution.element import Emitted
 
@@ -117,7 +117,7 @@ class AsyncWaitOperator:
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[Attempts]:
         """Open the function for the block, and close it after it, whatever happens."""
-        function, began, opening = self.operator.function, clock.monotonic(), self._opening()
+        function, began, opening = self.operator.function, clock.monotonic(), Opening(self._open)
         try:
             await opening.begin()
             attempts = self.attempts = self._attempts(opening)
@@ -137,21 +137,17 @@ class AsyncWaitOperator:
         self.metrics.busy_ms += round((clock.monotonic() - began) * 1000)
         self.note_breaker()
 
-    def _opening(self) -> Opening:
+    async def _open(self) -> None:
         function = self.operator.function
-
-        async def opened() -> None:
-            try:
-                await self._opens_or_closes("none yet: open() failed", lambda: function.open(self._services))
-            except UserFunctionError as error:
-                cause = error.__cause__
-                if not isinstance(cause, Exception) or not self._is_worth_a_retry(cause):
-                    raise
-                with contextlib.suppress(Exception):  # what it had opened before it was refused
-                    await function.close()
-                raise RefusedError(cause) from cause
-
-        return Opening(opened)
+        try:
+            await self._opens_or_closes("none yet: open() failed", lambda: function.open(self._services))
+        except UserFunctionError as error:
+            cause = error.__cause__
+            if not isinstance(cause, Exception) or not self._is_worth_a_retry(cause):
+                raise
+            with contextlib.suppress(Exception):  # what it had opened before it was refused
+                await function.close()
+            raise RefusedError(cause) from cause
 
     def _is_worth_a_retry(self, error: Exception) -> bool:
         try:

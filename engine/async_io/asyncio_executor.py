@@ -21,7 +21,9 @@ _BEGUN_BEFORE_A_TURN = 64
 
 
 class AsyncioExecutor(Generic[T]):
-    """Calls `call(opened)(action, task)` for each request, where `task` is the one that awaits it; at most `capacity` at once; a request is a batch of its own.
+    """Calls `call(opened)(action, task)` for each request, where `task` is the one that awaits it, at most `capacity` at once.
+
+    A request is a batch of its own.
 
     It takes in as many requests again that wait for one of the `capacity` workers: a worker that finds the next one at hand
     costs a third less than a task for each.

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from engine.api import Batching
-from engine.async_io.misuse import MisuseError, contained, is_cancelled
+from engine.async_io.misuse import MisuseError, contained
 from engine.async_io.service_metrics import ServiceMetrics
+from engine.async_io.tasks import is_cancelled
 
 CallMany = Callable[[list[Any]], Awaitable[list[Any]]]
 

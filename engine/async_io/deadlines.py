@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import math
 from itertools import count
 
 from engine.async_io.element import AsyncElement
@@ -22,12 +21,11 @@ class Deadlines:
         self._heap: list[tuple[float, int, AsyncElement]] = []
         self._number = count()
         self._timer: asyncio.TimerHandle | None = None
-        self._rings_at = math.inf
 
     def watch(self, element: AsyncElement) -> None:
         """Mind `element.deadline` until `element.task` is None again."""
         heapq.heappush(self._heap, (element.deadline, next(self._number), element))
-        if element.deadline < self._rings_at:
+        if self._timer is None or self._timer.when() > element.deadline:
             self._set_timer()
 
     def close(self) -> None:
@@ -48,8 +46,7 @@ class Deadlines:
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._rings_at = self._heap[0][0] if self._heap else math.inf
-        self._timer = self._loop.call_at(self._rings_at, self._ring) if self._heap else None
+        self._timer = self._loop.call_at(self._heap[0][0], self._ring) if self._heap else None
 
     def _ring(self) -> None:
         assert self._timer is not None  # noqa: S101 - it is what rings

@@ -64,11 +64,8 @@ class KeyedOrderedWait:
                 self.controller.close()
             raise
         self.controller.close()
-        if not self._blocked:
-            self._wait.keep(arrived, [], arrived)
-        else:
-            taken = [element for element in arrived if element.is_done]
-            self._wait.keep(taken, [element for element in arrived if not element.is_done], arrived)
+        taken = [element for element in arrived if element.is_done]
+        self._wait.keep(taken, [element for element in arrived if not element.is_done], arrived)
         return self._wait.emitted
 
     def call(self, context: RecordContext) -> None:

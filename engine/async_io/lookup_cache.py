@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.api import LookupCache
-from engine.async_io.misuse import contained, is_cancelled
+from engine.async_io.misuse import contained
 from engine.async_io.service_metrics import ServiceMetrics
+from engine.async_io.tasks import is_cancelled, looked_at
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +77,7 @@ class CachedCalls:
         self._tasks.add(call.task)
         call.task.add_done_callback(self._tasks.discard)
         call.task.add_done_callback(lambda _: self._ended(key, call))
-        call.task.add_done_callback(_looked_at)
+        call.task.add_done_callback(looked_at)
         return call
 
     def _ended(self, key: Hashable, call: _Call) -> None:
@@ -97,9 +98,3 @@ class CachedCalls:
             if len(self._answers) > self._size:
                 self._answers.popitem(last=False)
         return answer
-
-
-def _looked_at(call: asyncio.Task[Any]) -> None:
-    """Whoever asked may have been cancelled since; then nobody else looks at the failure, and asyncio complains."""
-    if not call.cancelled():
-        call.exception()

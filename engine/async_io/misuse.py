@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -36,9 +35,3 @@ def contained(error: BaseException) -> Exception:
     found = MisuseError(f"it raised {type(error).__name__}: {error}")
     found.__cause__ = error
     return found
-
-
-def is_cancelled() -> bool:
-    """Whether somebody has cancelled the task that this is called in."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

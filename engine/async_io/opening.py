@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from engine.async_io.tasks import looked_at
+
 Call = Callable[[Any], Awaitable[Any]]
 
 
@@ -63,7 +65,7 @@ class Opening:
     async def _again(self) -> None:
         if self._under_way is None:
             self._under_way = asyncio.create_task(self._attempt())
-            self._under_way.add_done_callback(_looked_at)
+            self._under_way.add_done_callback(looked_at)
         # A call that runs into its timeout must not take the opening from the others that wait for it.
         await asyncio.shield(self._under_way)
 
@@ -75,9 +77,3 @@ class Opening:
         finally:
             self._under_way = None
         self.is_open = True
-
-
-def _looked_at(attempt: asyncio.Task[None]) -> None:
-    """Whoever waited may have been cancelled since; then nobody else looks at the failure, and asyncio complains."""
-    if not attempt.cancelled():
-        attempt.exception()

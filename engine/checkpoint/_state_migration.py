@@ -18,8 +18,9 @@ from engine import clock, faults
 from engine.checkpoint._compaction import live_entries
 from engine.checkpoint._delta import open_table, read
 from engine.checkpoint.checkpoint import Kind
-from engine.checkpoint.schema_check import HISTORY, PendingMigration, check_schemas, declared_schemas, unknown
+from engine.checkpoint.schema_check import PendingMigration, check_schemas, declared_schemas, unknown
 from engine.checkpoint.state_files import parts, stage_state
+from engine.checkpoint.state_schemas import HISTORY
 from engine.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, STATE_TABLES
 from engine.errors import HeadraceError, UserFunctionError
 from engine.materializer.identities import canonical

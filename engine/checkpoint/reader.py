@@ -95,7 +95,8 @@ class StateReader:
     def list_states(self, *, internal: bool = False) -> Rows:
         """What is stored: per operator and state the live entries, keys, bytes and last change, kind and type.
 
-        With `internal`, also the timers that the engine set. The type is the newest one of those that values may be stored as. State from before types were recorded has neither.
+        With `internal`, also the timers that the engine set. The type is the newest one of those that values may be stored as.
+        State from before types were recorded has neither.
         """
         timers = [] if internal else [f"NOT {_IS_INTERNAL}"]
         parts = [self._count(KEYED_STATE, "state", "value"), self._count(TIMERS, "domain", "domain", timers)]

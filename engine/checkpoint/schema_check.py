@@ -18,7 +18,7 @@ from engine.api import (
     State,
     ValueState,
 )
-from engine.checkpoint.state_schemas import StateSchema, StateSchemas
+from engine.checkpoint.state_schemas import HISTORY, StateSchema, StateSchemas
 from engine.errors import StateSchemaError
 from engine.execution.declarations import declared_states
 from engine.state.type_changes import differences
@@ -27,7 +27,6 @@ from engine.state.type_schema import TypeSchema, describe
 if TYPE_CHECKING:
     from engine.plan.stages import Plan
 
-HISTORY = "history"
 _KINDS: dict[type[State], str] = {
     ValueState: "value",
     ListState: "list",

@@ -14,6 +14,9 @@ import msgspec
 
 from engine.state.type_schema import TypeSchema
 
+HISTORY = "history"
+"""The kind of a materializer's history, and the name that it has as if it were a state of the operator."""
+
 
 class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One state of an operator."""

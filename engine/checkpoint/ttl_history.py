@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from engine.api import OnGap, Process, StateTtl, TtlTime, UpsertMaterialize
+from engine.checkpoint.state_schemas import HISTORY
 from engine.state.ttl import Gap, Lives
 
 if TYPE_CHECKING:
@@ -23,9 +24,6 @@ Declared = Mapping[str, StateTtl | None]
 
 OFF = "off"
 """How a state without TTL is remembered."""
-
-HISTORY = "history"
-"""The name that a materializer's history has here, as if it were a state of the operator."""
 
 _MILLISECOND = timedelta(milliseconds=1)
 

@@ -68,8 +68,9 @@ class UpsertMaterializer:
     ) -> None:
         """Bind the operator's histories to `backend`.
 
-        Without `checks`, rows are taken for what encoding a `record` gives, and compared as they are. `layouts` are those of the operator's strategy on the hashmap backend, unless given. `watermark` is the last one
-        before the records, `watermarks` are those to come with them, `processing_time` that of the micro-batch (ms).
+        Without `checks`, rows are taken for what encoding a `record` gives, and compared as they are. `layouts` are those of
+        the operator's strategy on the hashmap backend, unless given. `watermark` is the last one before the records,
+        `watermarks` are those to come with them, `processing_time` that of the micro-batch (ms).
         `ttl_since` is when TTL was switched on for histories that were there already: no life begins before it.
         """
         layouts = layouts or MaterializerOptions().layouts(operator.strategy, "hashmap")

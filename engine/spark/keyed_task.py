@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from engine import faults
 from engine.api import AsyncWait, Emit, Lag, OnConflict, Process, UpsertMaterialize
 from engine.checkpoint.buffered_requests import StoredRequest, load, numbered
+from engine.checkpoint.state_schemas import HISTORY
 from engine.checkpoint.tables import BUFFERED_REQUESTS, KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
-from engine.checkpoint.ttl_history import HISTORY
 from engine.config import format_duration
 from engine.errors import EngineBug
 from engine.execution.element import Element, Emitted, ProcessingTime, Watermark, processing_time_order, record_order

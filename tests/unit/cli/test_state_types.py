@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from engine.checkpoint.checkpoint import Kind
-from engine.checkpoint.schema_check import HISTORY, DeclaredState
-from engine.checkpoint.state_schemas import StateSchema
+from engine.checkpoint.schema_check import DeclaredState
+from engine.checkpoint.state_schemas import HISTORY, StateSchema
 from engine.state.type_schema import describe
 
 

@@ -6,7 +6,8 @@ import asyncio
 from collections import Counter
 
 from engine import clock as engine_clock
-from engine.api import AsyncFunction, Struct
+from engine.api import AsyncFunction, OutputMode, Struct
+from engine.async_io import KeyedOrderedWait
 from engine.testing._virtual_loop import LoopClock, VirtualLoop
 
 
@@ -65,6 +66,34 @@ class Promised(AsyncFunction[Question, Answer]):
         finally:
             self.running -= 1
             self.by_key[question.key] -= 1
+
+
+class Lingering(Promised):
+    """Takes a while to be interrupted."""
+
+    async def invoke(self, question, /):
+        try:
+            return await super().invoke(question)
+        finally:
+            await asyncio.sleep(0.1)
+
+
+def micro_batch(operator, elements, resumed, now):
+    """What a micro-batch that begins at `now` sends on, on a loop and a clock of its own; and when it ends."""
+    loop = VirtualLoop()
+    virtual = LoopClock(loop, lambda: None)
+    virtual.start_at(now)
+    try:
+        if operator.operator.mode is OutputMode.KEYED_ORDERED:
+            loop.let_time_run()
+            keyed = [(one.record.key.encode(), one) for one in elements]
+            sent = KeyedOrderedWait(operator, loop=loop).run(keyed, resumed)
+        else:
+            sent = loop.run_whole(operator.run_async(elements, resumed))
+        return sent, virtual.now()
+    finally:
+        loop.close()
+        engine_clock.use(virtual.replaced)
 
 
 def in_virtual_time(work):

@@ -9,14 +9,12 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import clock
 from engine.api import AsyncWait, CircuitBreaker, FixedDelay, OnFailure, OutputMode, RecoveryOption
-from engine.async_io import AsyncElement, AsyncWaitOperator, KeyedOrderedWait
+from engine.async_io import AsyncElement, AsyncWaitOperator
 from engine.async_io.stored_element import loaded
 from engine.checkpoint.async_requests import rows_of
 from engine.execution.element import Emitted, record_order
-from engine.testing._virtual_loop import LoopClock, VirtualLoop
-from tests.unit.engine.asking import Answer, Promised, Question, in_virtual_time
+from tests.unit.engine.asking import Answer, Lingering, Promised, Question, in_virtual_time, micro_batch
 
 MS = timedelta(milliseconds=1)
 MODES = (OutputMode.ORDERED, OutputMode.UNORDERED, OutputMode.KEYED_ORDERED)
@@ -66,21 +64,7 @@ class Job:
         self.check()
 
     def _run(self, operator, elements):
-        loop = VirtualLoop()
-        virtual = LoopClock(loop, lambda: None)
-        virtual.start_at(self.now)
-        try:
-            resumed = self.table.elements()
-            if self.wait.mode is OutputMode.KEYED_ORDERED:
-                keyed = [(one.record.key.encode(), one) for one in elements]
-                loop.let_time_run()
-                emitted = KeyedOrderedWait(operator, loop=loop).run(keyed, resumed)
-            else:
-                emitted = loop.run_whole(operator.run_async(elements, resumed))
-            self.now = virtual.now()
-        finally:
-            loop.close()
-            clock.use(virtual.replaced)
+        emitted, self.now = micro_batch(operator, elements, self.table.elements(), self.now)
         self.emitted += [one.record.number for one in emitted]
 
     def check(self):
@@ -176,16 +160,6 @@ def test_each_attempt_is_counted_in_the_row():
         job.now += 50
         counted += [(row.attempts, row.cost_ms, row.first_attempt_at) for row in job.table.rows.values()]
     assert counted == [(1, 10, 0), (2, 20, 0), (3, 30, 0)]
-
-
-class Lingering(Promised):
-    """Takes a while to be interrupted."""
-
-    async def invoke(self, question, /):
-        try:
-            return await super().invoke(question)
-        finally:
-            await asyncio.sleep(0.1)
 
 
 def test_a_failure_ends_what_a_stop_has_interrupted_already():

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine import clock
 from engine.api import (
     AsyncFunction,
     AsyncWait,
@@ -23,11 +22,10 @@ from engine.api import (
     OutputMode,
     RecoveryOption,
 )
-from engine.async_io import AsyncElement, AsyncWaitOperator, KeyedOrderedWait, ServiceLimit
+from engine.async_io import AsyncElement, AsyncWaitOperator, ServiceLimit
 from engine.async_io.stored_element import came, came_as
 from engine.execution.element import Emitted, record_order
-from engine.testing._virtual_loop import LoopClock, VirtualLoop
-from tests.unit.engine.asking import Answer, Question, Unavailable
+from tests.unit.engine.asking import Answer, Question, Unavailable, micro_batch
 from tests.unit.engine.test_async_micro_batches import Table
 
 MS = timedelta(milliseconds=1)
@@ -136,23 +134,10 @@ class Runs:
             assert by_key == sorted(by_key, key=lambda number: (self.taken[number].key, number))
 
     def _run(self, operator, elements):
-        loop = VirtualLoop()
-        virtual = LoopClock(loop, lambda: None)
-        virtual.start_at(self.now)
-        try:
-            resumed = self.table.elements()
-            if operator.operator.mode is OutputMode.KEYED_ORDERED:
-                loop._until = float("inf")
-                keyed = [(one.record.key.encode(), one) for one in elements]
-                sent = KeyedOrderedWait(operator, loop=loop).run(keyed, resumed)
-            else:
-                sent = loop.run_whole(operator.run_async(elements, resumed))
-                for one in operator.pending:
-                    one.key_json = b"%d" % one.emitted.record.number if one.sequence is None else one.key_json
-            self.now = virtual.now()
-        finally:
-            loop.close()
-            clock.use(virtual.replaced)
+        sent, self.now = micro_batch(operator, elements, self.table.elements(), self.now)
+        if operator.operator.mode is not OutputMode.KEYED_ORDERED:
+            for one in operator.pending:
+                one.key_json = b"%d" % one.emitted.record.number if one.sequence is None else one.key_json
         return sent
 
 

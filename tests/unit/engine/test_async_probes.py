@@ -14,7 +14,7 @@ from engine.async_io import AsyncElement, AsyncWaitOperator
 from engine.errors import ServiceError
 from engine.execution.element import Emitted, record_order
 from engine.testing import AsyncWaitHarness, QuarantinedRecord
-from tests.unit.engine.asking import Answer, Promised, Question, in_virtual_time
+from tests.unit.engine.asking import Answer, Lingering, Promised, Question, in_virtual_time
 
 MS = timedelta(milliseconds=1)
 NEVER = (1e6, True)
@@ -147,16 +147,6 @@ def test_when_the_input_has_ended_a_probe_without_an_answer_is_given_up_on(on_fa
             h.finish()
             assert h.output() == outcome[on_failure]
         assert h.function.calls == [1, 1]
-
-
-class Lingering(Promised):
-    """Takes a while to be cancelled."""
-
-    async def invoke(self, question, /):
-        try:
-            return await super().invoke(question)
-        finally:
-            await asyncio.sleep(0.1)
 
 
 def test_whoever_else_cancels_a_probe_whose_time_is_up_is_heard():

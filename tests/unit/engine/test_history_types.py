@@ -12,8 +12,9 @@ from engine.checkpoint import restore_in, settle_schemas
 from engine.checkpoint.changelog import Changelog, rebuild
 from engine.checkpoint.checkpoint import Kind
 from engine.checkpoint.open_job import open_job
-from engine.checkpoint.schema_check import HISTORY, declared_schemas
+from engine.checkpoint.schema_check import declared_schemas
 from engine.checkpoint.state_files import stage_state
+from engine.checkpoint.state_schemas import HISTORY
 from engine.checkpoint.tables import MATERIALIZER_HISTORY
 from engine.errors import StateSchemaError
 from engine.execution.element import Element, record_order

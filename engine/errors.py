@@ -78,6 +78,12 @@ class IntervalError(HeadraceError):
     exit_code = 9
 
 
+class SinkMismatchError(HeadraceError):
+    """Job and sink disagree on what was published: one of them is lost, or an older copy. Trying again does not help."""
+
+    exit_code = 10
+
+
 class EngineBug(HeadraceError):  # noqa: N818 - it says what it is
     """Headrace broke its own rules. Please report it with the message."""
 

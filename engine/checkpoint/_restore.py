@@ -16,7 +16,7 @@ def restore(config: JobConfig, target: int | str, why: str, run_id: str) -> Chec
     restore is a checkpoint of its own, so it can be undone by restoring the one before it. Raises
     `ConfigError` for an unknown target and `FencedError` while a run holds the job.
     """
-    with open_job(config, run_id) as job:
+    with open_job(config, run_id, restores=True) as job:
         found = job.log.savepoint(target) if isinstance(target, str) else job.log.get(target)
         return restore_in(job, found.checkpoint_id, why)
 

@@ -11,7 +11,8 @@ from deltalake.exceptions import TableNotFoundError
 
 from engine.checkpoint._delta import latest_version, open_table, read
 from engine.checkpoint._log import CheckpointLog
-from engine.checkpoint.checkpoint import Checkpoint, Kind
+from engine.checkpoint.checkpoint import Checkpoint
+from engine.checkpoint.sink_position import NEVER, SinkPosition
 from engine.checkpoint.tables import STATE_TABLES
 from engine.config import JobConfig
 from engine.plan import plan_of, sink_schemas
@@ -35,7 +36,7 @@ def verify(config: JobConfig) -> list[Finding]:
         _ids_grow(log.checkpoints),
         _versions_follow(log.checkpoints),
         *_tables(config, last),
-        *_sinks(config, last),
+        *_sinks(config, log),
     ]
 
 
@@ -75,21 +76,29 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[Finding]:
         yield Finding(f"table {name}", not lost and latest >= committed, detail)
 
 
-def _sinks(config: JobConfig, last: Checkpoint) -> Iterator[Finding]:
+def _sinks(config: JobConfig, log: CheckpointLog) -> Iterator[Finding]:
     for name, (_, keys) in sink_schemas(plan_of(config.pipeline), config.appended).items():
-        uri = config.sinks[name].path
-        try:
-            table = open_table(uri, storage=config.storage_options)
-        except TableNotFoundError as error:
-            yield Finding(f"sink {name} is published", False, str(error))
-            continue
-        published = table.transaction_version(f"{config.job}/{name}")
-        due = bool(last.outputs.get(name)) or last.kind is Kind.RESTORE
-        behind = due and (published or -1) < last.checkpoint_id
-        detail = f"published up to checkpoint {published}" if published is not None else "nothing published yet"
-        yield Finding(f"sink {name} is published", not behind, detail)
-        if keys:
-            yield _unique(name, uri, keys, config)
+        position = SinkPosition(config, name, log.checkpoints)
+        if position.is_ahead:
+            log.refresh()  # a run may have committed and published since the log was read
+            position = SinkPosition(config, name, log.checkpoints)
+        yield _published(name, position)
+        if keys and position.exists:
+            yield _unique(name, config.sinks[name].path, keys, config)
+
+
+def _published(name: str, position: SinkPosition) -> Finding:
+    check = f"sink {name} is published"
+    problem = position.ahead() or position.behind()
+    if problem is not None:
+        return Finding(check, False, problem)
+    if not position.exists:
+        return Finding(check, False, "the table is gone; the next run makes an empty one")
+    published = position.published
+    detail = f"published up to checkpoint {published}" if published != NEVER else "nothing published yet"
+    if position.first_missing is not None:
+        detail += f"; the next run publishes checkpoint {position.first_missing}"
+    return Finding(check, position.first_missing is None, detail)
 
 
 def _unique(name: str, uri: str, keys: tuple[str, ...], config: JobConfig) -> Finding:

@@ -48,8 +48,8 @@ class JobTables:
             if latest_version(self.uri(name), storage=self._storage) > 0:
                 msg = (
                     f"{self.uri(name)} holds state, but the job's checkpoints are gone, and only they say what of "
-                    f"it is committed. Bring {self.uri('checkpoints')} back from a backup, or move the whole folder "
-                    "away to start anew."
+                    f"it is committed. Bring the whole folder back from a backup that is not older than the job's sinks; "
+                    "or, to start anew, move the folder and the sinks away."
                 )
                 raise StorageError(msg)
         return dict.fromkeys(STATE_TABLES, 0)
@@ -110,8 +110,8 @@ class JobTables:
         except TableNotFoundError as error:
             msg = (
                 f"table {self.uri(name)} is gone, but checkpoints name its version {committed}. "
-                "Bring the folder back from a backup; or, to start anew, move the whole job folder and the job's "
-                "sinks away."
+                "Bring the whole job folder back from a backup that is not older than the job's sinks; or, to start "
+                "anew, move the folder and the sinks away."
             )
             raise StorageError(msg) from error
         if latest == committed:
@@ -119,7 +119,8 @@ class JobTables:
         if latest < committed:
             msg = (
                 f"table {self.uri(name)} is at version {latest}, but checkpoints name {committed}: "
-                "its log was changed or restored from an old backup. Restore the whole job folder."
+                "its log was changed, or is an older copy. Bring the whole job folder back from a backup that is not "
+                "older than the job's sinks."
             )
             raise StorageError(msg)
         faults.reached("fence.table")

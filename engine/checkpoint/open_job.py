@@ -14,6 +14,7 @@ from engine.checkpoint.job_tables import JobTables, Versions
 from engine.checkpoint.lease import JobLease
 from engine.checkpoint.migrations import migrate_format
 from engine.checkpoint.publish import Publisher, SparkMerge
+from engine.checkpoint.sink_position import check_sinks
 from engine.checkpoint.state_schemas import StateSchemas
 from engine.checkpoint.tables import FORMAT_VERSION
 from engine.config import JobConfig
@@ -119,6 +120,8 @@ class OpenJob:
             committed_at=clock.now(),
             **{**inherited, **fields},
         )
+        if kind is Kind.RESTORE:
+            self._publisher.check_restore(checkpoint, self._lineage())
         faults.reached("commit.before")
         self.lease.append(checkpoint)
         faults.reached("commit.after")
@@ -129,18 +132,20 @@ class OpenJob:
 
     def publish(self) -> int:
         """Publish the last checkpoint if it is not published; return how many sinks were written."""
-        lineage = {checkpoint.checkpoint_id: checkpoint for checkpoint in self._log.checkpoints}
-        return self._publisher.publish(self.last, lineage)
+        return self._publisher.publish(self.last, self._lineage())
 
-    def fence(self) -> None:
-        """Undo what no checkpoint names, and publish the last checkpoint."""
+    def _lineage(self) -> dict[int, Checkpoint]:
+        return {checkpoint.checkpoint_id: checkpoint for checkpoint in self._log.checkpoints}
+
+    def fence(self, *, publishes: bool = True) -> None:
+        """Undo what no checkpoint names, and publish the last checkpoint, unless a restore is to replace it."""
         committed = self.last.versions
         self.versions = self.tables.fence(committed)
         faults.reached("fence.after")
         undone = sorted(name for name, version in self.versions.items() if version != committed[name])
         if undone:
             self.notify("fenced", f"undid what an earlier attempt left in {', '.join(undone)}")
-        published = self.publish()
+        published = self.publish() if publishes else 0
         if published:
             self.notify("published", f"published checkpoint {self.last.checkpoint_id} to {published} sink(s)")
 
@@ -152,15 +157,19 @@ def open_job(
     *,
     create: bool = False,
     force: bool = False,
+    restores: bool = False,
     spark_merge: SparkMerge | None = None,
     notify: Notify = _silent,
 ) -> Iterator[OpenJob]:
     """Claim a job, fence it, and hold it for the length of the block.
 
-    `create` makes a job's tables and its initial checkpoint the first time. Raises `FencedError`
-    when another run holds the job, `ConfigError` when it was never run (without `create`), when the
-    number of key groups differs from the stored one, or when the format is newer than this program. State in an older
-    format is migrated first: a checkpoint for each step.
+    `create` makes a job's tables and its initial checkpoint the first time. `restores` also opens a job whose sinks have
+    lost what was published to them, for a restore to what they still have. State in an older format is migrated first: a
+    checkpoint for each step.
+
+    Raises `FencedError` when another run holds the job, `SinkMismatchError` when the job and a sink disagree on what was
+    published, and `ConfigError` when the job was never run (without `create`), when the number of key groups differs from
+    the stored one, or when the format is newer than this program.
     """
     attempt_id = clock.unique_id()
     storage = config.storage_options
@@ -175,16 +184,17 @@ def open_job(
     plan = plan_of(config.pipeline)
     publisher = Publisher(config, sink_schemas(plan, config.appended), spark_merge)
     with lease.claimed(force=force):
-        publisher.check_present(log.checkpoints)
+        publisher.check_columns()
+        # Not before the claim: as long as another run may publish, the log that was read is older than the sinks.
+        publishes = check_sinks(config, log.checkpoints, restores=restores)
         publisher.create_sinks()
         if log.last is None:
-            publisher.check_new()
             versions = tables.create()
             faults.reached("create.half")
             lease.append(_initial(config, run_id, attempt_id, versions))
         job = OpenJob(config, log, lease, tables, publisher=publisher, notify=notify)
         _check_fits(config, job.last)
-        job.fence()
+        job.fence(publishes=publishes)
         migrate_format(job)
         yield job
 

@@ -8,7 +8,7 @@ or below the last one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -27,8 +27,9 @@ from engine.checkpoint._delta import (
 )
 from engine.checkpoint.checkpoint import Checkpoint, Kind, OutputFile
 from engine.checkpoint.files import StagedFile, read_parquet
+from engine.checkpoint.sink_position import app_id, published_id
 from engine.config import JobConfig, SinkConfig
-from engine.errors import ConfigError, StorageError
+from engine.errors import ConfigError, SinkMismatchError, StorageError
 from engine.plan.columns import ROW_KIND
 
 
@@ -55,59 +56,36 @@ class Publisher:
         self._spark_merge = spark_merge
         self._storage: Options = config.storage_options
 
-    def create_sinks(self) -> None:
-        """Make the sink tables that are missing.
+    def check_columns(self) -> None:
+        """Refuse a sink whose table is there with other columns than the pipeline writes.
 
-        Raises `ConfigError` when a table is there with other columns.
+        Raises `ConfigError`.
         """
         for name, (schema, _) in self._schemas.items():
             uri = self._config.sinks[name].path
-            create_table(uri, schema, storage=self._storage)
-            found = {field.name for field in open_table(uri, storage=self._storage).schema().fields}
-            if found != set(schema.names):
+            try:
+                columns = {field.name for field in open_table(uri, storage=self._storage).schema().fields}
+            except TableNotFoundError:
+                continue
+            if columns != set(schema.names):
                 msg = (
-                    f"sink '{name}' at {uri} has the columns {', '.join(sorted(found))}; the pipeline writes "
+                    f"sink '{name}' at {uri} has the columns {', '.join(sorted(columns))}; the pipeline writes "
                     f"{', '.join(schema.names)}. Give the sink another path, or move the old table away."
                 )
                 raise ConfigError(msg)
 
-    def check_new(self) -> None:
-        """Refuse sinks that an earlier life of this job has written, when the job starts from nothing.
+    def create_sinks(self) -> None:
+        """Make the sink tables that are missing."""
+        for name, (schema, _) in self._schemas.items():
+            create_table(self._config.sinks[name].path, schema, storage=self._storage)
 
-        Checkpoint ids would start over, and Delta skips a transaction at or below the last one
-        without a word: rows would be lost. Raises `StorageError`.
+    def check_restore(self, checkpoint: Checkpoint, lineage: dict[int, Checkpoint]) -> None:
+        """Refuse a restore that could not be published, before it is committed.
+
+        Raises `SinkMismatchError` or `StorageError` when a sink does not have the version to go back to.
         """
         for name, sink in self._config.sinks.items():
-            published = self._open(name, sink).transaction_version(f"{self._config.job}/{name}")
-            if published is not None:
-                msg = (
-                    f"sink '{name}' at {sink.path} was written by this job up to checkpoint {published}, but the job "
-                    f"has no checkpoints in {self._config.job_folder}. Bring that folder back, or move the sink's "
-                    "table away to start anew."
-                )
-                raise StorageError(msg)
-
-    def check_present(self, line: Sequence[Checkpoint]) -> None:
-        """Refuse a sink that lacks what all checkpoints but the last have published, which comes only once.
-
-        Such a table was lost, or is an old backup: going on would leave a hole in it for good. Raises
-        `StorageError`.
-        """
-        for name, sink in self._config.sinks.items():
-            written = [c.checkpoint_id for c in line if c.outputs.get(name)]
-            if not written:
-                continue
-            published = self._open(name, sink).transaction_version(f"{self._config.job}/{name}") or -1
-            # A restore is published to every sink that had been written by then.
-            restores = [c.checkpoint_id for c in line if c.kind is Kind.RESTORE and c.checkpoint_id > written[0]]
-            due = max((i for i in (*written, *restores) if i != line[-1].checkpoint_id), default=-1)
-            if published < due:
-                msg = (
-                    f"sink '{name}' at {sink.path} has what was published up to checkpoint {max(published, 0)}, but "
-                    f"checkpoint {due} was published as well. Bring back a copy that is not older than that; or, to "
-                    f"start anew, move the job's sinks and {self._config.job_folder} away."
-                )
-                raise StorageError(msg)
+            version_of(self._open(name, sink), name, checkpoint, lineage)
 
     def publish(self, checkpoint: Checkpoint, lineage: dict[int, Checkpoint]) -> int:
         """Bring all sinks up to `checkpoint`; return how many had to be written.
@@ -127,20 +105,22 @@ class Publisher:
         if not files and not restored:
             return 0
         table = self._open(name, sink)
-        app_id = f"{self._config.job}/{name}"
-        if (table.transaction_version(app_id) or -1) >= checkpoint.checkpoint_id:
+        if self._has(table, name, checkpoint):
             return 0
         try:
             with storage_errors(f"checkpoint {checkpoint.checkpoint_id} in sink '{name}' at {sink.path}"):
                 if restored:
-                    self._restore(table, app_id, checkpoint, lineage)
+                    self._restore(table, name, checkpoint, lineage)
                 elif sink.mode == "append":
-                    self._append(table, name, app_id, checkpoint, files)
+                    self._append(table, name, checkpoint, files)
                 else:
-                    self._merge(table, name, app_id, checkpoint, files)
+                    self._merge(table, name, checkpoint, files)
+                table.update_incremental()
+                if not self._has(table, name, checkpoint):
+                    self._record(table, name, checkpoint)
         except CommitFailedError as error:
             # Another run may have published the very same checkpoint meanwhile.
-            if (self._open(name, sink).transaction_version(app_id) or -1) < checkpoint.checkpoint_id:
+            if not self._has(self._open(name, sink), name, checkpoint):
                 msg = f"sink '{name}' at {sink.path} refused checkpoint {checkpoint.checkpoint_id}: {error}"
                 raise StorageError(msg) from error
         return 1
@@ -149,22 +129,29 @@ class Publisher:
         try:
             return open_table(sink.path, storage=self._storage)
         except TableNotFoundError as error:
-            msg = (
-                f"the table of sink '{name}' at {sink.path} is gone. Bring it back from a backup; or, to start anew, "
-                f"move the job's other sinks and {self._config.job_folder} away."
-            )
-            raise StorageError(msg) from error
+            msg = f"the table of sink '{name}' at {sink.path} is gone since the job was opened. Bring it back, then run again."
+            raise SinkMismatchError(msg) from error
 
-    def _properties(self, app_id: str, checkpoint: Checkpoint) -> Any:
+    def _has(self, table: DeltaTable, name: str, checkpoint: Checkpoint) -> bool:
+        return published_id(table, self._config, name) >= checkpoint.checkpoint_id
+
+    def _record(self, table: DeltaTable, name: str, checkpoint: Checkpoint) -> None:
+        """Commit the transaction alone.
+
+        deltalake's MERGE makes no commit when it changes nothing (Spark's does), so its transaction is lost. That happens
+        when a key came and went within a micro-batch, or when somebody has removed the row that is to be deleted.
+        """
+        commit = self._properties(name, checkpoint)
+        table.create_write_transaction([], mode="append", schema=table.schema(), commit_properties=commit)
+
+    def _properties(self, name: str, checkpoint: Checkpoint) -> Any:
         return properties(
-            app_id=app_id,
+            app_id=app_id(self._config, name),
             app_version=checkpoint.checkpoint_id,
             metadata={CHECKPOINT_METADATA: str(checkpoint.checkpoint_id)},
         )
 
-    def _append(
-        self, table: DeltaTable, name: str, app_id: str, checkpoint: Checkpoint, files: Sequence[OutputFile]
-    ) -> None:
+    def _append(self, table: DeltaTable, name: str, checkpoint: Checkpoint, files: Sequence[OutputFile]) -> None:
         from deltalake.transaction import AddAction
 
         actions = [
@@ -182,18 +169,17 @@ class Publisher:
             actions,  # type: ignore[arg-type]  # a list of AddAction; the stub wants the union invariantly
             mode="append",
             schema=self._schemas[name][0],
-            commit_properties=self._properties(app_id, checkpoint),
+            commit_properties=self._properties(name, checkpoint),
         )
 
-    def _merge(
-        self, table: DeltaTable, name: str, app_id: str, checkpoint: Checkpoint, files: Sequence[OutputFile]
-    ) -> None:
+    def _merge(self, table: DeltaTable, name: str, checkpoint: Checkpoint, files: Sequence[OutputFile]) -> None:
         schema, keys = self._schemas[name]
         paths = [f"{self._config.job_folder}/{file.path}" for file in files]
         rows = sum(file.rows for file in files)
         if self._spark_merge is not None and rows > self._config.publish.spark_above_rows:
             uri = self._config.sinks[name].path
-            self._spark_merge(uri, paths, keys, app_id=app_id, version=checkpoint.checkpoint_id)
+            transaction = app_id(self._config, name)
+            self._spark_merge(uri, paths, keys, app_id=transaction, version=checkpoint.checkpoint_id)
             return
         source = pa.concat_tables([read_parquet(path, self._storage) for path in paths])
         on = " AND ".join(f'target."{key}" = source."{key}"' for key in keys)
@@ -204,40 +190,66 @@ class Publisher:
             source_alias="source",
             target_alias="target",
             streamed_exec=False,
-            commit_properties=self._properties(app_id, checkpoint),
+            commit_properties=self._properties(name, checkpoint),
         )
         merge = merge.when_matched_delete(predicate=f"source.{ROW_KIND} = '-D'")
         merge = merge.when_matched_update(columns, predicate=f"source.{ROW_KIND} <> '-D'")
         merge.when_not_matched_insert(columns, predicate=f"source.{ROW_KIND} <> '-D'").execute()
 
-    def _restore(self, table: DeltaTable, app_id: str, checkpoint: Checkpoint, lineage: dict[int, Checkpoint]) -> None:
-        target = version_of(table, checkpoint, lineage)
-        commit = self._properties(app_id, checkpoint)
-        if target == table.version():
-            # Delta refuses to restore what is there already; the transaction must be noted all the same.
-            table.create_write_transaction([], mode="append", schema=table.schema(), commit_properties=commit)
-        else:
-            table.restore(target, commit_properties=commit)
+    def _restore(self, table: DeltaTable, name: str, checkpoint: Checkpoint, lineage: dict[int, Checkpoint]) -> None:
+        target = version_of(table, name, checkpoint, lineage)
+        if target != table.version():  # Delta refuses to restore the version that is there already
+            table.restore(target, commit_properties=self._properties(name, checkpoint))
 
 
-def version_of(table: DeltaTable, checkpoint: Checkpoint, lineage: dict[int, Checkpoint]) -> int:
-    """The version of a sink table that belongs to a checkpoint: what it, or its nearest ancestor, published.
+def version_of(table: DeltaTable, sink: str, checkpoint: Checkpoint, lineage: dict[int, Checkpoint]) -> int:
+    """Return the version of a sink that belongs to a checkpoint: what it, or its nearest ancestor, published.
 
-    Raises `StorageError` when the table's history does not reach back that far.
+    Raises `SinkMismatchError` when that was never published, and `StorageError` when the table's history does not
+    reach back that far.
     """
+    history = table.history()
     published = {
         published_for: int(commit["version"])
-        for commit in table.history()
+        for commit in history
         if (published_for := _checkpoint_of(commit)) is not None
     }
     ancestor: Checkpoint | None = checkpoint
     while ancestor is not None:
         if ancestor.checkpoint_id in published:
             return published[ancestor.checkpoint_id]
-        # What follows a restore continues from the checkpoint that was restored.
-        before = ancestor.restored_from if ancestor.kind is Kind.RESTORE else ancestor.parent_id
-        ancestor = None if before is None else lineage.get(before)
+        if ancestor.outputs.get(sink) and not _was_passed(ancestor, published, lineage):
+            msg = (
+                f"what checkpoint {ancestor.checkpoint_id} wrote never reached sink '{sink}' at {table.table_uri}, so the "
+                "sink cannot be brought there. Nothing was committed: restore a checkpoint before it, and run again."
+            )
+            raise SinkMismatchError(msg)
+        ancestor = _before(ancestor, lineage)
+    if history[-1]["version"] != 0:
+        msg = (
+            f"the history of sink '{sink}' at {table.table_uri} begins at version {history[-1]['version']}, after "
+            f"checkpoint {checkpoint.restored_from}. Nothing was committed: restore a later checkpoint."
+        )
+        raise StorageError(msg)
     return 0
+
+
+def _was_passed(checkpoint: Checkpoint, published: Mapping[int, int], lineage: dict[int, Checkpoint]) -> bool:
+    """Return whether a sink has something that was published on top of a checkpoint.
+
+    Then that checkpoint's MERGE changed nothing: earlier releases made no commit for it. Otherwise its rows are lost.
+    """
+    later = min((i for i in published if i > checkpoint.checkpoint_id), default=None)
+    above = None if later is None else lineage.get(later)
+    while above is not None and above.checkpoint_id > checkpoint.checkpoint_id:
+        above = _before(above, lineage)
+    return above == checkpoint
+
+
+def _before(checkpoint: Checkpoint, lineage: dict[int, Checkpoint]) -> Checkpoint | None:
+    """Return the checkpoint that this one continues from: what follows a restore continues from its target."""
+    before = checkpoint.restored_from if checkpoint.kind is Kind.RESTORE else checkpoint.parent_id
+    return None if before is None else lineage.get(before)
 
 
 def _checkpoint_of(commit: dict[str, Any]) -> int | None:

@@ -33,7 +33,7 @@ def savepoint(name: Name, second: Second = None, *, why: Why, run_id: RunId = No
 
     Example:  headrace savepoint flights before_upgrade --why "engine 0.2"
 
-    Exit codes: 0; 2 for a bad name or an unknown job; 3 while a run holds the job.
+    Exit codes: 0; 2 for a bad name or an unknown job; 3 while a run holds the job; 10 job and sink disagree.
     """
     from engine import checkpoint
 
@@ -58,7 +58,8 @@ def restore(
 
     Example:  headrace restore flights --to 12 --why "bad weather data" --yes
 
-    Exit codes: 0; 2 unknown job or checkpoint, or not confirmed; 3 a run holds the job; 8 files gone.
+    Exit codes: 0; 2 unknown job or checkpoint, or not confirmed; 3 a run holds the job; 8 files gone;
+    10 job and sink disagree, and this restore does not mend it.
     """
     from engine import checkpoint
 
@@ -83,7 +84,8 @@ def compact(
 
     Example:  headrace compact flights --every 7
 
-    Exit codes: 0, also when it was not due; 2 unknown job; 3 while a run holds the job; 8 storage.
+    Exit codes: 0, also when it was not due; 2 unknown job; 3 while a run holds the job; 8 storage;
+    10 job and sink disagree.
     """
     from engine import checkpoint
 
@@ -105,7 +107,7 @@ def vacuum(
 
     Example:  headrace vacuum flights --dry-run
 
-    Exit codes: 0; 2 unknown job; 3 while a run holds the job.
+    Exit codes: 0; 2 unknown job; 3 while a run holds the job; 10 job and sink disagree.
     """
     from engine import checkpoint
     from engine.cli._output import print_json, show

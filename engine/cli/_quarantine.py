@@ -35,7 +35,7 @@ def quarantine(
     Example:  headrace quarantine flights --requeue --operator weather --why "the service is back"
 
     Exit codes: 0, also when nothing is to be moved; 2 for an unknown job, operator or checkpoint; 3 while a run holds the job;
-    8 when its files are gone.
+    8 when its files are gone; 10 when job and sink disagree.
     """
     if requeue:
         _requeue(job, operator, why, run_id or new_run_id(), as_json=as_json)

@@ -63,7 +63,8 @@ def run(
     Example:  headrace run flights --max-batches 1
 
     Exit codes: 0 done, out of budget or told to stop; 2 configuration; 3 another run holds the job; 4 a
-    service is down; 5 user code raised; 6 stored state does not fit; 7 bad input; 8 storage; 9 interval gap.
+    service is down; 5 user code raised; 6 stored state does not fit; 7 bad input; 8 storage; 9 interval gap;
+    10 job and sink disagree.
     """
     from engine.spark.options import RunOptions
 

@@ -12,10 +12,13 @@ import pytest
 from deltalake import DeltaTable
 
 from engine.checkpoint._log import CheckpointLog
+from engine.checkpoint.checkpoint import Kind, OutputFile
+from engine.checkpoint.files import stage
 from engine.checkpoint.open_job import open_job
 from engine.checkpoint.publish import Publisher
-from engine.errors import ConfigError, StorageError
+from engine.errors import ConfigError, SinkMismatchError, StorageError
 from engine.plan import plan_of, sink_schemas
+from engine.plan.columns import ROW_KIND
 from engine.spark.sinks import merge_through
 from tests.jobs.home import Home
 from tests.jobs.outcome import checkpoints, outcome, sink_rows
@@ -82,6 +85,26 @@ def test_spark_itself_skips_a_merge_that_was_published(home, run, spark, monkeyp
     assert outcome(config) == before
 
 
+@pytest.mark.parametrize("through", [{}, THROUGH_SPARK], ids=["deltalake", "spark"])
+def test_merge_without_effect_is_recorded(home, run, spark, through):
+    write_days(home.input, [0])
+    home.configure(through)
+    run(home, **QUICK)
+    config = home.config()
+    schema = sink_schemas(plan_of(config.pipeline))["lines_by_item"][0]
+    absent = {name: pa.nulls(1, schema.field(name).type) for name in schema.names} | {ROW_KIND: ["-D"], "item": ["?"]}
+    file = stage(config.job_folder, "outputs/absent.parquet", pa.table(absent))
+    with open_job(config, "batch", spark_merge=merge_through(spark)) as job:
+        outputs = {"lines_by_item": [OutputFile(file.path, file.rows, file.size)]}
+        checkpoint = job.commit(Kind.BATCH, outputs=outputs)
+    Path(config.job_folder, file.path).unlink()
+    table = DeltaTable(config.sinks["lines_by_item"].path)
+    assert table.transaction_version("purchases/lines_by_item") == checkpoint.checkpoint_id
+    write_days(home.input, [1])
+    run(home, **QUICK)
+    assert_as_by_hand(config, by_hand(map(purchases_of, range(2))))
+
+
 def test_a_sink_with_other_columns_is_refused(home, run):
     write_days(home.input, [0], rows=20)
     home.configure({"sinks": {"lines_by_item": {"path": "lake/one"}, "reminders": {"path": "lake/two"}}})
@@ -97,7 +120,7 @@ def test_a_sink_that_has_gone_is_not_begun_anew_in_silence(home, run):
     write_days(home.input, [1])
     board = Path(home.config().sinks["lines_by_item"].path)
     board.rename(board.with_name("elsewhere"))
-    with pytest.raises(StorageError, match="lines_by_item.* is gone"):
+    with pytest.raises(SinkMismatchError, match="lines_by_item.* is gone"):
         run(home, **QUICK)
     board.with_name("elsewhere").rename(board)
     run(home, **QUICK)
@@ -114,7 +137,7 @@ def test_a_sink_from_an_old_backup_is_not_gone_on_with(home, run):
         run(home, **QUICK)
     board.rename(board.with_name("newest"))
     board.with_name("backup").rename(board)
-    with pytest.raises(StorageError, match="up to checkpoint 1, but checkpoint 2"):
+    with pytest.raises(SinkMismatchError, match="up to checkpoint 1, but checkpoint 2"):
         run(home, **QUICK)
     shutil.rmtree(board)
     board.with_name("newest").rename(board)
@@ -128,7 +151,9 @@ def test_a_job_begun_anew_does_not_skip_what_its_earlier_life_published(home, ru
     home.configure(ONE_BY_ONE)
     run(home, **QUICK)
     shutil.rmtree(home.config().job_folder)
-    with pytest.raises(StorageError, match="was written by this job up to checkpoint 2"):
+    with pytest.raises(
+        SinkMismatchError, match="has what checkpoint 2 of this job published, but .* has no checkpoints"
+    ):
         run(home, **QUICK)
     shutil.rmtree(home.folder / "lake")
     run(home, **QUICK)

@@ -79,8 +79,8 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[Finding]:
 def _sinks(config: JobConfig, log: CheckpointLog) -> Iterator[Finding]:
     for name, (_, keys) in sink_schemas(plan_of(config.pipeline), config.appended).items():
         position = SinkPosition(config, name, log.checkpoints)
-        if position.is_ahead:
-            log.refresh()  # a run may have committed and published since the log was read
+        if position.ahead() or position.behind():
+            log.refresh()  # a run may have committed and published meanwhile: look once more
             position = SinkPosition(config, name, log.checkpoints)
         yield _published(name, position)
         if keys and position.exists:

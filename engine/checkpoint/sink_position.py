@@ -62,11 +62,6 @@ class SinkPosition:
         except TableNotFoundError:
             self.exists = False
 
-    @property
-    def is_ahead(self) -> bool:
-        """Whether the sink has a checkpoint that the log does not have."""
-        return self.published > self._last_id
-
     @cached_property
     def first_missing(self) -> int | None:
         """The first checkpoint that belongs into the sink and is not in it."""
@@ -79,7 +74,7 @@ class SinkPosition:
 
     def ahead(self) -> str | None:
         """Return what to do about a sink that is ahead of the log; None if it is not."""
-        if not self.is_ahead:
+        if self.published <= self._last_id:
             return None
         folder = self._config.job_folder
         log = (

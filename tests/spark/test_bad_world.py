@@ -14,7 +14,7 @@ import pytest
 
 from engine import faults
 from engine.checkpoint.open_job import open_job
-from engine.errors import ConfigError, HeadraceError, StorageError, UserFunctionError
+from engine.errors import ConfigError, HeadraceError, SinkMismatchError, StorageError, UserFunctionError
 from tests.jobs.home import Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome, when_due
 from tests.jobs.purchase_files import day_name, purchases_of, write_days, write_rows
@@ -144,12 +144,17 @@ def test_a_state_table_from_an_old_backup_is_not_gone_on_with(half_way, run):
 
 
 def test_a_job_whose_checkpoints_are_gone_does_not_start_anew(half_way, run):
-    folder = Path(half_way.config().job_folder) / "checkpoints"
+    folder, lake = Path(half_way.config().job_folder) / "checkpoints", half_way.folder / "lake"
     folder.rename(folder.with_name("elsewhere"))
-    with pytest.raises(StorageError, match="checkpoints"):
+    with pytest.raises(SinkMismatchError, match="has no checkpoints"):
         run(half_way, **QUICK)
-    shutil.rmtree(folder)
+    lake.rename(half_way.folder / "lake_elsewhere")
+    with pytest.raises(StorageError, match="holds state, but the job's checkpoints are gone"):
+        run(half_way, **QUICK)
+    for new in (folder, lake):
+        shutil.rmtree(new)
     folder.with_name("elsewhere").rename(folder)
+    (half_way.folder / "lake_elsewhere").rename(lake)
     assert_finished(half_way, run)
 
 

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 from engine import faults
-from engine.checkpoint import compact, restore, savepoint, vacuum, verify
+from engine.checkpoint import _verify, compact, restore, savepoint, vacuum, verify
 from engine.checkpoint._log import CheckpointLog, lease_until
 from engine.checkpoint.checkpoint import Kind, OutputFile
 from engine.checkpoint.files import stage
@@ -228,6 +228,17 @@ def test_verify_reports_a_sink_ahead_of_the_log(old_log):
     finding = old_log.findings()[f"sink {BOARD} is published"]
     assert (finding.ok, "ends at checkpoint 1" in finding.detail) == (False, True)
     assert old_log.findings()[f"sink {REMINDERS} is published"].ok
+
+
+def test_verify_allows_for_a_run_meanwhile(job, monkeypatch):
+    def run_meanwhile(*_):
+        job.run(put(BREAD))
+        return ()
+
+    job.run(put(APPLES))
+    monkeypatch.setattr(_verify, "_tables", run_meanwhile)
+    finding = job.findings()[f"sink {BOARD} is published"]
+    assert (finding.ok, finding.detail) == (True, "published up to checkpoint 2")
 
 
 def test_newer_copy_of_the_folder_mends_it(old_log, tmp_path):

@@ -16,7 +16,8 @@ Runs the job `{name}` of `conf/jobs/{name}.yaml`.
 - **verify**: what the run left behind is consistent: checkpoint, state tables and sinks name the same versions.
 - **compact**: rewrites the state tables, every so many runs.
 
-A backfill runs its data interval, whatever the job's mode. To go back to an earlier checkpoint: `headrace_restore`.
+A backfill runs its data interval, whatever the job's mode. An interval that was taken in already is refused, unless the
+param `replay` is true: then it is taken in again, with all later ones. To go back to an earlier checkpoint: `headrace_restore`.
 """
 
 
@@ -65,6 +66,11 @@ def _params(job: Job) -> dict[str, Param]:
         ),
         "max_batches": Param(
             None, type=["null", "integer"], minimum=1, description="End after so many micro-batches; empty: no limit."
+        ),
+        "replay": Param(
+            False,
+            type="boolean",
+            description="Run an interval again that was taken in already, with all later ones, which are missing meanwhile.",
         ),
         "finish": Param(
             False,

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 BACKFILLS_RUN_THEIR_INTERVAL = "{{ 'interval' if dag_run.run_type == 'backfill' else params.mode }}"
+# A retry has the id of the run, so that it goes on with its work. A task that somebody has cleared is another run: clearing
+# raises max_tries.
+RUN_ID = "{{ run_id }}{{ '.' ~ (ti.max_tries - task.retries) if ti.max_tries > task.retries else '' }}"
 
 
 class SubmitJob(SparkSubmitOperator):
@@ -94,10 +97,11 @@ def _arguments(job: Job) -> list[str]:
         f"--mode={BACKFILLS_RUN_THEIR_INTERVAL}",
         "--interval-start={{ dag_run.data_interval_start.isoformat() if dag_run.data_interval_start else '' }}",
         "--interval-end={{ dag_run.data_interval_end.isoformat() if dag_run.data_interval_end else '' }}",
-        "--run-id={{ run_id }}",
+        f"--run-id={RUN_ID}",
         f"--budget={{{{ params.budget or '{job.budget.total_seconds():.0f}s' }}}}",
         "--max-batches={{ params.max_batches or '' }}",
         "--parallelism={{ params.parallelism or '' }}",
+        "{{ '--replay' if params.replay else '' }}",
         "{{ '--finish' if params.finish else '' }}",
     ]
 

@@ -57,6 +57,9 @@ class SourceOffset(msgspec.Struct, frozen=True):
     """Elements in `async_requests`."""
     due: int | None = None
     """When the first of them is to be called for (ms); None if none is."""
+    names: tuple[str, ...] | None = None
+    """Digests of the files at or behind `last_file` (an interval run: or before its end) that no earlier checkpoint of the line
+    has recorded. None where nothing was recorded: earlier releases have only the count in `files_behind`."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,6 +32,9 @@ def run(
     ] = "auto",
     interval_start: Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, inclusive.")] = None,  # noqa: UP045
     interval_end: Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, exclusive.")] = None,  # noqa: UP045
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Run an interval again that was taken in, with all later ones.")
+    ] = False,
     run_id: Annotated[Optional[str], typer.Option(help="Names the run in checkpoints; made up if left out.")] = None,  # noqa: UP045
     budget: Annotated[
         str | None, typer.Option(metavar="30m", help="After this time, what has not begun is left to the next run.")
@@ -56,6 +59,9 @@ def run(
     It may be killed at any point: run it again, and it goes on from the last checkpoint. When its
     budget is used up, or on SIGTERM, it holds what has not begun for the next run, and commits.
 
+    An interval that was taken in already is refused unless --replay is given: state and sinks then go back to where it
+    began, and it is taken in again with all later ones. If such a replay breaks off, the next run goes on with it.
+
     With --finish nothing waits for a service afterwards: when the input is taken in, each element that
     waits, due or not, is called for once more. What fails then is given up on as 'on_failure' says.
     Do it before record types change in ways that do not fit, or before a job is shut down.
@@ -63,8 +69,8 @@ def run(
     Example:  headrace run flights --max-batches 1
 
     Exit codes: 0 done, out of budget or told to stop; 2 configuration; 3 another run holds the job; 4 a
-    service is down; 5 user code raised; 6 stored state does not fit; 7 bad input; 8 storage; 9 interval gap;
-    10 job and sink disagree.
+    service is down; 5 user code raised; 6 stored state does not fit; 7 bad input; 8 storage; 9 an interval
+    would leave a gap, or go back without --replay; 10 job and sink disagree.
     """
     from engine.spark.options import RunOptions
 
@@ -74,6 +80,7 @@ def run(
         mode=_mode(mode),
         interval_start=milliseconds(interval_start) if interval_start else None,
         interval_end=milliseconds(interval_end) if interval_end else None,
+        replay=replay,
         budget=_seconds(budget),
         max_batches=max_batches,
         finish=finish,

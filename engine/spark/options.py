@@ -25,6 +25,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     interval_end: int | None = None
     """End of the interval (ms, exclusive)."""
 
+    replay: bool = False
+    """Run an interval that was taken in already again, and with it all later ones."""
+
     budget: float | None = None
     """Seconds after which no new micro-batch starts, and the present one holds what has not begun."""
 

@@ -17,15 +17,17 @@ from engine.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
 from engine.checkpoint.files import remove_file, remove_folder, touch
 from engine.checkpoint.open_job import OpenJob, metrics_of, open_job
 from engine.config import JobConfig, SourceConfig
+from engine.errors import ConfigError, IntervalError
 from engine.materializer import LONG_HISTORY
 from engine.plan import Plan, plan_of
-from engine.spark.interval import Interval, place_of, why_restored
+from engine.spark.interval import Interval, goes_back, line, place_of, refusal, replay_note
 from engine.spark.micro_batch import MicroBatch, stop_file
 from engine.spark.options import Event, RunOptions, RunReport, StoppedBecause
+from engine.spark.replay import Replay, Step, open_replay, outage
 from engine.spark.session import session
 from engine.spark.sigterm import ended_by_sigterm
 from engine.spark.sinks import merge_through
-from engine.spark.source import NO_INPUT, ParquetFolder, Slice
+from engine.spark.source import NO_INPUT, ParquetFolder, Slice, TakenIn
 from engine.spark.task_output import OUTPUTS, TRANSIT
 from engine.state.ttl import Gap
 
@@ -53,6 +55,7 @@ def run_in(
 ) -> RunReport:
     """Run a job once in a session that is there already."""
     begun = clock.monotonic() if started is None else started
+    mode = _mode(config, options)
     plan = plan_of(config.pipeline)
     with open_job(
         config,
@@ -66,7 +69,7 @@ def run_in(
         this_run = _Run(spark, job, plan, config, options, on_event, begun)
         try:
             with ended_by_sigterm(this_run.stop):
-                reason = this_run.interval() if _mode(config, options) == "interval" else this_run.caught_up()
+                reason = this_run.interval() if mode == "interval" else this_run.caught_up()
                 if options.finish and not this_run.limit():
                     reason = this_run.finish()
             this_run.tell_who_waits()
@@ -86,7 +89,11 @@ def run_in(
 
 
 def _mode(config: JobConfig, options: RunOptions) -> str:
-    return config.mode if options.mode == "auto" else options.mode
+    mode = config.mode if options.mode == "auto" else options.mode
+    if options.replay and mode != "interval":
+        msg = "--replay runs an interval again: it needs --mode interval (in Airflow: the param mode), and its start and end"
+        raise ConfigError(msg)
+    return mode
 
 
 @dataclass(slots=True)
@@ -122,7 +129,10 @@ class _Run:
         return stop_file(self.config.job_folder, self.job.lease.attempt_id)
 
     def caught_up(self) -> StoppedBecause:
-        """Micro-batches until the source is drained or a limit is reached."""
+        """Finish what a replay has left, then make micro-batches until the source is drained or a limit is reached."""
+        replay = open_replay(self.job.log.checkpoints)
+        if replay is not None and (stopped := self._resume(replay)):
+            return stopped
         settle_schemas(self.job, self.plan)
         while True:
             if reason := self.limit():
@@ -131,7 +141,7 @@ class _Run:
             if offset.held and (not offset.pending or self._takes_up()):
                 self._batch_without_input()
                 continue
-            taken = self._source().plan(offset)
+            taken = self._source().plan(offset, self._taken_in())
             if taken is not None:
                 self._batch(taken, taken.interval)
             elif self._takes_up():
@@ -169,29 +179,106 @@ class _Run:
         return True
 
     def interval(self) -> StoppedBecause:
-        """Just one interval; one that was run before is restored and replayed."""
+        """Finish what a replay has left, then take in one interval; one that was taken in before only as a replay."""
         wanted = Interval.of(self.options.interval_start, self.options.interval_end)
-        place = place_of(wanted, self.job.log.checkpoints)
+        self._source().check_intervals(TakenIn())
+        if stopped := self._resume_before(wanted):
+            return stopped
+        checkpoints = self.job.log.checkpoints
+        place = place_of(wanted, checkpoints, self.job.lease, replay=self.options.replay)
         if place.restore_to is not None:
-            self.on_event(Event("restoring", f"replaying {wanted}: going back to checkpoint {place.restore_to}"))
-            self.committed.append(restore_in(self.job, place.restore_to, why_restored(wanted)))
+            if not self.options.replay:
+                raise refusal(wanted, checkpoints, finished_replay=bool(self.committed))
+            stopped = self._replay(wanted, place.restore_to)
+            return stopped or self._end_of_interval()
         settle_schemas(self.job, self.plan)
-        for part in (place.replay, wanted):
-            if self.stopping.is_set():
-                return "terminated"
-            if part is not None:
-                self._interval(part)
+        if place.is_done:
+            self.on_event(Event("done", f"this run has taken in {wanted} already: going on behind it"))
+        elif self.stopping.is_set():
+            return "terminated"
+        else:
+            self._interval(wanted)
+        return self._end_of_interval()
+
+    def _resume_before(self, wanted: Interval) -> StoppedBecause | None:
+        """Go on with an open replay, unless a new one goes back behind what it has taken in; return what stopped it."""
+        checkpoints = self.job.log.checkpoints
+        replay = open_replay(checkpoints)
+        if replay is None:
+            return None
+        is_retry = replay.run_id == self.options.run_id and replay.asked == wanted
+        if self.options.replay and goes_back(wanted, checkpoints) and not is_retry:
+            return None
+        stopped = self._resume(replay)
+        if stopped in {None, "terminated"} or replay.asked == wanted:
+            return stopped
+        msg = (
+            f"interval {wanted} was not taken in: this run first went on with the replay of interval {replay.asked}, and "
+            f"had to end before that was through ({stopped}). What it committed stays. Run the interval again: it goes on."
+        )
+        raise IntervalError(msg)
+
+    def _resume(self, replay: Replay) -> StoppedBecause | None:
+        """Go on with a replay that broke off; return what stopped it before it was through."""
+        if not self._source().has_intervals:
+            return None
+        self._warn(
+            f"the replay of interval {replay.asked} broke off, and state and sinks lack {replay.missing}: going on with it"
+        )
+        return self._go_through(replay)
+
+    def _replay(self, wanted: Interval, target: int) -> StoppedBecause | None:
+        """Go back to a checkpoint and take in from there an interval and all that came later; return what stopped it."""
+        before = self._taken_in(target)
+        self._source().check_intervals(before)
+        if stopped := self.limit():
+            self._warn(f"the replay of interval {wanted} was not begun ({stopped}): nothing was changed")
+            return stopped
+        self._warn(outage(wanted, self.job.log.checkpoints, target, self.config.sinks))
+        gone = (self._taken_in().names or frozenset()) - (before.names or frozenset())
+        if missing := self._source().count_missing(gone):
+            self._warn(f"{missing:,} file(s) that were there before are gone: what they held does not come back")
+        self.on_event(Event("restoring", f"replaying {wanted}: going back to checkpoint {target}"))
+        self.committed.append(restore_in(self.job, target, replay_note(wanted)))
+        replay = open_replay(self.job.log.checkpoints)
+        return None if replay is None else self._go_through(replay)
+
+    def _go_through(self, replay: Replay) -> StoppedBecause | None:
+        """Take in what a replay has left, up to where the job stood; return what stopped it before."""
+        settle_schemas(self.job, self.plan)
+        for step in replay.steps:
+            while (taken := self._plan(step)) is not None:
+                if stopped := self.limit():
+                    left = open_replay(self.job.log.checkpoints) or replay
+                    self._warn(
+                        f"the replay of interval {replay.asked} had to end before it was through ({stopped}): state and "
+                        f"sinks lack {left.missing}. The next run goes on with it."
+                    )
+                    return stopped
+                self._batch(taken, taken.interval)
+                if step.interval is not None:
+                    break
+        self.on_event(Event("replayed", f"the replay of interval {replay.asked} has come to where the job stood"))
+        if self._offset().held:
+            self._warn("records of the replay are held: state and sinks are whole when they have gone through")
+        return None
+
+    def _plan(self, step: Step) -> Slice | None:
+        return self._source().plan(self._offset(), self._taken_in(), interval=step.interval, until=step.last_file)
+
+    def _interval(self, interval: Interval) -> None:
+        taken = self._plan(Step(interval))
+        assert taken is not None  # noqa: S101 - an interval always gives a slice, if an empty one
+        self._batch(taken, taken.interval)
+
+    def _end_of_interval(self) -> StoppedBecause:
+        """Take up what waits and fire what is due behind an interval."""
         while not self.limit() and self._takes_up():
             self._batch_without_input()
         if self._offset().held and (not self._offset().pending or self._is_due()):
             return "terminated" if self.stopping.is_set() else "budget"
         self._fire_timers()
         return "interval"
-
-    def _interval(self, interval: Interval) -> None:
-        taken = self._source().plan(self._offset(), interval=(interval.start, interval.end))
-        assert taken is not None  # noqa: S101 - an interval always gives a slice, if an empty one
-        self._batch(taken, (interval.start, interval.end))
 
     def finish(self) -> StoppedBecause:
         """Micro-batches without input until nothing waits for services: FLIP-232's end of input, though more may come later.
@@ -216,14 +303,15 @@ class _Run:
     def _batch_without_input(self, *, finishes: bool = False) -> None:
         """A micro-batch for what is waiting already: held records, and timers."""
         start, end = self.job.last.interval_start, self.job.last.interval_end
-        self._batch(NO_INPUT, None if start is None or end is None else (start, end), finishes=finishes)
+        self._batch(NO_INPUT, None if start is None or end is None else Interval(start, end), finishes=finishes)
 
     def limit(self) -> StoppedBecause | None:
         """Why no further micro-batch may begin; None if one may."""
         if self.stopping.is_set():
             return "terminated"
         batches = self.options.max_batches
-        if batches is not None and len(self.committed) >= batches:
+        made = sum(checkpoint.kind is Kind.BATCH for checkpoint in self.committed)
+        if batches is not None and made >= batches:
             return "max_batches"
         return "budget" if self._seconds_left() <= 0 else None
 
@@ -244,7 +332,11 @@ class _Run:
     def _offset(self) -> SourceOffset:
         return self.job.last.offsets.get(self.plan.ingest.source.name, SourceOffset())
 
-    def _batch(self, taken: Slice, interval: tuple[int, int] | None, *, finishes: bool = False) -> None:
+    def _taken_in(self, at: int | None = None) -> TakenIn:
+        """Return what the job has taken in of its source by a checkpoint, the last one unless given."""
+        return TakenIn.by(line(self.job.log.checkpoints, at), self.plan.ingest.source.name)
+
+    def _batch(self, taken: Slice, interval: Interval | None, *, finishes: bool = False) -> None:
         started = clock.monotonic()
         batch = MicroBatch(
             self.spark,
@@ -272,6 +364,7 @@ class _Run:
             result.repeated,
             result.pending,
             result.due,
+            taken.names,
         )
         result.seconds["run"] = clock.monotonic() - started
         checkpoint = self.job.commit(
@@ -283,8 +376,8 @@ class _Run:
             local_copies=result.local_copies,
             timers_fired={**self.job.last.timers_fired, **result.timers_fired},
             state_ttl=batch.state_ttl,
-            interval_start=interval[0] if interval else None,
-            interval_end=interval[1] if interval else None,
+            interval_start=interval.start if interval else None,
+            interval_end=interval.end if interval else None,
             metrics={**metrics_of(result.metrics, result.seconds), **result.of_services()},
         )
         self.committed.append(checkpoint)
@@ -320,6 +413,9 @@ class _Run:
             was, now = before.declared[name], batch.state_ttl.declared.get(name)
             if now is not None and was != now:
                 self.on_event(Event("ttl", f"TTL of {name}: {was} until now, from now on {now}"))
+
+    def _warn(self, message: str) -> None:
+        self.on_event(Event("warning", message))
 
     def _warn_of_long_histories(self, keys: int) -> None:
         if keys:

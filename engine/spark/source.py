@@ -6,8 +6,10 @@ Files are taken in the order of their names and must not change once they are th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,10 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from engine.checkpoint.checkpoint import Bucket, SourceOffset
+from engine.checkpoint.checkpoint import Checkpoint, SourceOffset
 from engine.checkpoint.files import Storage, file_system
 from engine.config import SourceConfig
 from engine.errors import ConfigError, SourceError
+from engine.spark.interval import Interval, intervals_of
 from engine.spark.reports import InputFile
 
 DAY = 86_400_000
@@ -32,10 +35,42 @@ class Slice:
     rows: int
     last_file: str | None
     files_behind: int
-    interval: tuple[int, int] | None
+    interval: Interval | None
+    names: tuple[str, ...] | None = None
+    """See `SourceOffset.names`."""
 
 
 NO_INPUT = Slice((), 0, None, 0, None)
+
+
+@dataclass(frozen=True, slots=True)
+class TakenIn:
+    """What a line of checkpoints says of a source: digests of the file names it knows, and the intervals it has taken in.
+
+    `names` is None where only earlier releases have written: they counted files.
+    """
+
+    names: frozenset[str] | None = None
+    intervals: tuple[Interval, ...] = ()
+
+    @classmethod
+    def by(cls, trail: Sequence[Checkpoint], source: str) -> TakenIn:
+        """Return what the checkpoints of a line have taken in together."""
+        offsets = (checkpoint.offsets[source] for checkpoint in trail if source in checkpoint.offsets)
+        recorded = [offset.names for offset in offsets if offset.names is not None]
+        names = frozenset(name for names in recorded for name in names) if recorded else None
+        return cls(names, tuple(interval for interval, _ in intervals_of(trail)))
+
+    def around(self, moment: int) -> Interval | None:
+        """Return the interval that has a moment in it, or the gap between two; None before the first and after the last."""
+        end: int | None = None
+        for interval in self.intervals:
+            if interval.start <= moment < interval.end:
+                return interval
+            if end is not None and end <= moment < interval.start:
+                return Interval(end, interval.start)
+            end = interval.end
+        return None
 
 
 class _File(NamedTuple):
@@ -60,21 +95,49 @@ class ParquetFolder:
         files = self._files()
         return files[-1].name if files else None
 
-    def plan(self, offset: SourceOffset, *, interval: tuple[int, int] | None = None) -> Slice | None:
-        """The next slice after `offset` within the configured limits; None when there is nothing.
+    def plan(
+        self,
+        offset: SourceOffset,
+        taken_in: TakenIn,
+        *,
+        interval: Interval | None = None,
+        until: str | None = None,
+    ) -> Slice | None:
+        """Return the next slice after `offset` within the configured limits; None when there is nothing.
 
-        With `interval` (ms, end exclusive): just its files, all at once, also when there are none.
-        Raises `SourceError` when the folder is gone, a file cannot be read, or files appeared
-        behind the offset, which would otherwise never be read.
+        With `interval`: just its files, all at once, also when there are none. With `until`: no file behind that one.
+        Raises `SourceError` when the folder is gone, a file cannot be read, or a late file would never be read.
         """
         files = self._files()
         if interval is not None:
-            return self._slice(files, self._of_interval(files, interval), offset.bucket, interval)
-        self._check_nothing_behind(files, offset)
+            self._check_nothing_between(files, taken_in)
+            return self._slice(files, self._of_interval(files, interval), offset, taken_in, interval)
+        self._check_nothing_behind(files, offset, taken_in)
         ahead = [file for file in files if offset.last_file is None or file.name > offset.last_file]
-        if not ahead:
-            return None
-        return self._slice(files, self._within_limits(ahead), offset.bucket, None)
+        ahead = [file for file in ahead if until is None or file.name <= until]
+        return self._slice(files, self._within_limits(ahead), offset, taken_in) if ahead else None
+
+    @property
+    def has_intervals(self) -> bool:
+        """Tell whether the configuration says how file names give intervals."""
+        return self._config.interval is not None
+
+    def check_intervals(self, taken_in: TakenIn) -> None:
+        """Refuse what an interval run that goes on from there could not do.
+
+        Raises `ConfigError` without an `interval` pattern, `SourceError` for a late file of an interval taken in already.
+        """
+        if not self.has_intervals:
+            msg = (
+                f"source '{self._name}' has no 'interval' pattern in its configuration, so an interval run "
+                "cannot tell which files to take; set it, or use --mode caught-up"
+            )
+            raise ConfigError(msg)
+        self._check_nothing_between(self._files(), taken_in)
+
+    def count_missing(self, names: frozenset[str]) -> int:
+        """Return how many files of these digests are not in the folder."""
+        return len(names - {digest(file.name) for file in self._files()})
 
     def starts_at(self, name: str) -> int | None:
         """Where the interval of a file begins (ms), if file names tell."""
@@ -100,15 +163,8 @@ class ParquetFolder:
         ]
         return sorted(names)
 
-    def _of_interval(self, files: list[_File], interval: tuple[int, int]) -> list[_File]:
-        if self._config.interval is None:
-            msg = (
-                f"source '{self._name}' has no 'interval' pattern in its configuration, so an interval run "
-                "cannot tell which files to take; set it, or use --mode caught-up"
-            )
-            raise ConfigError(msg)
-        start, end = interval
-        return [file for file in files if start <= (self.starts_at(file.name) or 0) < end]
+    def _of_interval(self, files: list[_File], interval: Interval) -> list[_File]:
+        return [file for file in files if interval.start <= (self.starts_at(file.name) or 0) < interval.end]
 
     def _within_limits(self, files: list[_File]) -> list[_File]:
         chosen = files[: self._config.max_files_per_batch]
@@ -123,24 +179,44 @@ class ParquetFolder:
         return chosen
 
     def _slice(
-        self, files: list[_File], chosen: list[_File], bucket: Bucket, interval: tuple[int, int] | None
+        self,
+        files: list[_File],
+        chosen: list[_File],
+        offset: SourceOffset,
+        taken_in: TakenIn,
+        interval: Interval | None = None,
     ) -> Slice:
         inputs: list[InputFile] = []
-        ordinal = bucket.next_ordinal
+        ordinal = offset.bucket.next_ordinal
         for file in chosen:
             rows = self._row_count(file)
             inputs.append(InputFile(file.path, file.name, rows, ordinal))
             ordinal += rows
         last = chosen[-1].name if chosen else None
-        behind = sum(1 for file in files if last is not None and file.name <= last)
-        covered = interval or self._interval_of(inputs)
-        return Slice(tuple(inputs), ordinal - bucket.next_ordinal, last, behind, covered)
+        behind = [file for file in files if last is not None and file.name <= last]
+        return Slice(
+            tuple(inputs),
+            ordinal - offset.bucket.next_ordinal,
+            last,
+            len(behind),
+            interval or self._interval_of(inputs),
+            self._new_names(files, last or offset.last_file, taken_in, interval),
+        )
 
-    def _interval_of(self, inputs: list[InputFile]) -> tuple[int, int] | None:
+    def _new_names(
+        self, files: list[_File], last: str | None, taken_in: TakenIn, interval: Interval | None
+    ) -> tuple[str, ...]:
+        """Digests of the files that no later run takes in, as far as no checkpoint has recorded them."""
+        behind = {file.name for file in files if last is not None and file.name <= last}
+        if interval is not None:
+            behind |= {file.name for file in files if (self.starts_at(file.name) or 0) < interval.end}
+        return tuple(sorted({digest(name) for name in behind} - (taken_in.names or frozenset())))
+
+    def _interval_of(self, inputs: list[InputFile]) -> Interval | None:
         if self._config.interval is None or not inputs:
             return None
         first, last = self.starts_at(inputs[0].name), self.starts_at(inputs[-1].name)
-        return (first, last + DAY) if first is not None and last is not None else None
+        return Interval(first, last + DAY) if first is not None and last is not None else None
 
     def _row_count(self, file: _File) -> int:
         try:
@@ -151,18 +227,51 @@ class ParquetFolder:
             raise unreadable(self._name, file.path, error) from error
         return count
 
-    def _check_nothing_behind(self, files: list[_File], offset: SourceOffset) -> None:
+    def _check_nothing_behind(self, files: list[_File], offset: SourceOffset, taken_in: TakenIn) -> None:
+        """Refuse files behind the offset that no slice has taken in; where no names are recorded, more than were counted."""
         if offset.last_file is None:
             return
         behind = [file for file in files if file.name <= offset.last_file]
-        if len(behind) > offset.files_behind:
-            newest = max(behind, key=lambda file: file.modified)
+        late = _unknown(behind, taken_in) if taken_in.names is not None else behind
+        count = len(late) if taken_in.names is not None else len(behind) - offset.files_behind
+        if count > 0:
+            newest = max(late, key=lambda file: file.modified)
             msg = (
-                f"source '{self._name}': {len(behind) - offset.files_behind} file(s) appeared behind the last "
-                f"file read ({offset.last_file}), the newest is {newest.name}. They would never be read: give "
-                "them later names, or restore the checkpoint before them and run again."
+                f"source '{self._name}': {count} file(s) appeared behind the last file read ({offset.last_file}), the newest "
+                f"is {newest.name}. They would never be read: give them later names, "
+                f"{self._replay_of(late[0] if taken_in.names is not None else newest, taken_in)}or restore the checkpoint "
+                "before them and run again."
             )
             raise SourceError(msg)
+
+    def _check_nothing_between(self, files: list[_File], taken_in: TakenIn) -> None:
+        """Refuse files of intervals that were taken in without them: no later interval has them."""
+        if taken_in.names is None or not taken_in.intervals:
+            return
+        covered = Interval(taken_in.intervals[0].start, taken_in.intervals[-1].end)
+        late = _unknown(self._of_interval(files, covered), taken_in)
+        if late:
+            msg = (
+                f"source '{self._name}': {len(late)} file(s) appeared in intervals that were taken in already, the first is "
+                f"{late[0].name}. They would never be read: {self._replay_of(late[0], taken_in)}or give them names of a "
+                "later interval. This interval was not taken in."
+            )
+            raise SourceError(msg)
+
+    def _replay_of(self, late: _File, taken_in: TakenIn) -> str:
+        """How to take a late file in by a replay, if its interval was taken in."""
+        start = self.starts_at(late.name)
+        interval = None if start is None else taken_in.around(start)
+        return "" if interval is None else f"run interval {interval} again with --replay, "
+
+
+def digest(name: str) -> str:
+    """Return the short digest by which checkpoints remember a file name."""
+    return blake2b(name.encode(), digest_size=8).hexdigest()
+
+
+def _unknown(files: list[_File], taken_in: TakenIn) -> list[_File]:
+    return [file for file in files if digest(file.name) not in (taken_in.names or ())]
 
 
 def unreadable(source: str, path: str, error: Exception) -> SourceError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from airflow.sdk.exceptions import ParamValidationError
@@ -82,6 +83,7 @@ def test_spark_settings_come_from_the_cluster_profile(dag_bag):
         {"budget": "half an hour"},
         {"budget": 30},
         {"finish": "yes"},
+        {"replay": 1},
     ],
 )
 def test_a_bad_param_is_refused(dag_bag, given):
@@ -101,18 +103,41 @@ def test_a_bad_param_is_refused(dag_bag, given):
         {"budget": "10m"},
         {"budget": None},
         {"finish": True},
+        {"replay": True},
     ],
 )
 def test_a_good_param_is_taken(dag_bag, given):
     _validated(dag_bag().dags["flights"], given)
 
 
-@pytest.mark.parametrize("finish", [True, False])
-def test_a_run_finishes_what_waits_only_when_asked_to(dag_bag, finish):
+@pytest.mark.parametrize("switch", ["replay", "finish"])
+def test_a_switch_is_passed_on_only_when_asked_for(dag_bag, switch):
     run = dag_bag().dags["flights"].get_task("run")
-    words = run.render_template(["run", "--budget=", *run.application_args[-1:]], {"params": {"finish": finish}})
 
-    assert sys.modules["submit_job"].without_empty(words) == (["run", "--finish"] if finish else ["run"])
+    for params in ({"replay": False, "finish": False}, {"replay": False, "finish": False, switch: True}):
+        words = run.render_template(["run", "--budget=", *run.application_args[-2:]], {"params": params})
+        assert sys.modules["submit_job"].without_empty(words) == ["run", *([f"--{switch}"] if params[switch] else [])]
+
+
+def test_going_back_is_off_by_default(dag_bag):
+    assert dag_bag().dags["flights"].params["replay"] is False
+
+
+@pytest.mark.parametrize(
+    ("max_tries", "run_id"),
+    [
+        pytest.param(2, "scheduled__2013-01-16", id="first round, retries included"),
+        pytest.param(3, "scheduled__2013-01-16.1", id="cleared after one try"),
+        pytest.param(5, "scheduled__2013-01-16.3", id="cleared after three tries"),
+    ],
+)
+def test_a_cleared_task_is_another_run(dag_bag, edit_job, max_tries, run_id):
+    edit_job("flights", run={"retries": 2})
+    run = dag_bag().dags["flights"].get_task("run")
+    context = {"run_id": "scheduled__2013-01-16", "ti": SimpleNamespace(max_tries=max_tries), "task": run}
+    words = [word for word in run.application_args if word.startswith("--run-id=")]
+
+    assert run.render_template(words, context) == [f"--run-id={run_id}"]
 
 
 def _validated(dag, given):

@@ -8,6 +8,7 @@ from engine.checkpoint.checkpoint import Kind
 from tests.fault.conftest import DAYS, ready
 from tests.fault.drivers import KILLED
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome
+from tests.jobs.purchase_files import day_start
 
 # Where it dies (in the second micro-batch), and the last checkpoint that counts then.
 IN_A_RUN = [
@@ -76,6 +77,19 @@ def test_a_restore_that_was_killed_is_done_or_not_begun(tmp_path, undisturbed, r
     killed = command(home, "restore", "purchases", "--to", "1", "--why", "test", "--yes", HEADRACE_KILL_AT=place)
     assert killed.returncode == KILLED, killed.stderr
     command(home, "restore", "purchases", "--to", "1", "--why", "again", "--yes")
+    run(home)
+    assert outcome(home.config()) == outcome(undisturbed.config())
+    assert_well_formed(home.config())
+
+
+@pytest.mark.parametrize("place", ["commit.after", "prepare.half:2", "publish.half:3"])
+def test_a_run_finishes_a_replay_that_was_killed(tmp_path, undisturbed, run, drivers, place):
+    home = ready(tmp_path)
+    run(home)
+    replay = {"mode": "interval", "interval_start": day_start(0), "interval_end": day_start(1), "replay": True}
+    code, said = drivers.run(home, {"HEADRACE_KILL_AT": place}, **replay)
+    assert code == KILLED, said
+    assert outcome(home.config()) != outcome(undisturbed.config())
     run(home)
     assert outcome(home.config()) == outcome(undisturbed.config())
     assert_well_formed(home.config())

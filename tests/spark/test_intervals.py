@@ -1,7 +1,8 @@
-"""Interval runs: a day at a time, in order, again, and refused where they would leave a gap or overlap."""
+"""Interval runs: a day at a time, in order, again as a replay, and refused where they would leave a gap or go back."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -9,21 +10,38 @@ import pytest
 from engine.checkpoint import restore
 from engine.checkpoint.checkpoint import Kind
 from engine.errors import ConfigError, IntervalError
-from tests.jobs.outcome import checkpoints, outcome
+from tests.jobs.home import Home
+from tests.jobs.outcome import assert_well_formed, checkpoints, outcome
 from tests.jobs.purchase_files import day_name, day_start, purchases_of, write_days
 from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
 
 
 @pytest.fixture
 def run_days(home, run) -> Any:
-    """Run the interval from one day to before another."""
+    """Run the interval from one day to before another, each time as another run."""
     write_days(home.input, range(4), rows=40)
+    ids = (f"run {number}" for number in itertools.count())
 
-    def run_interval(first: int, end: int):
+    def run_interval(first: int, end: int, *, at: Home = home, **options: Any):
         interval = {"interval_start": day_start(first), "interval_end": day_start(end)}
-        return run(home, mode="interval", parallelism=1, backend="hashmap", **interval)
+        options = {"mode": "interval", "parallelism": 1, "backend": "hashmap", "run_id": next(ids), **options}
+        return run(at, **interval, **options)
 
     return run_interval
+
+
+@pytest.fixture
+def straight(new_home, run_days) -> Any:
+    """What the first days come to when they are taken in one after the other."""
+
+    def outcome_of(end: int):
+        other = new_home("straight")
+        write_days(other.input, range(4), rows=40)
+        for day in range(end):
+            run_days(day, day + 1, at=other)
+        return outcome(other.config())
+
+    return outcome_of
 
 
 def expected(*days: int):
@@ -36,30 +54,50 @@ def test_intervals_in_order_come_to_the_same_as_a_caught_up_run(home, run_days):
     assert_as_by_hand(home.config(), expected(0, 1, 2))
 
 
-def test_an_old_interval_is_replayed_from_where_it_began(home, run, run_days):
-    run_days(0, 1)
-    run_days(1, 2)
-    run_days(2, 3)
-    assert len(run_days(1, 2).checkpoints) == 2
-    assert_as_by_hand(home.config(), expected(0, 1))
-    assert [c.kind for c in checkpoints(home.config())[-2:]] == [Kind.RESTORE, Kind.BATCH]
-    run_days(2, 3)
+def test_an_interval_taken_in_already_is_refused(home, run_days):
+    for day in range(3):
+        run_days(day, day + 1)
+    before = (checkpoints(home.config()), outcome(home.config()))
+    for first, end in ((1, 2), (2, 3)):
+        with pytest.raises(
+            IntervalError, match=r"taken in already: .* up to 2024-03-04\. Nothing was changed.*--replay"
+        ):
+            run_days(first, end)
+    assert (checkpoints(home.config()), outcome(home.config())) == before
+
+
+@pytest.mark.parametrize("day", [0, 1, 2])
+def test_a_replay_equals_the_straight_run(home, run, run_days, straight, day):
+    for number in range(3):
+        run_days(number, number + 1)
+    report = run_days(day, day + 1, replay=True)
+    assert [event.kind for event in run.events].count("warning") == 1
+    assert (report.stopped_because, len(report.checkpoints)) == ("interval", 4 - day)
+    assert outcome(home.config()) == straight(3)
     assert_as_by_hand(home.config(), expected(0, 1, 2))
 
 
-def test_the_first_interval_can_be_run_again(home, run_days):
-    run_days(0, 1)
-    run_days(1, 2)
-    run_days(0, 1)
-    assert_as_by_hand(home.config(), expected(0))
+def test_a_replay_leaves_later_runs_as_they_were(home, run_days):
+    for day in range(3):
+        run_days(day, day + 1)
+    run_days(1, 2, replay=True)
+    run_days(3, 4)
+    assert_as_by_hand(home.config(), expected(0, 1, 2, 3))
+    assert_well_formed(home.config())
 
 
-def test_the_same_interval_twice_is_the_same_as_once(home, run_days):
-    run_days(0, 1)
-    run_days(1, 2)
-    before = outcome(home.config())
-    run_days(1, 2)
-    assert outcome(home.config()) == before
+@pytest.mark.parametrize("place", ["commit.after", "run.after"])
+def test_an_ordinary_run_finishes_a_broken_replay(home, run_days, monkeypatch, place):
+    for day in range(3):
+        run_days(day, day + 1)
+    with monkeypatch.context() as patched:
+        patched.setattr("engine.faults.reached", gives_out(place))
+        with pytest.raises(ZeroDivisionError):
+            run_days(0, 1, replay=True)
+    assert checkpoints(home.config())[-1].kind is Kind.RESTORE
+    run_days(3, 4)
+    assert_as_by_hand(home.config(), expected(0, 1, 2, 3))
+    assert_well_formed(home.config())
 
 
 def test_an_interval_after_a_gap_is_refused(home, run_days):
@@ -70,12 +108,10 @@ def test_an_interval_after_a_gap_is_refused(home, run_days):
     assert checkpoints(home.config()) == before
 
 
-def test_an_interval_inside_a_committed_slice_replays_the_slice_up_to_it(home, run, run_days):
+def test_a_replay_inside_a_slice_cuts_the_slice(home, run_days):
     run_days(0, 3)
-    assert len(run_days(1, 2).checkpoints) == 3
-    assert_as_by_hand(home.config(), expected(0, 1))
-    run(home, parallelism=1, backend="hashmap")
-    assert_as_by_hand(home.config(), expected(0, 1, 2, 3))
+    assert len(run_days(1, 2, replay=True).checkpoints) == 4
+    assert_as_by_hand(home.config(), expected(0, 1, 2))
 
 
 def test_an_interval_without_files_is_taken_in_all_the_same(home, run_days):
@@ -100,21 +136,26 @@ def test_an_interval_that_is_none_is_a_configuration_error(home, run, interval):
         run(home, mode="interval", **interval)
 
 
-def test_a_replay_that_broke_off_is_taken_up_again_by_the_same_interval(home, run, run_days, monkeypatch):
-    # 0 to 4 were one slice, so the interval 2 to 3 goes back to 0 and replays two days; a try ends in between.
-    run(home, parallelism=1, backend="hashmap")
+def gives_out(place: str) -> Any:
+    """Break a run off when it gets to a place."""
 
-    def give_out(place: str) -> None:
-        if place == "run.after":
+    def reached(name: str) -> None:
+        if name == place:
             raise ZeroDivisionError
 
+    return reached
+
+
+def test_a_caught_up_run_finishes_a_broken_replay(home, run, run_days, monkeypatch):
+    # 0 to 4 were one slice, so the interval 2 to 3 goes back to 0; the run ends before it has taken anything in again.
+    run(home, parallelism=1, backend="hashmap")
     with monkeypatch.context() as patched:
-        patched.setattr("engine.faults.reached", give_out)
+        patched.setattr("engine.faults.reached", gives_out("run.after"))
         with pytest.raises(ZeroDivisionError):
-            run_days(2, 3)
+            run_days(2, 3, replay=True)
     assert checkpoints(home.config())[-1].kind is Kind.RESTORE
-    run_days(2, 3)
-    assert_as_by_hand(home.config(), expected(0, 1, 2))
+    run(home, parallelism=1, backend="hashmap")
+    assert_as_by_hand(home.config(), expected(0, 1, 2, 3))
 
 
 @pytest.mark.parametrize("target", [0, 1])

@@ -8,66 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.checkpoint.checkpoint import Checkpoint, Kind
+from engine.checkpoint.checkpoint import Kind
 from engine.errors import ConfigError, IntervalError
-from engine.spark.interval import Interval, Place, place_of, why_restored
+from engine.spark.interval import Interval, Place, line, place_of, refusal, replay_note
+from engine.spark.replay import open_replay
+from tests.unit.engine.checkpoint_lines import DAY, Line, Run, days
 
-DAY = 86_400_000
 CONTINUE = Place()
+DONE = Place(is_done=True)
 
 
-class Line:
-    """A job's checkpoints, as runs commit them."""
-
-    def __init__(self):
-        self.checkpoints = []
-        self.add(Kind.INITIAL)
-
-    def add(self, kind, start=None, end=None, restored_from=None, note=None):
-        last = self.checkpoints[-1].checkpoint_id if self.checkpoints else None
-        checkpoint = Checkpoint(
-            checkpoint_id=0 if last is None else last + 1,
-            kind=kind,
-            run_id="r",
-            attempt_id="a",
-            max_parallelism=128,
-            versions={},
-            committed_at=0,
-            parent_id=last,
-            interval_start=start,
-            interval_end=end,
-            restored_from=restored_from,
-            note=note,
-        )
-        self.checkpoints.append(checkpoint)
-        return self
-
-    def days(self, *days):
-        for day in days:
-            self.add(Kind.BATCH, day * DAY, (day + 1) * DAY)
-        return self
-
-    def again(self, kind):
-        """A checkpoint that leaves the interval as it is: compaction, savepoint."""
-        last = self.checkpoints[-1]
-        return self.add(kind, last.interval_start, last.interval_end)
-
-    def restore(self, target, note=None):
-        found = self.checkpoints[target]
-        return self.add(Kind.RESTORE, found.interval_start, found.interval_end, restored_from=target, note=note)
-
-    def place(self, start, end=None):
-        return place_of(Interval(int(start * DAY), int((end or start + 1) * DAY)), self.checkpoints)
-
-
-@pytest.fixture
-def line():
+@pytest.fixture(name="line")
+def new_line():
     return Line()
 
 
 def test_the_first_interval_may_start_anywhere(line):
     assert line.place(7) == CONTINUE
-    assert place_of(Interval(0, 1), []) == CONTINUE
+    assert place_of(Interval(0, 1), [], Run()) == CONTINUE
 
 
 def test_the_interval_that_starts_where_the_job_stands_goes_on(line):
@@ -97,16 +55,13 @@ def test_a_longer_interval_may_replace_several(line):
     assert line.place(2, 4) == Place(1)
 
 
-#    committed  |-- 1 --|------ 2 ------|        wanted starts within 2: 1 is restored, the days between are replayed
+#    committed  |-- 1 --|------ 2 ------|        wanted starts within 2: 1 is restored
 
 
-@pytest.mark.parametrize(
-    ("start", "restored", "replayed"),
-    [(3, 1, Interval(2 * DAY, 3 * DAY)), (2, 1, None), (1.5, 0, Interval(DAY, 3 * DAY // 2))],
-)
-def test_an_interval_within_a_slice_replays_the_slice_up_to_it(line, start, restored, replayed):
+@pytest.mark.parametrize(("start", "restored"), [(3, 1), (2, 1), (1.5, 0)])
+def test_an_interval_within_a_slice_restores_its_predecessor(line, start, restored):
     line.days(1).add(Kind.BATCH, 2 * DAY, 5 * DAY)
-    assert line.place(start) == Place(restored, replayed)
+    assert line.place(start) == Place(restored)
 
 
 def test_an_interval_before_the_first_one_starts_anew(line):
@@ -146,43 +101,85 @@ def test_a_restore_to_the_beginning_goes_on_where_the_first_interval_began_or_ea
     assert line.place(1) == Place(3)
 
 
-@pytest.mark.parametrize(("restored", "replayed"), [(0, Interval(DAY, 3 * DAY)), (1, Interval(2 * DAY, 3 * DAY))])
-def test_a_replay_that_broke_off_is_taken_up_by_the_same_interval_alone(line, restored, replayed):
-    line.days(1, 2, 3).restore(restored, why_restored(Interval(3 * DAY, 4 * DAY)))
-    assert line.place(3) == Place(replay=replayed)
-    with pytest.raises(IntervalError, match="gap"):
-        line.place(4)
-
-
 def test_a_restore_of_a_restore_leads_to_where_that_led(line):
     line.days(1, 2).restore(1).days(2, 3).restore(3).days(2)
     assert line.place(3) == CONTINUE
     assert line.place(1) == Place(0)
 
 
-wishes = st.tuples(st.integers(0, 9), st.integers(1, 3), st.sampled_from(["run", "run", "compact", "savepoint"]))
+def test_a_gap_behind_a_restore_names_the_restore(line):
+    line.days(1, 2, 3).restore(1, "by hand")
+    with pytest.raises(IntervalError, match=r"up to 1970-01-03 \(checkpoint 4 restored it to checkpoint 1\)\. Run"):
+        line.place(4)
+
+
+def test_a_retry_does_not_repeat_its_own_interval(line):
+    line.days(1, 2, run="scheduled")
+    assert line.place(2, run=Run("scheduled", "second try")) == DONE
+    assert line.place(2, run=Run("cleared")) == Place(1)
+
+
+def test_a_retry_is_done_behind_later_intervals(line):
+    line.days(1).days(2, run="scheduled").days(3)
+    assert line.place(2, run=Run("scheduled")) == DONE
+    assert line.place(1, 3, run=Run("scheduled")) == Place(0)  # of two days it has taken in one
+
+
+def test_a_retry_does_not_repeat_its_replay(line):
+    line.days(1, 2, 3).restore(1, replay_note(days(2)), run="asked").days(2, 3, run="another")
+    assert line.place(2, run=Run("asked"), replay=True) == DONE
+    assert line.place(2, run=Run("asked again"), replay=True) == Place(4)
+
+
+def test_a_replay_skips_intervals_of_its_own_attempt(line):
+    line.days(1).days(2, run="asked", attempt="first")
+    assert line.place(2, run=Run("asked", "first"), replay=True) == DONE
+    assert line.place(2, run=Run("asked", "second"), replay=True) == Place(1)
+
+
+def test_a_refusal_says_what_to_do(line):
+    line.days(1, 2, 3)
+    said = str(refusal(days(2), line.checkpoints, finished_replay=False))
+    for part in ("1970-01-03 to 1970-01-04", "up to 1970-01-05", "Nothing was changed", "--replay", "mark a cleared"):
+        assert part in said
+    assert "Nothing but the open replay" in str(refusal(days(2), line.checkpoints, finished_replay=True))
+
+
+wishes = st.tuples(
+    st.integers(0, 9),
+    st.integers(1, 3),
+    st.sampled_from(["run", "run", "run", "compact", "savepoint"]),
+    st.integers(0, 9),
+)
 
 
 @given(wishes=st.lists(wishes, max_size=15))
-def test_in_any_order_of_runs_what_was_taken_in_has_no_gap_and_no_overlap(wishes):
-    line, taken = Line(), [[]]  # the intervals that each checkpoint has taken in
-    for start, length, wish in wishes:
+def test_any_order_of_runs_leaves_no_gap(wishes):
+    """Runs break off after some steps; the next one goes on. What was ever taken in is there again at the end."""
+    log, farthest = Line(), 0
+    for start, length, wish, steps in wishes:
         if wish != "run":
-            line.again(Kind.COMPACTION if wish == "compact" else Kind.SAVEPOINT)
-            taken.append(taken[-1])
+            log.again(Kind.COMPACTION if wish == "compact" else Kind.SAVEPOINT)
             continue
+        if not log.finish_replay(steps):
+            continue
+        wanted = Interval(start * DAY, (start + length) * DAY)
         try:
-            place = line.place(start, start + length)
+            place = place_of(wanted, log.checkpoints, Run("new"))
         except IntervalError:
-            assert start * DAY > taken[-1][-1].end
+            assert wanted.start > farthest
             continue
-        if place.restore_to is not None:
-            line.restore(place.restore_to)
-            taken.append(taken[place.restore_to])
-        for interval in filter(None, [place.replay, Interval(start * DAY, (start + length) * DAY)]):
-            line.add(Kind.BATCH, interval.start, interval.end)
-            taken.append([*taken[-1], interval])
-        assert all(one.end == following.start for one, following in itertools.pairwise(taken[-1]))
+        if place.restore_to is None:
+            log.take_in(wanted)
+        else:
+            log.restore(place.restore_to, replay_note(wanted))
+        farthest = max(farthest, wanted.end)
+        log.finish_replay(steps)
+    log.finish_replay()
+    taken_in = [c for c in line(log.checkpoints) if c.kind is Kind.BATCH]
+    assert all(one.interval_end == following.interval_start for one, following in itertools.pairwise(taken_in))
+    assert (taken_in[-1].interval_end if taken_in else 0) == farthest
+    assert open_replay(log.checkpoints) is None
 
 
 def test_an_interval_needs_both_ends_and_a_length():
@@ -198,3 +195,4 @@ def test_an_interval_needs_both_ends_and_a_length():
 def test_an_interval_is_written_with_times_of_day_only_where_they_matter():
     assert str(Interval(0, DAY)) == "1970-01-01 to 1970-01-02"
     assert str(Interval(3_600_000, DAY)) == "1970-01-01T01:00Z to 1970-01-02"
+    assert str(Interval(1_500, 60_000)) == "1970-01-01T00:00:01.500Z to 1970-01-01T00:01Z"

@@ -16,11 +16,22 @@ from engine import clock
 from engine.checkpoint._delta import ONE_ATTEMPT, add_files, create_table, open_table, read, storage_errors
 from engine.checkpoint.checkpoint import Checkpoint, Kind, Lease
 from engine.checkpoint.files import stage
+from engine.checkpoint.sink_tables import SinkTables
 from engine.checkpoint.state_schemas import StateSchemas
 from engine.checkpoint.tables import CHECKPOINTS, CHECKPOINTS_SCHEMA, FORMAT_VERSION, KEYED_STATE
 from engine.errors import ConfigError, EngineBug, FencedError
 
-_JSON = ("offsets", "versions", "outputs", "local_copies", "metrics", "state_ttl", "state_schemas", "timers_fired")
+_JSON = (
+    "offsets",
+    "versions",
+    "outputs",
+    "local_copies",
+    "metrics",
+    "state_ttl",
+    "state_schemas",
+    "timers_fired",
+    "sink_tables",
+)
 _TIMES = ("interval_start", "interval_end", "watermark", "committed_at", "lease_expires_at")
 
 
@@ -94,6 +105,10 @@ class CheckpointLog:
         if checkpoint.schemas_of is None:
             return None if checkpoint.versions.get(KEYED_STATE) else {}
         return self.get(checkpoint.schemas_of).state_schemas
+
+    def sink_tables(self, checkpoint: Checkpoint) -> SinkTables | None:
+        """Return the tables of the job's sinks at a checkpoint; None where an earlier release did not record them."""
+        return None if checkpoint.sinks_of is None else self.get(checkpoint.sinks_of).sink_tables
 
     def create(self) -> None:
         """Make the table if nobody has."""

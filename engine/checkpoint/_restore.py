@@ -36,6 +36,7 @@ def restore_in(job: OpenJob, target_id: int, why: str) -> Checkpoint:
         local_copies=target.local_copies,
         state_ttl=target.state_ttl,
         schemas_of=target.schemas_of,
+        sinks_of=target.sinks_of,
         timers_fired=target.timers_fired,
         format_version=target.format_version,
         interval_start=target.interval_start,

@@ -7,15 +7,17 @@ from itertools import pairwise
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 from deltalake.exceptions import TableNotFoundError
 
 from engine.checkpoint._delta import latest_version, open_table, read
 from engine.checkpoint._log import CheckpointLog
 from engine.checkpoint.checkpoint import Checkpoint
+from engine.checkpoint.open_job import sinks_of
 from engine.checkpoint.sink_position import NEVER, SinkPosition
+from engine.checkpoint.sink_tables import to_schemas
 from engine.checkpoint.tables import STATE_TABLES
 from engine.config import JobConfig
-from engine.plan import plan_of, sink_schemas
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -77,14 +79,14 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[Finding]:
 
 
 def _sinks(config: JobConfig, log: CheckpointLog) -> Iterator[Finding]:
-    for name, (_, keys) in sink_schemas(plan_of(config.pipeline), config.appended).items():
+    for name, (schema, keys) in to_schemas(sinks_of(config, log)).items():
         position = SinkPosition(config, name, log.checkpoints)
         if position.ahead() or position.behind():
             log.refresh()  # a run may have committed and published meanwhile: look once more
             position = SinkPosition(config, name, log.checkpoints)
         yield _published(name, position)
         if keys and position.exists:
-            yield _unique(name, config.sinks[name].path, keys, config)
+            yield _unique(name, config.sinks[name].path, schema, keys, config)
 
 
 def _published(name: str, position: SinkPosition) -> Finding:
@@ -101,9 +103,8 @@ def _published(name: str, position: SinkPosition) -> Finding:
     return Finding(check, position.first_missing is None, detail)
 
 
-def _unique(name: str, uri: str, keys: tuple[str, ...], config: JobConfig) -> Finding:
+def _unique(name: str, uri: str, schema: pa.Schema, keys: tuple[str, ...], config: JobConfig) -> Finding:
     table = open_table(uri, storage=config.storage_options)
-    schema = sink_schemas(plan_of(config.pipeline), config.appended)[name][0]
     rows = read(table, schema, columns=keys)
     distinct = rows.group_by(list(keys)).aggregate([]).num_rows
     detail = f"{rows.num_rows:,} rows, {distinct:,} keys"

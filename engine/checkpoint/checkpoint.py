@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from engine.checkpoint.sink_tables import SinkTables
 from engine.checkpoint.state_schemas import StateSchemas
 from engine.checkpoint.tables import FORMAT_VERSION
 from engine.checkpoint.ttl_history import TtlHistory
@@ -69,7 +70,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     files to publish. `local_copies` names, per operator and key-group range, the local copy that
     this checkpoint's tasks left behind. `state_ttl` is what lives of entries depend on.
     `schemas_of` names the checkpoint whose row has `state_schemas`, the types of the stored states: a row has them only where
-    they are not its parent's. `timers_fired` says, per operator and clock, up to which moment no timer is left (ms).
+    they are not its parent's; `sinks_of` and `sink_tables` are the same for the tables of the sinks. `timers_fired` says, per operator and clock, up to which moment no timer is left (ms).
     `note` says who and why (restores, savepoints, migrations).
     """
 
@@ -91,6 +92,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     state_ttl: TtlHistory = TtlHistory()
     state_schemas: StateSchemas | None = None
     schemas_of: int | None = None
+    sink_tables: SinkTables | None = None
+    sinks_of: int | None = None
     timers_fired: dict[str, dict[str, int]] = {}
     metrics: dict[str, Any] = {}
     note: str | None = None

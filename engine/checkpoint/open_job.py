@@ -15,11 +15,12 @@ from engine.checkpoint.lease import JobLease
 from engine.checkpoint.migrations import migrate_format
 from engine.checkpoint.publish import Publisher, SparkMerge
 from engine.checkpoint.sink_position import check_sinks
+from engine.checkpoint.sink_tables import SinkTables, to_schemas, to_stored
 from engine.checkpoint.state_schemas import StateSchemas
 from engine.checkpoint.tables import FORMAT_VERSION
 from engine.config import JobConfig
 from engine.errors import ConfigError
-from engine.plan import plan_of, sink_schemas
+from engine.plan import Plan, plan_of, sink_schemas
 
 Notify = Callable[[str, str], None]
 """Told what happens: a kind of event and a sentence."""
@@ -35,6 +36,7 @@ _INHERITED = (
     "local_copies",
     "state_ttl",
     "schemas_of",
+    "sinks_of",
     "timers_fired",
     "interval_start",
     "interval_end",
@@ -53,9 +55,12 @@ class OpenJob:
         tables: JobTables,
         *,
         publisher: Publisher,
+        sink_tables: SinkTables,
         notify: Notify = _silent,
     ) -> None:
         """Use `open_job`."""
+        self.sink_tables = sink_tables
+        """The tables of the sinks as this run writes them. Recorded with its first micro-batch."""
         self.config, self.tables, self.lease = config, tables, lease
         self._log = log
         self._publisher = publisher
@@ -109,6 +114,8 @@ class OpenJob:
             fields["state_schemas"] = self.declared_schemas
         if "state_schemas" in fields:
             fields["schemas_of"] = self.next_id
+        if kind is Kind.BATCH and self.sink_tables != self._log.sink_tables(parent):
+            fields |= {"sink_tables": self.sink_tables, "sinks_of": self.next_id}
         checkpoint = Checkpoint(
             checkpoint_id=self.next_id,
             parent_id=parent.checkpoint_id,
@@ -158,6 +165,7 @@ def open_job(
     create: bool = False,
     force: bool = False,
     restores: bool = False,
+    plan: Plan | None = None,
     spark_merge: SparkMerge | None = None,
     notify: Notify = _silent,
 ) -> Iterator[OpenJob]:
@@ -166,6 +174,9 @@ def open_job(
     `create` makes a job's tables and its initial checkpoint the first time. `restores` also opens a job whose sinks have
     lost what was published to them, for a restore to what they still have. State in an older format is migrated first: a
     checkpoint for each step.
+
+    `plan` is that of a run, which writes its sinks as today's code says. Without it no user code is loaded: the last
+    checkpoint says what its sinks are, unless an earlier release wrote it.
 
     Raises `FencedError` when another run holds the job, `SinkMismatchError` when the job and a sink disagree on what was
     published, and `ConfigError` when the job was never run (without `create`), when the number of key groups differs from
@@ -181,8 +192,8 @@ def open_job(
         log.create()
     lease = JobLease(log, run_id, attempt_id, config.run.lease.total_seconds())
     tables = JobTables(config.job_folder, run_id, attempt_id, storage=storage)
-    plan = plan_of(config.pipeline)
-    publisher = Publisher(config, sink_schemas(plan, config.appended), spark_merge)
+    sinks = sinks_of(config, log, plan)
+    publisher = Publisher(config, to_schemas(sinks), spark_merge)
     with lease.claimed(force=force):
         publisher.check_columns()
         # Not before the claim: as long as another run may publish, the log that was read is older than the sinks.
@@ -191,15 +202,23 @@ def open_job(
         if log.last is None:
             versions = tables.create()
             faults.reached("create.half")
-            lease.append(_initial(config, run_id, attempt_id, versions))
-        job = OpenJob(config, log, lease, tables, publisher=publisher, notify=notify)
+            lease.append(_initial(config, run_id, attempt_id, versions, sinks))
+        job = OpenJob(config, log, lease, tables, publisher=publisher, sink_tables=sinks, notify=notify)
         _check_fits(config, job.last)
         job.fence(publishes=publishes)
         migrate_format(job)
         yield job
 
 
-def _initial(config: JobConfig, run_id: str, attempt_id: str, versions: Versions) -> Checkpoint:
+def sinks_of(config: JobConfig, log: CheckpointLog, plan: Plan | None = None) -> SinkTables:
+    """Return the tables of a job's sinks: as `plan` has them, else as stored, else as the job's pipeline has them."""
+    stored = None if plan is not None or log.last is None else log.sink_tables(log.last)
+    if stored is not None:
+        return {name: table for name, table in stored.items() if name in config.sinks}
+    return to_stored(sink_schemas(plan or plan_of(config.pipeline), config.appended))
+
+
+def _initial(config: JobConfig, run_id: str, attempt_id: str, versions: Versions, sinks: SinkTables) -> Checkpoint:
     return Checkpoint(
         checkpoint_id=0,
         kind=Kind.INITIAL,
@@ -208,6 +227,8 @@ def _initial(config: JobConfig, run_id: str, attempt_id: str, versions: Versions
         max_parallelism=config.max_parallelism,
         versions=versions,
         committed_at=clock.now(),
+        sink_tables=sinks,
+        sinks_of=0,
         format_version=FORMAT_VERSION,
     )
 

@@ -139,6 +139,8 @@ CHECKPOINTS_SCHEMA = pa.schema(
         pa.field("state_ttl", pa.string()),
         pa.field("state_schemas", pa.string()),
         pa.field("schemas_of", pa.int64()),
+        pa.field("sink_tables", pa.string()),
+        pa.field("sinks_of", pa.int64()),
         pa.field("timers_fired", pa.string()),
         pa.field("metrics", pa.string()),
         pa.field("restored_from", pa.int64()),

@@ -61,6 +61,7 @@ def run_in(
         config,
         options.run_id,
         create=True,
+        plan=plan,
         force=options.force_fail_over,
         spark_merge=merge_through(spark),
         notify=lambda kind, message: on_event(Event(kind, message)),

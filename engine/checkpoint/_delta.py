@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
@@ -65,6 +66,14 @@ def storage_errors(doing: str) -> Iterator[None]:
 def open_table(uri: str, *, version: int | None = None, storage: Options = None) -> DeltaTable:
     """Open a table at a version (default: the latest)."""
     return DeltaTable(uri, version=version, storage_options=dict(storage) if storage else None)
+
+
+def data_files(table: DeltaTable) -> set[str]:
+    """Return the data files of a table at its version, by their paths relative to the table's folder, as the storage has them.
+
+    The log has these paths as URLs: the folder of partition `a b` is `p=a%20b`, and stands there as `p=a%2520b`.
+    """
+    return {unquote(path) for path in pa.table(table.get_add_actions())["path"].to_pylist()}
 
 
 def latest_version(uri: str, *, storage: Options = None) -> int:

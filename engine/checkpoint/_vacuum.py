@@ -1,68 +1,85 @@
-"""Vacuum: removing files that no checkpoint within retention needs, and no savepoint ever."""
+"""Vacuum: deleting files that no checkpoint within retention needs, and no savepoint ever."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from pyarrow import fs
 
-from engine import clock
-from engine.checkpoint._delta import open_table
+from engine import clock, faults
+from engine.checkpoint._delta import data_files, open_table
+from engine.checkpoint._log import CheckpointLog
 from engine.checkpoint.checkpoint import Checkpoint, Kind
 from engine.checkpoint.files import file_system
-from engine.checkpoint.open_job import OpenJob, open_job
+from engine.checkpoint.open_job import open_job
+from engine.checkpoint.reader import resolve
 from engine.checkpoint.tables import STATE_TABLES
+from engine.checkpoint.vacuum_intents import INTENTS, VacuumIntent, commit_intent, complete, open_intents
 from engine.config import JobConfig
 
 _HOUR = 3_600_000
 
 
 def vacuum(config: JobConfig, run_id: str, *, dry_run: bool = True) -> list[str]:
-    """Remove files older than the retention that no kept checkpoint names; return their paths.
+    """Delete files older than the retention that no kept checkpoint names; return their paths.
 
-    Kept are the last checkpoint, those younger than `retention.hours`, and all savepoints. With `dry_run` nothing is removed.
+    Kept are the last checkpoint, those younger than `retention.hours`, and all savepoints. The list of files is committed
+    before the first of them is deleted (see `vacuum_intents`). Files that an earlier vacuum has committed and not deleted
+    are deleted as well. With `dry_run` nothing is written. Raises `FencedError` when another run holds the job or takes it
+    before the commit; then nothing is deleted.
     """
+    if dry_run:
+        log = CheckpointLog(config.job_folder, config.storage_options)
+        return _uris(config, _unneeded(config, log, ()))
     with open_job(config, run_id) as job:
-        store, folder = file_system(config.job_folder, config.storage_options)
-        unneeded = list(_unneeded(job, store, folder))
-        if not dry_run:
-            for path in unneeded:
-                store.delete_file(path)
-    return [config.job_folder + path.removeprefix(folder) for path in unneeded]
+        intents = open_intents(config, job.log)
+        files = _unneeded(config, job.log, intents)
+        faults.reached("vacuum.listed")
+        if files:
+            commit_intent(job, files)
+            intents = open_intents(config, job.log)
+    faults.reached("vacuum.committed")
+    for intent in intents:
+        complete(config, intent)
+    return _uris(config, {file for intent in intents for file in intent.files})
 
 
-def _unneeded(job: OpenJob, store: fs.FileSystem, folder: str) -> Iterator[str]:
-    oldest = clock.now() - job.config.retention.hours * _HOUR
-    kept = [checkpoint for checkpoint in job.log.checkpoints if _is_kept(checkpoint, job, oldest)]
+def _unneeded(config: JobConfig, log: CheckpointLog, intents: Sequence[VacuumIntent]) -> set[str]:
+    """Return the files that no kept checkpoint needs and no intent names, relative to the job's folder."""
+    last = resolve(log, config, None)
+    oldest = clock.now() - config.retention.hours * _HOUR
+    kept = [checkpoint for checkpoint in log.checkpoints if checkpoint is last or _is_kept(checkpoint, oldest)]
+    unneeded: set[str] = set()
     for name in STATE_TABLES:
-        versions = {checkpoint.versions[name] for checkpoint in kept} | {job.versions[name]}
-        needed = {file for version in versions for file in _files(job, name, version)}
-        for path in _old_files(store, f"{folder}/{name}", oldest):
-            if path.rpartition("/")[2] not in needed:
-                yield path
-    # What dead attempts left between their stages, and outputs that were published long ago.
-    due = {f"{folder}/{file.path}" for files in job.last.outputs.values() for file in files}
-    for between in ("transit", "outputs"):
-        for path in _old_files(store, f"{folder}/{between}", oldest, recursive=True):
-            if path not in due:
-                yield path
+        unneeded |= _old_files(config, name, oldest) - _needed_files(config, name, kept)
+    # Attempts that died left these between their stages; outputs were published; an intent's commit failed.
+    for folder in ("transit", "outputs", INTENTS):
+        unneeded |= _old_files(config, folder, oldest, recursive=True)
+    unneeded -= {file.path for files in last.outputs.values() for file in files}
+    return unneeded.difference(*({intent.path, *intent.files} for intent in intents))
 
 
-def _old_files(store: fs.FileSystem, folder: str, oldest: int, *, recursive: bool = False) -> Iterator[str]:
-    """Parquet files that were written before `oldest` (ms)."""
-    for file in store.get_file_info(fs.FileSelector(folder, allow_not_found=True, recursive=recursive)):
-        if file.extension == "parquet" and file.mtime_ns < oldest * 1_000_000:
-            yield file.path
+def _is_kept(checkpoint: Checkpoint, oldest: int) -> bool:
+    return checkpoint.kind is Kind.SAVEPOINT or checkpoint.committed_at >= oldest
 
 
-def _is_kept(checkpoint: Checkpoint, job: OpenJob, oldest: int) -> bool:
-    return (
-        checkpoint.kind is Kind.SAVEPOINT
-        or checkpoint.checkpoint_id == job.last.checkpoint_id
-        or checkpoint.committed_at >= oldest
-    )
+def _needed_files(config: JobConfig, name: str, kept: Sequence[Checkpoint]) -> set[str]:
+    """Return the files of a state table at all kept checkpoints."""
+    uri, versions = f"{config.job_folder}/{name}", {checkpoint.versions[name] for checkpoint in kept}
+    tables = (open_table(uri, version=version, storage=config.storage_options) for version in versions)
+    return {f"{name}/{file}" for table in tables for file in data_files(table)}
 
 
-def _files(job: OpenJob, name: str, version: int) -> set[str]:
-    table = open_table(job.tables.uri(name), version=version, storage=job.config.storage_options)
-    return {uri.rpartition("/")[2] for uri in table.file_uris()}
+def _old_files(config: JobConfig, name: str, oldest: int, *, recursive: bool = False) -> set[str]:
+    """Return the Parquet files in a folder of the job that were written before `oldest` (ms)."""
+    store, root = file_system(config.job_folder, config.storage_options)
+    selector = fs.FileSelector(f"{root}/{name}", allow_not_found=True, recursive=recursive)
+    return {
+        file.path.removeprefix(f"{root}/")
+        for file in store.get_file_info(selector)
+        if file.extension == "parquet" and file.mtime_ns < oldest * 1_000_000
+    }
+
+
+def _uris(config: JobConfig, files: set[str]) -> list[str]:
+    return [f"{config.job_folder}/{file}" for file in sorted(files)]

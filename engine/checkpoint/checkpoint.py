@@ -14,7 +14,10 @@ from engine.checkpoint.ttl_history import TtlHistory
 
 
 class Kind(enum.Enum):
-    """Why a row of `checkpoints` exists. A lease row is a claim on the job, not a checkpoint."""
+    """Why a row of `checkpoints` exists. A lease row is a claim on the job, not a checkpoint.
+
+    A vacuum leaves the state as it is, like a savepoint: it commits a list of files that may be deleted (`vacuum_intents`).
+    """
 
     INITIAL = "initial"
     BATCH = "batch"
@@ -23,6 +26,7 @@ class Kind(enum.Enum):
     REQUEUE = "requeue"
     RESTORE = "restore"
     SAVEPOINT = "savepoint"
+    VACUUM = "vacuum"
     LEASE = "lease"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,21 @@ def touch(uri: str, storage: Storage = None) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     with store.open_output_stream(path):
         pass
+
+
+def list_files(folder: str, storage: Storage = None) -> set[str]:
+    """Return the files below a folder, by their paths relative to it; none if there is no such folder."""
+    store, path = file_system(folder, storage)
+    files = store.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
+    return {file.path.removeprefix(f"{path}/") for file in files if file.is_file}
+
+
+def delete_files(folder: str, paths: Iterable[str], storage: Storage = None) -> None:
+    """Delete files below a folder, one after the other; pass over those that another process has deleted."""
+    store, root = file_system(folder, storage)
+    for path in paths:
+        with suppress(FileNotFoundError):
+            store.delete_file(f"{root}/{path}")
 
 
 def remove_folder(uri: str, storage: Storage = None) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from engine import clock
 from engine.checkpoint import savepoint, vacuum
 from engine.checkpoint.files import file_system, stage
 from engine.checkpoint.open_job import open_job
 from engine.checkpoint.tables import KEYED_STATE
-from tests.jobs.home import LOCAL, Home
-from tests.unit.engine.s3 import BUCKET, object_store
+from tests.jobs.home import Home
+from tests.unit.engine.purchase_job import after_retention, put_on_object_store
+from tests.unit.engine.s3 import object_store
 
 ROWS = pa.table({"n": [1, 2, 3]})
 
@@ -27,12 +27,7 @@ def config(request, tmp_path, monkeypatch):
     """A job that has its first checkpoint."""
     home = Home(tmp_path)
     if request.param == "object store":
-        home.configure({"state": {"root": f"s3://{BUCKET}/{tmp_path.name}"}})
-        storage = request.getfixturevalue("storage")
-        secrets = {name: value for name, value in storage.items() if name.endswith(("KEY", "KEY_ID"))}
-        for name, value in secrets.items():
-            monkeypatch.setenv(name, value)
-        home.write_cluster("local", {**LOCAL, "storage": storage | {name: f"${{{name}}}" for name in secrets}})
+        put_on_object_store(home, request.getfixturevalue("storage"), monkeypatch)
     config = home.config()
     with open_job(config, "first", create=True):
         return config
@@ -49,9 +44,8 @@ def stray(config):
 
 @pytest.fixture
 def much_later(config):
-    before = clock.use(clock.VirtualClock(clock.now() + (config.retention.hours + 1) * 3_600_000))
-    yield
-    clock.use(before)
+    with after_retention(config):
+        yield
 
 
 def exists(config, uri):

@@ -73,7 +73,7 @@ class CheckFailed(HeadraceError):  # noqa: N818 - a check that fails is no error
 
 
 class IntervalError(HeadraceError):
-    """An interval run would leave a gap."""
+    """An interval run would leave a gap, or go back behind what was taken in without `--replay`."""
 
     exit_code = 9
 

@@ -6,6 +6,7 @@ from engine import faults
 from engine.checkpoint.checkpoint import Checkpoint, Kind
 from engine.checkpoint.migrations import migrate_format
 from engine.checkpoint.open_job import OpenJob, open_job
+from engine.checkpoint.restore_check import RestoreCheck
 from engine.config import JobConfig, check_name
 
 
@@ -14,7 +15,8 @@ def restore(config: JobConfig, target: int | str, why: str, run_id: str) -> Chec
 
     State tables and sinks go back by Delta RESTORE, which moves no data; nothing is deleted. The
     restore is a checkpoint of its own, so it can be undone by restoring the one before it. Raises
-    `ConfigError` for an unknown target and `FencedError` while a run holds the job.
+    `ConfigError` for an unknown target, `StorageError` when files of the target are gone, and
+    `FencedError` while a run holds the job; then nothing has changed.
     """
     with open_job(config, run_id, restores=True) as job:
         found = job.log.savepoint(target) if isinstance(target, str) else job.log.get(target)
@@ -22,8 +24,9 @@ def restore(config: JobConfig, target: int | str, why: str, run_id: str) -> Chec
 
 
 def restore_in(job: OpenJob, target_id: int, why: str) -> Checkpoint:
-    """Restore within a job that is open already."""
+    """Restore within a job that is open already. Raises `StorageError` when files of the target are gone."""
     target = job.log.get(target_id)
+    RestoreCheck(job).refuse_unless_restorable(target)
     changed = {name: version for name, version in target.versions.items() if job.last.versions[name] != version}
     versions = {**job.versions, **job.tables.restore(changed, job.versions)}
     faults.reached("restore.prepared")

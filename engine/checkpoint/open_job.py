@@ -127,8 +127,6 @@ class OpenJob:
             committed_at=clock.now(),
             **{**inherited, **fields},
         )
-        if kind is Kind.RESTORE:
-            self._publisher.check_restore(checkpoint, self._lineage())
         faults.reached("commit.before")
         self.lease.append(checkpoint)
         faults.reached("commit.after")
@@ -139,10 +137,8 @@ class OpenJob:
 
     def publish(self) -> int:
         """Publish the last checkpoint if it is not published; return how many sinks were written."""
-        return self._publisher.publish(self.last, self._lineage())
-
-    def _lineage(self) -> dict[int, Checkpoint]:
-        return {checkpoint.checkpoint_id: checkpoint for checkpoint in self._log.checkpoints}
+        lineage = {checkpoint.checkpoint_id: checkpoint for checkpoint in self._log.checkpoints}
+        return self._publisher.publish(self.last, lineage)
 
     def fence(self, *, publishes: bool = True) -> None:
         """Undo what no checkpoint names, and publish the last checkpoint, unless a restore is to replace it."""

@@ -79,14 +79,6 @@ class Publisher:
         for name, (schema, _) in self._schemas.items():
             create_table(self._config.sinks[name].path, schema, storage=self._storage)
 
-    def check_restore(self, checkpoint: Checkpoint, lineage: dict[int, Checkpoint]) -> None:
-        """Refuse a restore that could not be published, before it is committed.
-
-        Raises `SinkMismatchError` or `StorageError` when a sink does not have the version to go back to.
-        """
-        for name, sink in self._config.sinks.items():
-            version_of(self._open(name, sink), name, checkpoint, lineage)
-
     def publish(self, checkpoint: Checkpoint, lineage: dict[int, Checkpoint]) -> int:
         """Bring all sinks up to `checkpoint`; return how many had to be written.
 
@@ -228,7 +220,7 @@ def version_of(table: DeltaTable, sink: str, checkpoint: Checkpoint, lineage: di
     if history[-1]["version"] != 0:
         msg = (
             f"the history of sink '{sink}' at {table.table_uri} begins at version {history[-1]['version']}, after "
-            f"checkpoint {checkpoint.restored_from}. Nothing was committed: restore a later checkpoint."
+            f"what belongs to checkpoint {checkpoint.checkpoint_id}. Nothing was committed: restore a later checkpoint."
         )
         raise StorageError(msg)
     return 0

@@ -55,6 +55,7 @@ def restore(
     """Take state and sinks back to a checkpoint. Nothing is deleted: restoring again undoes it.
 
     The next run reads the input again from that checkpoint on. See `headrace checkpoints` for ids.
+    If files of the checkpoint were deleted, in the state tables or in a sink, nothing is changed.
 
     Example:  headrace restore flights --to 12 --why "bad weather data" --yes
 
@@ -103,11 +104,13 @@ def vacuum(
 ) -> None:
     """Remove files that no checkpoint within the retention needs. Savepoints are spared.
 
-    Older checkpoints can be neither read nor restored afterwards. Look first with --dry-run.
+    Older checkpoints can be neither read nor restored afterwards. Look first with --dry-run, which
+    needs no lease. The list of files is a checkpoint of its own, committed before the first is deleted.
 
     Example:  headrace vacuum flights --dry-run
 
-    Exit codes: 0; 2 unknown job; 3 while a run holds the job; 10 job and sink disagree.
+    Exit codes: 0; 2 unknown job; 3 a run holds the job, or takes it before the commit; 8 storage; 10 job and
+    sink disagree.
     """
     from engine import checkpoint
     from engine.cli._output import print_json, show

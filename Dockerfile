@@ -14,7 +14,7 @@ USER headrace
 # What changes seldom comes first: packages and jars are a layer of their own.
 COPY --chown=headrace setup/ setup/
 COPY --chown=headrace Makefile pyproject.toml requirements.txt ./
-COPY --chown=headrace engine/__init__.py engine/__init__.py
+COPY --chown=headrace engine/headrace/__init__.py engine/headrace/__init__.py
 COPY --chown=headrace pipelines/__init__.py pipelines/__init__.py
 RUN python3 setup/bootstrap.py --s3 && rm -rf "$HOME/.cache" var/log
 COPY --chown=headrace engine/ engine/

@@ -9,9 +9,11 @@ from datetime import timedelta
 import aiohttp
 from aiohttp import web
 
-from engine.api import AsyncFunction, AsyncWait, FixedDelay, OutputMode, Struct
-from engine.async_io import AsyncWaitOperator, KeyedOrderedWait
-from engine.execution.element import Emitted, record_order
+from headrace import AsyncFunction, AsyncWait, FixedDelay, OutputMode, Struct
+from headrace.async_io.async_wait import AsyncWaitOperator
+from headrace.async_io.keyed_ordered import KeyedOrderedWait
+from headrace.execution.element import Emitted
+from headrace.plan.order import record_order
 
 CAPACITY = 1000
 LATENCY = 0.005

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from engine.api import StateTtl
+from headrace import StateTtl
 from pipelines.flights import pipeline as flights
 
 DAYS = 30

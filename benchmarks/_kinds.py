@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from random import Random
 
-from engine.api import (
+from headrace import (
     AggregateFunction,
     AggregatingState,
     Cleanup,
@@ -24,12 +24,13 @@ from engine.api import (
     Timestamp,
     ValueState,
 )
-from engine.execution.element import Element, Watermark, record_order
-from engine.execution.keyed_process import KeyedProcess
-from engine.state.backend import HashMapBackend
-from engine.state.rocksdb import RocksDbBackend
-from engine.state.stores import store_for
-from engine.state.ttl_cleanup import TtlCleanup
+from headrace.execution.element import Element, Watermark
+from headrace.execution.keyed_process import KeyedProcess
+from headrace.plan.order import record_order
+from headrace.state.backend import HashMapBackend
+from headrace.state.rocksdb import RocksDbBackend
+from headrace.state.stores import store_for
+from headrace.state.ttl_cleanup import TtlCleanup
 
 FOLDER = Path("var/bench/state")
 OPERATOR = "visits"

@@ -4,7 +4,7 @@ import logging
 import multiprocessing
 from contextlib import contextmanager, suppress
 
-from tests.unit.engine import s3
+from tests.unit.support import s3
 
 BUCKET = f"s3://{s3.BUCKET}"
 _SPAWN = multiprocessing.get_context("spawn")

@@ -1,7 +1,7 @@
 """A backend in another place: every read waits for the network."""
 
-from engine import clock
-from engine.state.backend import HashMapBackend
+from headrace import clock
+from headrace.state.backend import HashMapBackend
 
 
 class SlowBackend(HashMapBackend):

@@ -17,22 +17,23 @@ import msgspec
 
 from benchmarks._object_store import BUCKET
 from benchmarks._slow_backend import SlowBackend
-from engine.api import Context, KeyedProcessFunction, Process, StateFuture, Struct, ValueState
-from engine.checkpoint.changelog import Changelog
-from engine.checkpoint.delta_backend import DeltaBackend
-from engine.checkpoint.job_tables import JobTables
-from engine.checkpoint.state_files import stage_state
-from engine.checkpoint.tables import KEYED_STATE
-from engine.execution.element import Element, Watermark, record_order
-from engine.execution.keyed_process import KeyedProcess
-from engine.execution.options import AsyncStateOptions
-from engine.state.backend import HashMapBackend
-from engine.state.codec import encode
-from engine.state.entry import EntryChange, stored_value, value_entry
-from engine.state.key_groups import KeyGroupRange
-from engine.state.rocksdb import RocksDbBackend
-from engine.state.state_cache import StateCache
-from engine.state.value_store import ValueStore
+from headrace import Context, KeyedProcessFunction, Process, StateFuture, Struct, ValueState
+from headrace.checkpoint.changelog import Changelog
+from headrace.checkpoint.delta_backend import DeltaBackend
+from headrace.checkpoint.job_tables import JobTables
+from headrace.checkpoint.state_files import stage_state
+from headrace.checkpoint.tables import KEYED_STATE
+from headrace.execution.element import Element, Watermark
+from headrace.execution.keyed_process import KeyedProcess
+from headrace.execution.options import AsyncStateOptions
+from headrace.plan.order import record_order
+from headrace.state.backend import HashMapBackend
+from headrace.state.codec import encode
+from headrace.state.entry import EntryChange, stored_value, value_entry
+from headrace.state.key_groups import KeyGroupRange
+from headrace.state.rocksdb import RocksDbBackend
+from headrace.state.state_cache import StateCache
+from headrace.state.value_store import ValueStore
 
 FOLDER = Path("var/bench/async")
 WATERMARK_DELAY = 5

@@ -13,9 +13,10 @@ from datetime import timedelta
 from benchmarks._asking import CAPACITY, Bare, Lookup, Operator, Question, loopback
 from benchmarks._report import figure, report
 from benchmarks._turns import turns
-from engine.api import AsyncWait, CircuitBreaker, ExponentialBackoff, OutputMode
-from engine.async_io import AsyncWaitOperator
-from engine.execution.element import Emitted, record_order
+from headrace import AsyncWait, CircuitBreaker, ExponentialBackoff, OutputMode
+from headrace.async_io.async_wait import AsyncWaitOperator
+from headrace.execution.element import Emitted
+from headrace.plan.order import record_order
 
 TURNS = 5
 FULL, QUICK = 100_000, 5_000

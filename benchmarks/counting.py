@@ -1,6 +1,6 @@
 """The job that the benchmarks run: a count and a sum a key (workload W1 and W4)."""
 
-from engine.api import Context, KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
+from headrace import Context, KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
 
 
 class Click(Struct, frozen=True):

@@ -15,15 +15,16 @@ import msgspec
 
 from benchmarks._report import figure, report
 from benchmarks.counting import Click, Counted, Total, pipeline
-from engine.api import RowKind, UpsertMaterialize
-from engine.api._pipeline import Emit, Strategy
-from engine.execution.element import Element, record_order
-from engine.execution.keyed_process import KeyedProcess
-from engine.materializer import UpsertMaterializer
-from engine.plan.stages import plan_stages
-from engine.state.backend import HashMapBackend
-from engine.state.codec import encode
-from engine.state.rocksdb import RocksDbBackend
+from headrace import RowKind, UpsertMaterialize
+from headrace.api._pipeline import Emit, Strategy
+from headrace.execution.element import Element
+from headrace.execution.keyed_process import KeyedProcess
+from headrace.materializer.upsert_materializer import UpsertMaterializer
+from headrace.plan.order import record_order
+from headrace.plan.stages import plan_stages
+from headrace.state.backend import HashMapBackend
+from headrace.state.codec import encode
+from headrace.state.rocksdb import RocksDbBackend
 
 BATCH = 20_000
 FOLDER = Path("var/bench/engine")
@@ -103,7 +104,7 @@ def final_rows(materializer):
 
 def timed(work):
     gc.collect()
-    gc.disable()  # as tasks do: engine.spark.tasks
+    gc.disable()  # as tasks do: headrace.spark.tasks
     wall, cpu = time.perf_counter(), time.process_time()
     result = work()
     return result, time.perf_counter() - wall, time.process_time() - cpu

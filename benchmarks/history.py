@@ -16,12 +16,12 @@ from pathlib import Path
 
 from benchmarks._brief_board import DAYS
 from benchmarks._report import figure, report
-from engine.checkpoint._log import CheckpointLog
-from engine.checkpoint.reader import StateReader
-from engine.config import load_job
-from engine.spark.options import RunOptions
-from engine.spark.runner import run_in
-from engine.spark.session import session
+from headrace.checkpoint._log import CheckpointLog
+from headrace.checkpoint.reader import StateReader
+from headrace.config import load_job
+from headrace.spark.options import RunOptions
+from headrace.spark.runner import run_in
+from headrace.spark.session import session
 from pipelines.flights.events import write_events
 from tests.jobs.weather import weather_service
 

@@ -31,12 +31,14 @@ from pathlib import Path
 
 from benchmarks._report import figure, report
 from benchmarks._turns import turns
-from engine.api import Emit, RowKind, Strategy, Struct, UpsertMaterialize
-from engine.execution.element import Element, record_order
-from engine.materializer import MaterializerOptions, UpsertMaterializer
-from engine.state.backend import HashMapBackend
-from engine.state.codec import encode
-from engine.state.rocksdb import RocksDbBackend
+from headrace import Emit, RowKind, Strategy, Struct, UpsertMaterialize
+from headrace.execution.element import Element
+from headrace.materializer.options import MaterializerOptions
+from headrace.materializer.upsert_materializer import UpsertMaterializer
+from headrace.plan.order import record_order
+from headrace.state.backend import HashMapBackend
+from headrace.state.codec import encode
+from headrace.state.rocksdb import RocksDbBackend
 
 FOLDER = Path("var/bench/materializer")
 ROWS, PAYLOAD = 10_000, 250

@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from benchmarks._report import figure, report
-from engine.checkpoint._log import CheckpointLog
-from engine.config import load_job
-from engine.spark.options import RunOptions
-from engine.spark.runner import run_in
-from engine.spark.session import session
+from headrace.checkpoint._log import CheckpointLog
+from headrace.config import load_job
+from headrace.spark.options import RunOptions
+from headrace.spark.runner import run_in
+from headrace.spark.session import session
 
 JOB = """
 job: counting

@@ -21,18 +21,19 @@ import pyarrow as pa
 from benchmarks._kinds import FOLDER, KINDS, OPERATOR, TTLS, Latest, Visit, Visits, backend_of, key_of
 from benchmarks._report import figure, report
 from benchmarks._turns import turns
-from engine.api import KeyedProcessFunction, MapState, Process
-from engine.checkpoint import compact
-from engine.checkpoint.changelog import rebuild
-from engine.checkpoint.checkpoint import Kind
-from engine.checkpoint.open_job import open_job
-from engine.checkpoint.state_files import stage_state
-from engine.checkpoint.tables import KEYED_STATE, STATE_TABLES
-from engine.config import load_job
-from engine.execution.element import Element, record_order
-from engine.execution.keyed_process import KeyedProcess
-from engine.state.entry import EntryChange, stored_value, value_entry
-from engine.state.key_groups import KeyGroupRange, key_group
+from headrace import KeyedProcessFunction, MapState, Process
+from headrace.checkpoint import compact
+from headrace.checkpoint.changelog import rebuild
+from headrace.checkpoint.checkpoint import Kind
+from headrace.checkpoint.opening import open_job
+from headrace.checkpoint.state_files import stage_state
+from headrace.checkpoint.tables import KEYED_STATE, STATE_TABLES
+from headrace.config import load_job
+from headrace.execution.element import Element
+from headrace.execution.keyed_process import KeyedProcess
+from headrace.plan.order import record_order
+from headrace.state.entry import EntryChange, stored_value, value_entry
+from headrace.state.key_groups import KeyGroupRange, key_group
 
 TURNS = 5
 GROUPS = 128

@@ -18,16 +18,16 @@ import duckdb
 import pyarrow as pa
 
 from benchmarks._report import figure, report
-from engine.checkpoint._delta import add_files, create_table, open_table, read
-from engine.checkpoint.changelog import Changelog, rebuild
-from engine.checkpoint.delta_backend import DeltaBackend
-from engine.checkpoint.files import stage
-from engine.checkpoint.state_files import stage_state
-from engine.checkpoint.tables import KEYED_STATE, STATE_TABLES
-from engine.state.entry import EntryChange, stored_value, value_entry
-from engine.state.key_groups import KeyGroupRange, key_group
-from engine.state.rocksdb import RocksDbBackend
-from engine.state.state_cache import StateCache
+from headrace.checkpoint._delta import add_files, create_table, open_table, read
+from headrace.checkpoint.changelog import Changelog, rebuild
+from headrace.checkpoint.delta_backend import DeltaBackend
+from headrace.checkpoint.files import stage
+from headrace.checkpoint.state_files import stage_state
+from headrace.checkpoint.tables import KEYED_STATE, STATE_TABLES
+from headrace.state.entry import EntryChange, stored_value, value_entry
+from headrace.state.key_groups import KeyGroupRange, key_group
+from headrace.state.rocksdb import RocksDbBackend
+from headrace.state.state_cache import StateCache
 
 FOLDER = Path("var/bench/state_look_ups")
 GROUPS, FILES, OPERATOR, STATE = 128, 8, "counts", "count"

@@ -23,7 +23,7 @@ RUN_ID = "{{ run_id }}{{ '.' ~ (ti.max_tries - task.retries) if ti.max_tries > t
 
 
 class SubmitJob(SparkSubmitOperator):
-    """Run a job once: `engine/spark/submit.py` with the arguments of `headrace run`, on the job's cluster.
+    """Run a job once: `engine/headrace/cli/submit/driver.py` with the arguments of `headrace run`, on the job's cluster.
 
     The budget of the run can be shortened by the param `budget`, never prolonged: Airflow ends the task at
     the budget and grace of the job's file.
@@ -34,7 +34,7 @@ class SubmitJob(SparkSubmitOperator):
     def __init__(self, *, job: Job, **kwargs: Any) -> None:
         cluster = job.cluster
         super().__init__(
-            application=str(home() / "engine" / "spark" / "submit.py"),
+            application=str(home() / "engine" / "headrace" / "cli" / "submit" / "driver.py"),
             name=f"headrace.{job.name}",
             conn_id=cluster.connection or _connection_to_master(cluster),
             deploy_mode=cluster.deploy_mode,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from engine.api import CircuitBreaker, ExponentialBackoff, OutputMode, Pipeline, Strategy
+from headrace import CircuitBreaker, ExponentialBackoff, OutputMode, Pipeline, Strategy
 from pipelines.flights.delay_propagation import DelayPropagation
 from pipelines.flights.records import FlightEvent, OverdueAlert
 from pipelines.flights.weather_lookup import WeatherLookup, WeatherUnavailableError

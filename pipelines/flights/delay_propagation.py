@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from engine.api import Context, KeyedProcessFunction, RowKind, StateTtl, Struct, TtlTime, ValueState
+from headrace import Context, KeyedProcessFunction, RowKind, StateTtl, Struct, TtlTime, ValueState
 from pipelines.flights.records import BoardRow, Enriched, OverdueAlert, board_row
 
 if TYPE_CHECKING:

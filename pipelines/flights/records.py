@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from engine.api import Struct, Timestamp
+from headrace import Struct, Timestamp
 
 Status = Literal["scheduled", "departed", "arrived"]
 EventName = Literal["scheduled", "departed", "arrived", "cancelled"]

@@ -11,7 +11,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from engine.api import AsyncFunction, Struct
+from headrace import AsyncFunction, Struct
 from pipelines.flights.records import Enriched, FlightEvent, with_weather
 
 HOUR: Final = 3_600_000

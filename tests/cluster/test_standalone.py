@@ -13,9 +13,10 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from engine import clock
+from headrace import clock
 from tests.jobs.home import LOCAL, PROJECT, Home
-from tests.jobs.outcome import assert_well_formed
+from tests.jobs.outcome import assert_well_formed, sink_rows
+from tests.jobs.own_repository import BILLS, own_home
 from tests.jobs.purchase_files import purchases_of, write_days
 from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
 
@@ -86,14 +87,16 @@ def cluster_home(tmp_path, master) -> Home:
     return home
 
 
-def run(home: Home) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "HEADRACE_HOME": str(home.folder), "PYTHONPATH": str(PROJECT)}
-    line = [sys.executable, "-c", "from engine.cli import main; main()", "run", "purchases"]
-    return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=300, check=False)
+def run(home: Home, *path: Path, cwd: Path = PROJECT) -> subprocess.CompletedProcess[str]:
+    """Run the home's job with these folders, and the package, on `PYTHONPATH`."""
+    python_path = os.pathsep.join(map(str, (*path, PROJECT / "engine")))
+    environment = {**os.environ, "HEADRACE_HOME": str(home.folder), "PYTHONPATH": python_path}
+    line = [sys.executable, "-c", "from headrace.cli import main; main()", "run", home.name]
+    return subprocess.run(line, env=environment, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_a_cluster_comes_to_the_same_as_a_loop_by_hand(cluster_home):
-    ran = run(cluster_home)
+    ran = run(cluster_home, PROJECT)
     assert ran.returncode == 0, ran.stderr
     assert_as_by_hand(cluster_home.config(), by_hand(purchases_of(day, rows=60) for day in range(DAYS)))
     assert_well_formed(cluster_home.config())
@@ -103,7 +106,16 @@ def test_a_worker_killed_on_the_cluster_costs_a_task_not_the_run(cluster_home, m
     once = tmp_path / "killed"
     profile = {"spark.executorEnv.HEADRACE_KILL_AT": "task.half", "spark.executorEnv.HEADRACE_KILL_ONCE": str(once)}
     write_profile(cluster_home, master, **profile)
-    ran = run(cluster_home)
+    ran = run(cluster_home, PROJECT)
     assert ran.returncode == 0, ran.stderr
     assert once.exists()
     assert_as_by_hand(cluster_home.config(), by_hand(purchases_of(day, rows=60) for day in range(DAYS)))
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["home", "py_files"])
+def test_workers_find_code_of_another_repository(tmp_path, master, packed):
+    package = "packed_store" if packed else "corner_store"
+    home = own_home(tmp_path / "project", package, {**LOCAL, "master": master}, packed=packed)
+    ran = run(home, cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert sink_rows(home.config(), "bills") == BILLS

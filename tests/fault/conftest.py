@@ -48,7 +48,7 @@ def command() -> Callable[..., subprocess.CompletedProcess[str]]:
 
     def call(at: Home, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "HEADRACE_HOME": str(at.folder), "PYTHONPATH": str(PROJECT), **variables}
-        line = [sys.executable, "-c", "from engine.cli import main; main()", *arguments]
+        line = [sys.executable, "-c", "from headrace.cli import main; main()", *arguments]
         return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
     return call

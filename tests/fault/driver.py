@@ -17,10 +17,10 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from engine.config import load_job
-from engine.errors import HeadraceError
-from engine.spark.options import RunOptions
-from engine.spark.runner import run_in
+from headrace.config import load_job
+from headrace.errors import HeadraceError
+from headrace.spark.options import RunOptions
+from headrace.spark.runner import run_in
 
 
 def joined_session() -> SparkSession:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from engine import clock
+from headrace import clock
 from tests.fault.drivers import KILLED
 from tests.jobs.asking import Service
 from tests.jobs.home import Home

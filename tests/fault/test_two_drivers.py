@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from engine import clock
-from engine.checkpoint._log import CheckpointLog, lease_until
-from engine.checkpoint.checkpoint import Kind
-from engine.checkpoint.open_job import open_job
-from engine.errors import FencedError
+from headrace import clock
+from headrace.checkpoint._log import CheckpointLog, lease_until
+from headrace.checkpoint.checkpoint import Kind
+from headrace.checkpoint.opening import open_job
+from headrace.errors import FencedError
 from tests.fault.conftest import ready
 from tests.jobs.outcome import checkpoints, outcome
 
@@ -62,7 +62,7 @@ def test_a_lease_on_another_machine_is_waited_for(tmp_path, run):
 
 
 def _host() -> str:
-    from engine.checkpoint.lease import this_process
+    from headrace.checkpoint.lease import this_process
 
     return this_process().split(":")[0]
 
@@ -75,8 +75,8 @@ def _leave_lease(home, *, holder, seconds) -> None:
 
 
 def _staged(home):
-    from engine.checkpoint.files import stage
-    from engine.checkpoint.tables import STATE_TABLES
+    from headrace.checkpoint.files import stage
+    from headrace.checkpoint.tables import STATE_TABLES
 
     empty = STATE_TABLES["keyed_state"].schema.empty_table()
     return stage(f"{home.config().job_folder}/keyed_state", "late.parquet", empty)

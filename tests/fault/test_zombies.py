@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine import clock
-from engine.errors import FencedError
+from headrace import clock
+from headrace.errors import FencedError
 from tests.fault.conftest import DAYS, ready
 from tests.fault.drivers import wait_until_asleep, wake
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome

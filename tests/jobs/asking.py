@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from engine.api import AsyncFunction, CircuitBreaker, FixedDelay, OnFailure, OutputMode, Pipeline
+from headrace import AsyncFunction, CircuitBreaker, FixedDelay, OnFailure, OutputMode, Pipeline
 from tests.jobs.purchases import LATENESS, Customers, Purchase, Reminder
 
 SOON: Final = timedelta(milliseconds=50)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine.api import (
+from headrace import (
     AggregateFunction,
     AggregatingState,
     Context,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from engine.config import JobConfig
+from headrace.config import JobConfig
 from pipelines.flights.events import write_events
 from pipelines.flights.verify import Differences, verify
 from tests.jobs.outcome import checkpoints

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml
 
-from engine.config import JobConfig, load_job
+from headrace.config import JobConfig, load_job
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
 JARS: Final = ("delta-spark_4.2_2.13-4.4.0.jar", "delta-storage-4.4.0.jar")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final
 
-from engine.api import (
+from headrace import (
     Cleanup,
     Context,
     KeyedProcessFunction,

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from engine import clock
-from engine.checkpoint._log import CheckpointLog
-from engine.checkpoint.checkpoint import Checkpoint, Kind
-from engine.checkpoint.tables import STATE_TABLES
-from engine.config import JobConfig
+from headrace import clock
+from headrace.checkpoint._log import CheckpointLog
+from headrace.checkpoint.checkpoint import Checkpoint, Kind
+from headrace.checkpoint.tables import STATE_TABLES
+from headrace.config import JobConfig
 
 Row = tuple[Any, ...]
 LIVE = ("keyed_state", "timers", "materializer_history", "quarantine")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final, Literal
 
-from engine.api import (
+from headrace import (
     Context,
     KeyedProcessFunction,
     Pipeline,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.config import JobConfig
+from headrace.config import JobConfig
 from tests.jobs.home import BUCKET
 from tests.jobs.outcome import assert_well_formed, outcome, values_of
 from tests.jobs.purchase_files import Row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final
 
-from engine.api import Pipeline, StateTtl, Strategy, Struct, Timestamp
+from headrace import Pipeline, StateTtl, Strategy, Struct, Timestamp
 
 BUCKET: Final = 10
 LIVES: Final = timedelta(hours=1)

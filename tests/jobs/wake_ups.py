@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from engine.api import Context, KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
+from headrace import Context, KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
 
 JOB: Final[dict[str, Any]] = {
     "job": "wake_ups",

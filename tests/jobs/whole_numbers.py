@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from engine.api import Context, KeyedProcessFunction, Pipeline, RowKind, Struct, Timestamp, ValueState
+from headrace import Context, KeyedProcessFunction, Pipeline, RowKind, Struct, Timestamp, ValueState
 
 
 class Reading(Struct, frozen=True):

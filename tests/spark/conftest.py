@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from engine.spark.options import Event, RunOptions, RunReport
+from headrace.spark.options import Event, RunOptions, RunReport
 from tests.jobs.flight_days import write_flights
 from tests.jobs.home import FLIGHTS, PROJECT, Home
 from tests.jobs.weather import weather_service
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session that a run makes for the local profile of `Home`."""
-    from engine.spark.session import session
+    from headrace.spark.session import session
 
     folder = tmp_path_factory.mktemp("session")
     # Python workers start in the folder that pytest was started in; the job's code is here.
@@ -41,7 +41,7 @@ class Runner:
 
     def __call__(self, home: Home, **options: Any) -> RunReport:
         """Run the home's job once; `options` are those of `RunOptions`."""
-        from engine.spark.runner import run_in
+        from headrace.spark.runner import run_in
 
         self.events.clear()
         options = {"run_id": "test", **options}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine.checkpoint import requeue
-from engine.errors import ConfigError, StateSchemaError
-from engine.spark import runner
+from headrace.checkpoint import requeue
+from headrace.errors import ConfigError, StateSchemaError
+from headrace.spark import runner
 from pipelines.flights.demo import outage as switch_outage
 from tests.jobs.asking import Service
 from tests.jobs.home import FLIGHTS, Home

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from engine.errors import SourceError
+from headrace.errors import SourceError
 from tests.jobs.home import Home
 from tests.jobs.outcome import checkpoints, live_rows, outcome
 from tests.jobs.purchase_files import SCHEMA, day_name, purchases_of, write_days, write_rows

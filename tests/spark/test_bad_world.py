@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from engine import faults
-from engine.checkpoint.open_job import open_job
-from engine.errors import ConfigError, HeadraceError, SinkMismatchError, StorageError, UserFunctionError
+from headrace import faults
+from headrace.checkpoint.opening import open_job
+from headrace.errors import ConfigError, HeadraceError, SinkMismatchError, StorageError, UserFunctionError
 from tests.jobs.home import Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome, when_due
 from tests.jobs.purchase_files import day_name, purchases_of, write_days, write_rows

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.errors import StateSchemaError
-from engine.spark import runner
+from headrace.errors import StateSchemaError
+from headrace.spark import runner
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, outcome
 from tests.jobs.purchase_files import day_start, purchases_of, write_days
 from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand

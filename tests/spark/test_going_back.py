@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from engine import clock
-from engine.checkpoint import compact, restore, savepoint, vacuum, verify
-from engine.checkpoint.checkpoint import Kind
-from engine.errors import ConfigError
+from headrace import clock
+from headrace.checkpoint import compact, restore, savepoint, vacuum, verify
+from headrace.checkpoint.checkpoint import Kind
+from headrace.errors import ConfigError
 from tests.jobs.home import Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome
 from tests.jobs.purchase_files import purchases_of, write_days

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine.checkpoint import restore
-from engine.checkpoint.checkpoint import Kind
-from engine.errors import ConfigError, IntervalError
+from headrace.checkpoint import restore
+from headrace.checkpoint.checkpoint import Kind
+from headrace.errors import ConfigError, IntervalError
 from tests.jobs.home import Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome
 from tests.jobs.purchase_files import day_name, day_start, purchases_of, write_days
@@ -91,7 +91,7 @@ def test_an_ordinary_run_finishes_a_broken_replay(home, run_days, monkeypatch, p
     for day in range(3):
         run_days(day, day + 1)
     with monkeypatch.context() as patched:
-        patched.setattr("engine.faults.reached", gives_out(place))
+        patched.setattr("headrace.faults.reached", gives_out(place))
         with pytest.raises(ZeroDivisionError):
             run_days(0, 1, replay=True)
     assert checkpoints(home.config())[-1].kind is Kind.RESTORE
@@ -150,7 +150,7 @@ def test_a_caught_up_run_finishes_a_broken_replay(home, run, run_days, monkeypat
     # 0 to 4 were one slice, so the interval 2 to 3 goes back to 0; the run ends before it has taken anything in again.
     run(home, parallelism=1, backend="hashmap")
     with monkeypatch.context() as patched:
-        patched.setattr("engine.faults.reached", gives_out("run.after"))
+        patched.setattr("headrace.faults.reached", gives_out("run.after"))
         with pytest.raises(ZeroDivisionError):
             run_days(2, 3, replay=True)
     assert checkpoints(home.config())[-1].kind is Kind.RESTORE

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from engine import clock as engine_clock
-from engine.checkpoint import any_timer_due, compact
-from engine.checkpoint.open_job import open_job
+from headrace import clock as engine_clock
+from headrace.checkpoint import any_timer_due, compact
+from headrace.checkpoint.opening import open_job
 from tests.jobs.home import Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, sink_rows
 from tests.jobs.purchase_files import day_name, day_start
@@ -89,7 +89,7 @@ def test_timers_that_set_themselves_again_do_not_keep_a_run_from_ending(hotel, r
             clock.ahead += 2 * SNOOZE
 
     with monkeypatch.context() as patched:
-        patched.setattr("engine.faults.reached", later)
+        patched.setattr("headrace.faults.reached", later)
         assert len(run(hotel, **QUICK).checkpoints) == 1
         before = len(calls(hotel))
         assert len(run(hotel, **QUICK).checkpoints) == 1
@@ -107,7 +107,7 @@ def test_a_run_that_breaks_off_fires_them_when_it_is_run_again(hotel, run, clock
             raise ZeroDivisionError
 
     with monkeypatch.context() as patched:
-        patched.setattr("engine.faults.reached", give_out)
+        patched.setattr("headrace.faults.reached", give_out)
         with pytest.raises(ZeroDivisionError):
             run(hotel, **looks_up)
     assert calls(hotel) == []

@@ -11,15 +11,15 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from engine.checkpoint._log import CheckpointLog
-from engine.checkpoint.checkpoint import Kind, OutputFile
-from engine.checkpoint.files import stage
-from engine.checkpoint.open_job import open_job
-from engine.checkpoint.publish import Publisher
-from engine.errors import ConfigError, SinkMismatchError, StorageError
-from engine.plan import plan_of, sink_schemas
-from engine.plan.columns import ROW_KIND
-from engine.spark.sinks import merge_through
+from headrace.checkpoint._log import CheckpointLog
+from headrace.checkpoint.checkpoint import Kind, OutputFile
+from headrace.checkpoint.files import stage
+from headrace.checkpoint.opening import open_job
+from headrace.checkpoint.publish import Publisher
+from headrace.errors import ConfigError, SinkMismatchError, StorageError
+from headrace.plan.columns import ROW_KIND
+from headrace.plan.pipelines import plan_of, sink_schemas
+from headrace.spark.sinks import merge_through
 from tests.jobs.home import Home
 from tests.jobs.outcome import checkpoints, outcome, sink_rows
 from tests.jobs.purchase_files import purchases_of, write_days
@@ -56,13 +56,13 @@ def test_merges_through_spark_and_deltalake_may_alternate(home, run):
 @pytest.mark.parametrize("through", [{}, THROUGH_SPARK], ids=["deltalake", "spark"])
 def test_publishing_a_checkpoint_again_does_nothing(home, run, spark, through, monkeypatch):
     # A run removes the outputs when they are published; one that died in between would have left them.
-    monkeypatch.setattr("engine.spark.runner.remove_file", lambda *_: None)
+    monkeypatch.setattr("headrace.spark.runner.remove_file", lambda *_: None)
     write_days(home.input, [0])
     home.configure(through)
     run(home, **QUICK)
     config = home.config()
     before, at = outcome(config), versions(config)
-    publisher = Publisher(config, sink_schemas(plan_of(config.pipeline)), merge_through(spark))
+    publisher = Publisher(config, sink_schemas(plan_of(config.code)), merge_through(spark))
     line = {checkpoint.checkpoint_id: checkpoint for checkpoint in checkpoints(config)}
     assert publisher.publish(line[1], line) == 0
     assert versions(config) == at
@@ -71,7 +71,7 @@ def test_publishing_a_checkpoint_again_does_nothing(home, run, spark, through, m
 
 def test_spark_itself_skips_a_merge_that_was_published(home, run, spark, monkeypatch):
     # Two drivers may both find a checkpoint unpublished; the second one's MERGE must do nothing.
-    monkeypatch.setattr("engine.spark.runner.remove_file", lambda *_: None)
+    monkeypatch.setattr("headrace.spark.runner.remove_file", lambda *_: None)
     write_days(home.input, [0])
     home.configure(THROUGH_SPARK)
     run(home, **QUICK)
@@ -91,7 +91,7 @@ def test_merge_without_effect_is_recorded(home, run, spark, through):
     home.configure(through)
     run(home, **QUICK)
     config = home.config()
-    schema = sink_schemas(plan_of(config.pipeline))["lines_by_item"][0]
+    schema = sink_schemas(plan_of(config.code))["lines_by_item"][0]
     absent = {name: pa.nulls(1, schema.field(name).type) for name in schema.names} | {ROW_KIND: ["-D"], "item": ["?"]}
     file = stage(config.job_folder, "outputs/absent.parquet", pa.table(absent))
     with open_job(config, "batch", spark_merge=merge_through(spark)) as job:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.checkpoint import compact
-from engine.checkpoint.reader import StateReader
-from engine.checkpoint.tables import KEYED_STATE, STATE_TABLES
+from headrace.checkpoint import compact
+from headrace.checkpoint.reader import StateReader
+from headrace.checkpoint.tables import KEYED_STATE, STATE_TABLES
 from tests.jobs.clicks import JOB, write_clicks
 from tests.jobs.home import Home
 from tests.jobs.outcome import Outcome, assert_well_formed, checkpoints, outcome

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from engine.api import StateTtl, TtlTime, ValueState
-from engine.checkpoint import compact
-from engine.checkpoint.expired import ExpiredReader
+from headrace import StateTtl, TtlTime, ValueState
+from headrace.checkpoint import compact
+from headrace.checkpoint.expired import ExpiredReader
 from tests.jobs.home import Home
 from tests.jobs.lodgers import JOB, Desk
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, sink_rows

@@ -20,12 +20,12 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
 
-from engine import clock
-from engine.checkpoint._log import CheckpointLog
-from engine.checkpoint.checkpoint import Checkpoint, Kind, Lease
-from engine.checkpoint.tables import STATE_TABLES
-from engine.cli import _arrow, app
-from engine.state.key_groups import key_group
+from headrace import clock
+from headrace.checkpoint._log import CheckpointLog
+from headrace.checkpoint.checkpoint import Checkpoint, Kind, Lease
+from headrace.checkpoint.tables import STATE_TABLES
+from headrace.cli import _arrow, app
+from headrace.state.key_groups import key_group
 
 START = 1_359_590_400_000  # 2013-01-31T00:00:00Z
 HOUR = 3_600_000
@@ -40,7 +40,7 @@ sinks: {board: {path: lake/board, mode: merge}}
 PIPELINE = """\
 from datetime import timedelta
 import msgspec
-from engine.api import KeyedProcessFunction, Pipeline, StateTtl, ValueState
+from headrace import KeyedProcessFunction, Pipeline, StateTtl, ValueState
 
 class Event(msgspec.Struct, frozen=True):
     tail: str

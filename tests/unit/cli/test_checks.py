@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from engine.cli import _doctor
+from headrace.cli import _doctor
 
 
 class Service(BaseHTTPRequestHandler):

@@ -7,11 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-import engine.checkpoint
-import engine.spark
-from engine.checkpoint.checkpoint import Checkpoint, Kind
-from engine.errors import FencedError
-from engine.spark.options import Event, RunReport
+from headrace import checkpoint, spark
+from headrace.checkpoint.checkpoint import Checkpoint, Kind
+from headrace.errors import FencedError
+from headrace.spark.options import Event, RunReport
 
 DAY = 86_400_000
 START = 1_359_590_400_000
@@ -47,9 +46,9 @@ class FakeEngine:
 @pytest.fixture
 def fake(home, monkeypatch) -> FakeEngine:
     made = FakeEngine()
-    monkeypatch.setattr(engine.spark, "run", made.run)
+    monkeypatch.setattr(spark, "run", made.run)
     for name in ("restore", "savepoint", "compact"):
-        monkeypatch.setattr(engine.checkpoint, name, made.change(name), raising=False)
+        monkeypatch.setattr(checkpoint, name, made.change(name), raising=False)
     return made
 
 
@@ -132,7 +131,7 @@ def test_savepoint_and_compact_answer_with_their_checkpoint(headrace, fake):
 
 
 def test_compaction_that_is_not_due_is_no_error(headrace, fake, monkeypatch):
-    monkeypatch.setattr(engine.checkpoint, "compact", lambda *_: None, raising=False)
+    monkeypatch.setattr(checkpoint, "compact", lambda *_: None, raising=False)
     result = headrace("compact --every 7 --json")
     assert (result.exit_code, json.loads(result.stdout)["checkpoint"]) == (0, None)
 
@@ -144,7 +143,7 @@ def test_vacuum_removes_only_without_dry_run(headrace, fake, monkeypatch):
         asked.append(dry_run)
         return ["a.parquet"]
 
-    monkeypatch.setattr(engine.checkpoint, "vacuum", vacuum, raising=False)
+    monkeypatch.setattr(checkpoint, "vacuum", vacuum, raising=False)
     assert "would be removed" in headrace("vacuum --dry-run").stdout
     assert json.loads(headrace("vacuum --json").stdout)["files"] == ["a.parquet"]
     assert asked == [True, False]
@@ -153,7 +152,7 @@ def test_vacuum_removes_only_without_dry_run(headrace, fake, monkeypatch):
 @pytest.mark.parametrize(("ok", "code"), [(True, 0), (False, 1)])
 def test_verify_ends_with_one_where_something_does_not_hold(headrace, fake, monkeypatch, ok, code):
     findings = [SimpleNamespace(check="ids", ok=ok, detail="1 to 3")]
-    monkeypatch.setattr(engine.checkpoint, "verify", lambda _: findings, raising=False)
+    monkeypatch.setattr(checkpoint, "verify", lambda _: findings, raising=False)
     result = headrace("verify --json")
     assert (result.exit_code, json.loads(result.stdout)["ok"]) == (code, ok)
 
@@ -163,6 +162,6 @@ def test_a_held_job_ends_with_three(headrace, fake, monkeypatch):
         msg = "run 419 holds the job"
         raise FencedError(msg)
 
-    monkeypatch.setattr(engine.checkpoint, "compact", fenced, raising=False)
+    monkeypatch.setattr(checkpoint, "compact", fenced, raising=False)
     result = headrace("compact")
     assert (result.exit_code, result.stderr) == (3, "FencedError: run 419 holds the job\n")

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from engine import cli
-from engine.checkpoint.checkpoint import Kind
+from headrace import cli
+from headrace.checkpoint.checkpoint import Kind
 from tests.unit.cli.conftest import HOUR, timer
 
 READERS = (
@@ -216,7 +216,7 @@ def test_reading_imports_neither_spark_nor_pandas_nor_datasets(state, home):
 
     code = (
         "import sys; sys.argv = ['headrace', 'state', 'get', 'N1']\n"
-        "from engine.cli import main\n"
+        "from headrace.cli import main\n"
         "try: main()\n"
         "except SystemExit as end: assert not end.code\n"
         "print([m for m in ('pyspark', 'pandas', 'pyarrow.dataset', 'airflow') if m in sys.modules])"

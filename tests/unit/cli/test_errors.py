@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
-import engine
-from engine import errors
-from engine.cli import _status
-from engine.errors import HeadraceError, StorageError, UserFunctionError
+from headrace import __version__, errors
+from headrace.cli import _status
+from headrace.errors import HeadraceError, StorageError, UserFunctionError
+from tests.jobs.home import PROJECT
 
 
 def raising(monkeypatch, error):
@@ -62,13 +61,13 @@ def test_a_command_without_a_verb_shows_its_help(headrace, command):
 
 
 def test_the_version_is_the_packages(headrace):
-    assert headrace("--version").stdout.strip() == engine.__version__
+    assert headrace("--version").stdout.strip() == __version__
 
 
 def commands():
     import typer
 
-    from engine.cli import app
+    from headrace.cli import app
 
     def walk(command, name):
         if not getattr(command, "commands", None):
@@ -89,5 +88,5 @@ def test_every_help_has_an_example_exit_codes_and_json(name):
 
 @pytest.mark.parametrize("name", commands())
 def test_every_command_is_in_the_manual(name):
-    manual = (Path(engine.__file__).parents[1] / "docs/cli.md").read_text()
+    manual = (PROJECT / "docs/cli.md").read_text()
     assert f"`{name}" in manual

@@ -7,9 +7,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from engine.api import Emit, OnConflict, Pipeline, StateTtl, Strategy, Struct, Timestamp
-from engine.cli._explain import _DETAILS
-from engine.materializer import MaterializerOptions
+from headrace import Emit, OnConflict, Pipeline, StateTtl, Strategy, Struct, Timestamp
+from headrace.cli._explain import _DETAILS
+from headrace.materializer.options import MaterializerOptions
 
 
 class Row(Struct, frozen=True):

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from engine.api import Pipeline, Struct, Timestamp
-from engine.checkpoint.checkpoint import Kind
-from engine.cli._history import _of_operator
-from engine.state.key_groups import key_group
+from headrace import Pipeline, Struct, Timestamp
+from headrace.checkpoint.checkpoint import Kind
+from headrace.cli._history import _of_operator
+from headrace.state.key_groups import key_group
 from tests.unit.cli.conftest import HOUR, moment
 
 

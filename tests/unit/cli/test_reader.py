@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from deltalake import DeltaTable
 
-from engine.checkpoint.checkpoint import Kind
-from engine.checkpoint.reader import StateReader
-from engine.config import load_job
-from engine.errors import ConfigError, StorageError
+from headrace.checkpoint.checkpoint import Kind
+from headrace.checkpoint.reader import StateReader
+from headrace.config import load_job
+from headrace.errors import ConfigError, StorageError
 from tests.unit.cli.conftest import entry
 
 

@@ -7,10 +7,10 @@ import json
 import msgspec
 import pytest
 
-from engine.checkpoint.checkpoint import Kind
-from engine.checkpoint.schema_check import DeclaredState
-from engine.checkpoint.state_schemas import HISTORY, StateSchema
-from engine.state.type_schema import describe
+from headrace.checkpoint.checkpoint import Kind
+from headrace.checkpoint.schema_check import DeclaredState
+from headrace.checkpoint.state_schemas import HISTORY, StateSchema
+from headrace.state.type_schema import describe
 
 
 class Board(msgspec.Struct):

@@ -7,9 +7,9 @@ import json
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from engine.checkpoint.checkpoint import Kind
-from engine.checkpoint.ttl_history import TtlHistory
-from engine.state.ttl import Gap
+from headrace.checkpoint.checkpoint import Kind
+from headrace.checkpoint.ttl_history import TtlHistory
+from headrace.state.ttl import Gap
 from tests.unit.cli.conftest import HOUR, PIPELINE, START, entry
 
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from engine.checkpoint.checkpoint import Kind
+from headrace.checkpoint.checkpoint import Kind
 from tests.unit.cli.conftest import HOUR, moment
 
 

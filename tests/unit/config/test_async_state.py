@@ -13,12 +13,12 @@ from unittest.mock import Mock
 import msgspec
 import pytest
 
-from engine.checkpoint.checkpoint import Checkpoint, Kind
-from engine.config import AsyncStateConfig, format_duration, job_schema, load_job
-from engine.execution.options import AsyncStateOptions, EventOrder, KeyOrder
-from engine.spark import micro_batch
-from engine.spark.micro_batch import MicroBatch
-from engine.spark.reports import KeyedTask
+from headrace.checkpoint.checkpoint import Checkpoint, Kind
+from headrace.config import AsyncStateConfig, format_duration, job_schema, load_job
+from headrace.execution.options import AsyncStateOptions, EventOrder, KeyOrder
+from headrace.spark import micro_batch
+from headrace.spark.micro_batch import MicroBatch
+from headrace.spark.reports import KeyedTask
 
 PARENT = Checkpoint(
     checkpoint_id=0,
@@ -124,7 +124,7 @@ def test_each_operators_tasks_get_its_options(home, job_file, monkeypatch, asked
         versions={},
         lease=Mock(attempt_id="a"),
         last=PARENT,
-        log=Mock(checkpoints=[], last=None),
+        log=Mock(checkpoints=[], last=None, last_micro_batch=lambda: None),
     )
     plan = Mock(keyed=[Mock(operator=SimpleNamespace(name=name)) for name in ("legs", "gates")])
     batch = MicroBatch(Mock(), job, plan, parallelism=2, backend="hashmap", async_state=asked)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.config import load_cluster, load_job
-from engine.errors import ConfigError
+from headrace.config import load_cluster, load_job
+from headrace.errors import ConfigError
 
 # What is appended to a valid file (its last line is 9), and what the message must hold.
 MISTAKES = {

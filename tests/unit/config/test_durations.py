@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.config import format_duration, parse_duration
+from headrace.config import format_duration, parse_duration
 
 
 @given(st.integers(min_value=0, max_value=10**12))

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.config import JobFile, list_clusters, list_jobs, load_cluster, load_job
-from engine.errors import ConfigError
+from headrace.config import JobFile, list_clusters, list_jobs, load_cluster, load_job
+from headrace.errors import ConfigError
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from engine.api import Strategy
-from engine.config import load_job, load_pipeline
-from engine.errors import ConfigError
+from headrace import Strategy
+from headrace.config import load_job, load_pipeline
+from headrace.errors import ConfigError
 
 PIPELINE = """\
 import msgspec
-from engine.api import Pipeline
+from headrace import Pipeline
 
 class Event(msgspec.Struct, frozen=True):
     key: str
@@ -64,7 +64,7 @@ def test_a_missing_variable_gets_a_hint(module, job_file):
 
 def test_something_else_than_a_pipeline_is_refused(module, job_file):
     job_file(replace=("demo_pipeline:pipeline", "demo_pipeline:number"))
-    assert "is a int, not a Pipeline" in error_of()
+    assert "is of type int, not a Pipeline" in error_of()
 
 
 def test_an_unbound_source_is_named(module, job_file):

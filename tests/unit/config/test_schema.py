@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 import yaml
 
-from engine.config import cluster_schema, job_schema
+from headrace.config import cluster_schema, job_schema
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

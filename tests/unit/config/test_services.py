@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from engine.config import load_job
-from engine.errors import ConfigError
+from headrace.config import load_job
+from headrace.errors import ConfigError
 
 
 @pytest.mark.parametrize(("written", "means"), [("50", 50.0), ("0.5", 0.5), ("null", None)])

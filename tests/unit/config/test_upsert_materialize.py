@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.api import Strategy
-from engine.config import job_schema, load_job
-from engine.config._execution import UpsertMaterializeConfig
-from engine.errors import ConfigError
-from engine.materializer import DEFAULT_THRESHOLDS, Layouts
+from headrace import Strategy
+from headrace.config import job_schema, load_job
+from headrace.config._execution import UpsertMaterializeConfig
+from headrace.errors import ConfigError
+from headrace.materializer.options import DEFAULT_THRESHOLDS, Layouts
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 KEYS = [field.encode_name for field in msgspec.structs.fields(UpsertMaterializeConfig)]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from engine.api import RowKind, StateFuture
+from headrace import RowKind, StateFuture
 from pipelines.flights.delay_propagation import DelayPropagation
 from pipelines.flights.records import BoardRow, Enriched, FlightEvent, OverdueAlert, with_weather
 from pipelines.flights.weather_service import load_observations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.api import RowKind
+from headrace import RowKind
 
 #   A departs 600, block 120: lands 720, is back and ready 720 + 120 + 60 = 900 plus its delay.
 READY = 900

@@ -1,0 +1,138 @@
+"""Headrace: stateful operators for pipelines on Airflow, Spark and Delta Lake.
+
+This is the door for user code. The other doors are `headrace.operators`, `headrace.testing`, `headrace.airflow` and
+`headrace.errors`; every other module is internal and may change in any release.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headrace.api import (
+        AggregateFunction,
+        AggregatingState,
+        AsyncFunction,
+        AsyncRetryStrategy,
+        AsyncWait,
+        Batching,
+        BlockingFunction,
+        CircuitBreaker,
+        Cleanup,
+        Context,
+        Emit,
+        ExpiryClock,
+        ExponentialBackoff,
+        FixedDelay,
+        Keep,
+        KeyedProcessFunction,
+        Lag,
+        ListState,
+        LookupCache,
+        LookupFunction,
+        MapState,
+        Migration,
+        NoRetry,
+        OnConflict,
+        OnFailure,
+        OnGap,
+        OutputMode,
+        Pipeline,
+        Process,
+        RecoveryOption,
+        ReducingState,
+        RowKind,
+        SideOutput,
+        Sink,
+        Source,
+        State,
+        StateFuture,
+        StateIterator,
+        StateTtl,
+        Strategy,
+        Struct,
+        TimeDomain,
+        Timers,
+        Timestamp,
+        TtlTime,
+        UpdateType,
+        UpsertMaterialize,
+        ValueState,
+        Visibility,
+        declare,
+    )
+
+__version__ = "0.2.0"
+
+__all__ = [
+    "AggregateFunction",
+    "AggregatingState",
+    "AsyncFunction",
+    "AsyncRetryStrategy",
+    "AsyncWait",
+    "Batching",
+    "BlockingFunction",
+    "CircuitBreaker",
+    "Cleanup",
+    "Context",
+    "Emit",
+    "ExpiryClock",
+    "ExponentialBackoff",
+    "FixedDelay",
+    "Keep",
+    "KeyedProcessFunction",
+    "Lag",
+    "ListState",
+    "LookupCache",
+    "LookupFunction",
+    "MapState",
+    "Migration",
+    "NoRetry",
+    "OnConflict",
+    "OnFailure",
+    "OnGap",
+    "OutputMode",
+    "Pipeline",
+    "Process",
+    "RecoveryOption",
+    "ReducingState",
+    "RowKind",
+    "SideOutput",
+    "Sink",
+    "Source",
+    "State",
+    "StateFuture",
+    "StateIterator",
+    "StateTtl",
+    "Strategy",
+    "Struct",
+    "TimeDomain",
+    "Timers",
+    "Timestamp",
+    "TtlTime",
+    "UpdateType",
+    "UpsertMaterialize",
+    "ValueState",
+    "Visibility",
+    "declare",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import a name at its first use (PEP 562): `import headrace` alone costs nothing.
+
+    Raises `AttributeError` for a name that is not in `__all__`.
+    """
+    if name not in __all__:
+        msg = f"module 'headrace' has no attribute '{name}'"
+        raise AttributeError(msg)
+    from headrace import api
+
+    value = getattr(api, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List what `from headrace import ...` may name."""
+    return sorted([*__all__, "__version__"])

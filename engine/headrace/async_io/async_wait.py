@@ -1,0 +1,236 @@
+"""The async wait operator (Flink Async I/O, FLIP-232): all elements of a slice, and those that earlier ones have left.
+
+Up to `capacity` elements are under way at once on one asyncio loop. Results leave through the queue of the operator's mode;
+what is in the queue at the end is for the table `async_requests`. Elements of a slice are in memory anyway, so unlike in
+Flink results that are done, and wait for earlier ones, take no capacity: an element that waits for its retry costs the
+ordered mode nothing but itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from heapq import merge
+
+from headrace import clock
+from headrace.api import AsyncWait, OutputMode
+from headrace.async_io.attempts import Attempts, user_error
+from headrace.async_io.circuit_breaker import Breaker, BreakerState
+from headrace.async_io.element import AsyncElement, Status
+from headrace.async_io.element_queue import ElementQueue, OrderedQueue, UnorderedQueue
+from headrace.async_io.invocation import Invocation
+from headrace.async_io.opening import Opening, RefusedError
+from headrace.async_io.recovery import recovered
+from headrace.async_io.service_limit import ServiceLimit
+from headrace.async_io.service_metrics import ServiceMetrics
+from headrace.async_io.tasks import is_cancelled
+from headrace.errors import UserFunctionError
+from headrace.execution.element import Emitted
+
+_SECONDS_BETWEEN_LOOKS = 0.25
+
+
+class AsyncWaitOperator:
+    """One `AsyncWait` operator in one task."""
+
+    def __init__(
+        self,
+        operator: AsyncWait,
+        services: dict[str, str],
+        *,
+        limit: ServiceLimit | None = None,
+        open_until: int | None = None,
+        stop: Callable[[], bool] | None = None,
+        finishes: bool = False,
+    ) -> None:
+        """`services` is handed to the function's `open`, `limit` is what its service can bear.
+
+        `open_until` is when the breaker that an earlier micro-batch left open lets a probe through (ms). `stop` is asked four
+        times a second whether to stop: calls under way are then interrupted, and their elements stay pending. With `finishes`
+        elements that an earlier micro-batch has left, due or not, are called for at once and for the last time (FLIP-232,
+        `endInput`).
+        """
+        self.operator = operator
+        self.metrics = ServiceMetrics(latencies={})
+        self.pending: list[AsyncElement] = []
+        """After a run: what was taken in and not emitted, in order."""
+        self.settled: list[AsyncElement] = []
+        """After a run: resumed elements whose rows are to be removed."""
+        self.quarantined: list[AsyncElement] = []
+        self._services = services
+        self._limit = limit
+        self._open_until = open_until
+        self._stop = stop
+        self._finishes = finishes
+        self._breaker: Breaker | None = None
+        self.attempts: Attempts | None = None
+        """What makes the calls, while the function is open."""
+
+    def run(self, elements: Sequence[Emitted], resumed: Sequence[AsyncElement] = ()) -> list[Emitted]:
+        """`run_async`, in a loop of its own."""
+        return asyncio.run(self.run_async(elements, resumed))
+
+    async def run_async(self, elements: Sequence[Emitted], resumed: Sequence[AsyncElement] = ()) -> list[Emitted]:
+        """Answer elements, and those of `resumed` that are due; return what may be emitted, in arrival order.
+
+        Raises `ServiceError` when an element is given up on and the operator says `FAIL`; `UserFunctionError` for an
+        exception that the retry strategy does not cover, an answer that is no list of the function's output type, or an
+        exception of `open` or `close` (where it never hides an earlier failure). The first failure ends the run: calls
+        still in flight are cancelled.
+        """
+        queue = queue_of(self.operator.mode)
+        arrived = in_order(map(AsyncElement, elements), self.taken_up(resumed))
+        for element in arrived:
+            queue.put(element)
+            if element.is_done:
+                queue.done(element)
+        if any(is_due(element) for element in arrived):
+            async with self.opened() as attempts:
+                await self._settle_all(attempts, arrived, queue)
+        taken = sorted((one for one in queue.take() if isinstance(one, AsyncElement)), key=_order_of)
+        self.keep(taken, [one for one in queue.remaining() if isinstance(one, AsyncElement)], arrived)
+        return self.emitted
+
+    def taken_up(self, resumed: Sequence[AsyncElement]) -> Iterable[AsyncElement]:
+        """Elements that an earlier micro-batch has left, as they are now."""
+        self.metrics.resumed += len(resumed)
+        if self._finishes:
+            for one in resumed:
+                one.is_last = True
+        return sorted((recovered(one, self.operator.recovery) for one in resumed), key=_order_of)
+
+    def keep(
+        self, taken: Sequence[AsyncElement], left: Sequence[AsyncElement], arrived: Sequence[AsyncElement]
+    ) -> None:
+        """Note what goes on of the elements that have `arrived`, and what becomes of those that are `left`; in arrival order."""
+        self.emitted = [output for element in taken for output in element.outputs()]
+        # One that was given up on has no results that would have to wait for those of earlier elements.
+        self.pending = [one for one in left if one.status is not Status.QUARANTINED]
+        self.quarantined = [one for one in arrived if one.status is Status.QUARANTINED]
+        gone = [*taken, *(one for one in left if one.status is Status.QUARANTINED)]
+        self.settled = [one for one in gone if one.sequence is not None]
+        if self._breaker is None and self.operator.breaker is not None and self._open_until is not None:
+            # Nothing was called, so the breaker stays as it was.
+            self.metrics.breaker, self.metrics.open_until = BreakerState.OPEN.value, self._open_until
+
+    @contextlib.asynccontextmanager
+    async def opened(self) -> AsyncIterator[Attempts]:
+        """Open the function for the block, and close it after it, whatever happens."""
+        function, began, opening = self.operator.function, clock.monotonic(), Opening(self._open)
+        try:
+            await opening.begin()
+            attempts = self.attempts = self._attempts(opening)
+            try:
+                with self._looking_for_stop(attempts):
+                    yield attempts
+            finally:
+                attempts.close()
+                await self._invocation.close()
+                await opening.close()
+        except BaseException:
+            with contextlib.suppress(BaseException):  # the first error is the one to report
+                await function.close()
+            raise
+        if opening.is_open:
+            await self._opens_or_closes("none any more: close() failed", function.close)
+        self.metrics.busy_ms += round((clock.monotonic() - began) * 1000)
+        self.note_breaker()
+
+    async def _open(self) -> None:
+        function = self.operator.function
+        try:
+            await self._opens_or_closes("none yet: open() failed", lambda: function.open(self._services))
+        except UserFunctionError as error:
+            cause = error.__cause__
+            if not isinstance(cause, Exception) or not self._is_worth_a_retry(cause):
+                raise
+            with contextlib.suppress(Exception):  # what it had opened before it was refused
+                await function.close()
+            raise RefusedError(cause) from cause
+
+    def _is_worth_a_retry(self, error: Exception) -> bool:
+        try:
+            return self.operator.retry.retries_exception(error)
+        except Exception as raised:
+            raise user_error(self.operator.name, "none yet: the retry strategy failed", raised) from raised
+
+    def _attempts(self, opening: Opening) -> Attempts:
+        policy = self.operator.breaker
+        self._breaker = None if policy is None else Breaker(policy, self._open_until)
+        self._invocation = Invocation(self.operator, self.metrics, self._limit, opening)
+        return Attempts(self.operator, self._invocation, self.metrics, self._breaker)
+
+    def note_breaker(self) -> None:
+        """Say in the metrics how the breaker stands."""
+        if self._breaker is not None:
+            self.metrics.breaker = self._breaker.state.value
+            self.metrics.breaker_opened = self._breaker.opened
+            self.metrics.open_until = self._breaker.open_until
+
+    async def _settle_all(self, attempts: Attempts, elements: Sequence[AsyncElement], queue: ElementQueue) -> None:
+        due = [element for element in elements if is_due(element)]
+        feed = iter(due)
+
+        async def worker() -> None:
+            task = asyncio.current_task()
+            for element in feed:
+                await attempts.settle(element, task)
+                if element.is_done:
+                    queue.done(element)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self.operator.capacity, len(due))):
+                    group.create_task(worker())
+        except ExceptionGroup as errors:
+            first = errors.exceptions[0]
+            raise first from first.__cause__
+
+    @contextlib.contextmanager
+    def _looking_for_stop(self, attempts: Attempts) -> Iterator[None]:
+        """Ask four times a second. Not at once: a run whose time is up gets on by a little."""
+        if self._stop is None:
+            yield
+            return
+        looking = asyncio.create_task(_look(self._stop, attempts))
+        try:
+            yield
+        finally:
+            looking.cancel()
+
+    async def _opens_or_closes(self, what: str, call: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await call()
+        except BaseException as error:
+            if is_cancelled():
+                raise
+            raise user_error(self.operator.name, what, error) from error
+
+
+async def _look(stop: Callable[[], bool], attempts: Attempts) -> None:
+    await clock.sleep_async(_SECONDS_BETWEEN_LOOKS)
+    while not stop():
+        await clock.sleep_async(_SECONDS_BETWEEN_LOOKS)
+    attempts.stop()
+
+
+def queue_of(mode: OutputMode) -> ElementQueue:
+    """The queue of a mode."""
+    return OrderedQueue() if mode is OutputMode.ORDERED else UnorderedQueue()
+
+
+def is_due(element: AsyncElement) -> bool:
+    """Whether an element is to be called for now."""
+    if element.is_done:
+        return False
+    return element.is_last or element.next_attempt_at is None or element.next_attempt_at <= clock.now()
+
+
+def in_order(arriving: Iterable[AsyncElement], resumed: Iterable[AsyncElement]) -> list[AsyncElement]:
+    """Both, in arrival order."""
+    return list(merge(resumed, arriving, key=_order_of))
+
+
+def _order_of(element: AsyncElement) -> bytes:
+    return element.emitted.order

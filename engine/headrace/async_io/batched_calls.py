@@ -1,0 +1,87 @@
+"""Records grouped by size and wait, for services with a bulk call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from headrace.api import Batching
+from headrace.async_io.misuse import MisuseError, contained
+from headrace.async_io.service_metrics import ServiceMetrics
+from headrace.async_io.tasks import is_cancelled
+
+CallMany = Callable[[list[Any]], Awaitable[list[Any]]]
+
+
+class BatchedCalls:
+    """Turns calls for one record each into calls for many."""
+
+    def __init__(self, call: CallMany, policy: Batching, metrics: ServiceMetrics) -> None:
+        """`call` gets up to `policy.size` records, and answers for each, in their order."""
+        self._call = call
+        self._size = policy.size
+        self._wait = policy.wait.total_seconds()
+        self._metrics = metrics
+        self._loop = asyncio.get_running_loop()
+        self._gathered: list[tuple[Any, asyncio.Future[Any]]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._under_way: dict[asyncio.Task[None], list[asyncio.Future[Any]]] = {}
+
+    async def ask(self, record: Any) -> Any:
+        """The answer for one record, from the call that it becomes part of."""
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._gathered.append((record, answer))
+        if len(self._gathered) >= self._size:
+            self._start()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(self._wait, self._start)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self._give_way()
+            raise
+
+    async def close(self) -> None:
+        """Cancel what is under way."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for call in self._under_way:
+            call.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    def _start(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        # Records whose time is up, or whose run has to stop, no longer wait for an answer.
+        group = [one for one in self._gathered if not one[1].done()]
+        self._gathered = []
+        if group:
+            call = self._loop.create_task(self._ask_for(group))
+            self._under_way[call] = [answer for _, answer in group]
+            call.add_done_callback(self._under_way.pop)
+
+    def _give_way(self) -> None:
+        """End calls whose records all are past their time: they would run beside those that took their places."""
+        for call, answers in self._under_way.items():
+            if all(answer.done() for answer in answers):
+                call.cancel()
+
+    async def _ask_for(self, group: list[tuple[Any, asyncio.Future[Any]]]) -> None:
+        self._metrics.batches += 1
+        try:
+            answers: Any = await self._call([record for record, _ in group])
+            if not isinstance(answers, list | tuple) or len(answers) != len(group):
+                raise MisuseError(f"invoke_many() got {len(group)} records and answered with {answers!r:.200}")  # noqa: TRY301
+        except BaseException as error:
+            if is_cancelled():
+                raise
+            answers = [contained(error)] * len(group)
+        for (_, answer), results in zip(group, answers, strict=True):
+            if answer.done():
+                continue
+            if isinstance(results, Exception):
+                answer.set_exception(results)
+            else:
+                answer.set_result(results)

@@ -1,0 +1,64 @@
+"""How one record is asked for: the user's function, with its cache, its groups and its service's limits around it.
+
+record ──> cache, equal calls in flight ──> groups ──> rate and concurrency ──> opening ──> the function
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from headrace.api import AsyncWait, LookupFunction
+from headrace.async_io.batched_calls import BatchedCalls
+from headrace.async_io.lookup_cache import CachedCalls
+from headrace.async_io.misuse import awaited
+from headrace.async_io.opening import Opening
+from headrace.async_io.service_limit import ServiceLimit
+from headrace.async_io.service_metrics import ServiceMetrics
+
+Invoke = Callable[[Any], Awaitable[Any]]
+
+
+class Invocation:
+    """Made within the loop, once the function was to be opened. `ask` answers for a record."""
+
+    def __init__(self, wait: AsyncWait, metrics: ServiceMetrics, limit: ServiceLimit | None, opening: Opening) -> None:
+        """Put around the function what the operator asks for."""
+        function: Any = wait.function
+        self._function = function
+        self._batched: BatchedCalls | None = None
+        self._cached: CachedCalls | None = None
+        is_lookup = isinstance(wait.function, LookupFunction)
+        name = "look_up" if is_lookup and wait.cache is not None else "invoke"
+        call: Invoke = opening.before(awaited(getattr(function, name), name))
+        if wait.batch is not None:
+            many = opening.before(awaited(function.invoke_many, "invoke_many"))
+            self._batched = BatchedCalls(limit.over(many) if limit else many, wait.batch, metrics)
+            call = self._batched.ask
+        elif limit is not None:
+            call = limit.over(call)
+        if wait.cache is not None:
+            self._cached = CachedCalls(call, wait.cache, metrics)
+            call = self._look_up if is_lookup and wait.batch is None else self._by_record
+        self.ask = call
+
+    def forget(self, record: Any) -> None:
+        """The answer for a record was no good: do not remember it."""
+        if self._cached is not None:
+            self._cached.forget(self._function.cache_key(record))
+
+    async def close(self) -> None:
+        """Cancel calls that nobody waits for any more."""
+        if self._cached is not None:
+            await self._cached.close()
+        if self._batched is not None:
+            await self._batched.close()
+
+    async def _by_record(self, record: Any) -> Any:
+        assert self._cached is not None  # noqa: S101 - set with it
+        return await self._cached.ask(self._function.cache_key(record), record)
+
+    async def _look_up(self, record: Any) -> Any:
+        assert self._cached is not None  # noqa: S101 - set with it
+        key = self._function.cache_key(record)
+        return self._function.join(record, await self._cached.ask(key, key))

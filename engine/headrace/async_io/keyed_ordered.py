@@ -1,0 +1,108 @@
+"""Look-ups in order of keys: the second use of the controller (FLIP-425, "Generalize the Async execution model").
+
+For one key a call begins when the one before it has its answer; calls for other keys overtake. A key whose element is
+parked is blocked: its later elements wait in `async_requests` as well, behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from heapq import merge
+from typing import Any
+
+from headrace.async_io.async_wait import AsyncWaitOperator, is_due
+from headrace.async_io.asyncio_executor import AsyncioExecutor
+from headrace.async_io.attempts import Attempts
+from headrace.async_io.element import AsyncElement
+from headrace.execution.controller import AsyncExecutionController
+from headrace.execution.element import Emitted
+from headrace.execution.options import AsyncStateOptions
+from headrace.execution.record_context import RecordContext
+
+_HANDED_OVER_AT_ONCE = 256
+"""Each time that calls are handed over, the loop gets a turn, which costs some 100 microseconds. Nothing waits for long: this
+many records arrive within a millisecond, and what is there is handed over before the controller waits."""
+
+KeyedElement = tuple[bytes, Emitted]
+"""A record, and its key as JSON."""
+
+
+class KeyedOrderedWait:
+    """One `AsyncWait` operator in one task, in mode keyed-ordered."""
+
+    def __init__(
+        self, wait: AsyncWaitOperator, *, in_flight_limit: int = 6000, loop: asyncio.AbstractEventLoop | None = None
+    ) -> None:
+        """`wait` knows how to call; up to `in_flight_limit` records are taken in at once, most of them waiting.
+
+        Raises `UserFunctionError` when the function cannot be opened.
+        """
+        self._wait = wait
+        self._blocked: set[bytes] = set()
+        executor = AsyncioExecutor(wait.operator.capacity, wait.opened, _settle, loop)
+        options = AsyncStateOptions(
+            buffer_size=_HANDED_OVER_AT_ONCE,
+            buffer_timeout=timedelta(seconds=1),
+            in_flight_records_limit=max(in_flight_limit, wait.operator.capacity),
+        )
+        self.controller = AsyncExecutionController(self, executor, options)
+
+    def run(self, elements: Iterable[KeyedElement], resumed: Sequence[AsyncElement] = ()) -> list[Emitted]:
+        """Answer elements, and those of `resumed` that are due; see `AsyncWaitOperator.run_async`."""
+        arrived: list[AsyncElement] = []
+        try:
+            for element in merge(self._wait.taken_up(resumed), map(_element, elements), key=_order_of):
+                arrived.append(element)
+                if not element.is_done:
+                    self.controller.process(RecordContext(element.key_json, element))
+            self.controller.drain()
+        except BaseException:
+            with suppress(Exception):  # the first error is the one to report
+                self.controller.close()
+            raise
+        self.controller.close()
+        taken = [element for element in arrived if element.is_done]
+        self._wait.keep(taken, [element for element in arrived if not element.is_done], arrived)
+        return self._wait.emitted
+
+    def call(self, context: RecordContext) -> None:
+        """See `KeyedWork.call`."""
+        element: AsyncElement = context.record
+        # Most elements are new, and so are due.
+        if element.key_json in self._blocked or (element.next_attempt_at is not None and not is_due(element)):
+            self._blocked.add(element.key_json)
+        else:
+            self.controller.request(context, element, self._answered)
+
+    def _answered(self, element: AsyncElement) -> None:
+        if not element.is_done:
+            self._blocked.add(element.key_json)
+
+    due = ()
+
+    def before(self, _: Any) -> None:
+        """See `KeyedWork.before`."""
+
+    def after(self, _: Any) -> None:
+        """See `KeyedWork.after`."""
+
+    def failed(self, _: Any, error: Exception) -> Exception:
+        """See `KeyedWork.failed`."""
+        return error
+
+
+def _settle(attempts: Attempts) -> Any:
+    return attempts.settle
+
+
+def _element(keyed: KeyedElement) -> AsyncElement:
+    element = AsyncElement(keyed[1])
+    element.key_json = keyed[0]
+    return element
+
+
+def _order_of(element: AsyncElement) -> bytes:
+    return element.emitted.order

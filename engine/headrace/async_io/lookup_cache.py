@@ -1,0 +1,100 @@
+"""Answers that are remembered, and equal calls in flight that become one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.api import LookupCache
+from headrace.async_io.misuse import contained
+from headrace.async_io.service_metrics import ServiceMetrics
+from headrace.async_io.tasks import is_cancelled, looked_at
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """A call in flight, and how many wait for it."""
+
+    task: asyncio.Task[Any]
+    waiting: int = 0
+
+
+class CachedCalls:
+    """Calls by key, through a cache: LRU with a time to live."""
+
+    def __init__(self, call: Callable[[Any], Awaitable[Any]], policy: LookupCache, metrics: ServiceMetrics) -> None:
+        """`call` is made with what `ask` is given, unless the answer is known or under way."""
+        self._call = call
+        self._size = policy.size
+        forever = float("inf")
+        self._ttl = policy.ttl.total_seconds() if policy.ttl is not None else forever
+        self._negative_ttl = policy.negative_ttl.total_seconds() if policy.negative_ttl is not None else self._ttl
+        self._metrics = metrics
+        self._answers: OrderedDict[Hashable, tuple[float, Any]] = OrderedDict()
+        self._in_flight: dict[Hashable, _Call] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._loop = asyncio.get_running_loop()
+
+    async def ask(self, key: Hashable, asked: Any) -> Any:
+        """The answer for a key. Whoever asks while a call is under way shares its answer, or its failure."""
+        known = self._answers.get(key)
+        if known is not None and known[0] > self._loop.time():
+            self._answers.move_to_end(key)
+            self._metrics.cache_hits += 1
+            return known[1]
+        call = self._in_flight.get(key)
+        if call is None:
+            call = self._in_flight[key] = self._begun(key, asked)
+        else:
+            self._metrics.coalesced += 1
+        call.waiting += 1
+        try:
+            # One that runs into its timeout must not take the answer from the others that wait for it.
+            return await asyncio.shield(call.task)
+        finally:
+            call.waiting -= 1
+            if not call.waiting and not call.task.done():
+                # A call that never answers must not be joined by those that come after it, nor take up the service's places.
+                call.task.cancel()
+                self._ended(key, call)
+
+    def forget(self, key: Hashable) -> None:
+        """Do not use an answer again."""
+        self._answers.pop(key, None)
+
+    async def close(self) -> None:
+        """Cancel what is under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._answers.clear()
+
+    def _begun(self, key: Hashable, asked: Any) -> _Call:
+        call = _Call(self._loop.create_task(self._make(key, asked)))
+        self._tasks.add(call.task)
+        call.task.add_done_callback(self._tasks.discard)
+        call.task.add_done_callback(lambda _: self._ended(key, call))
+        call.task.add_done_callback(looked_at)
+        return call
+
+    def _ended(self, key: Hashable, call: _Call) -> None:
+        if self._in_flight.get(key) is call:
+            del self._in_flight[key]
+
+    async def _make(self, key: Hashable, asked: Any) -> Any:
+        try:
+            answer = await self._call(asked)
+        except BaseException as error:
+            if isinstance(error, Exception) or is_cancelled():
+                raise
+            raise contained(error) from error
+        ttl = self._ttl if answer else self._negative_ttl
+        if ttl > 0:
+            self._answers[key] = (self._loop.time() + ttl, answer)
+            self._answers.move_to_end(key)
+            if len(self._answers) > self._size:
+                self._answers.popitem(last=False)
+        return answer

@@ -1,0 +1,133 @@
+"""DuckDB over Arrow streams, fenced in: what `StateReader` asks its questions with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.errors import StorageError
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """The answer of a query: column names, and rows in their order."""
+
+    columns: list[str]
+    rows: list[tuple[Any, ...]]
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """One mapping a row."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+def connect() -> duckdb.DuckDBPyConnection:
+    """A database in memory that can reach no file, no network and no Python variable, for good."""
+    import duckdb
+
+    connection = duckdb.connect()
+    for setting in (
+        "autoinstall_known_extensions = false",
+        "autoload_known_extensions = false",
+        "python_enable_replacements = false",
+        "TimeZone = 'UTC'",
+        "enable_progress_bar = false",  # it would go to stdout, among the answers
+        "enable_external_access = false",
+        "lock_configuration = true",
+    ):
+        connection.execute(f"SET {setting}")
+    return connection
+
+
+def copy(connection: duckdb.DuckDBPyConnection, target: str, stream: Any) -> None:
+    """Fill a new table from an Arrow stream. A stream can be read once; a query may read twice."""
+    import duckdb
+
+    connection.register("incoming", stream)
+    try:
+        connection.execute(f'CREATE TABLE "{target}" AS SELECT * FROM incoming')  # noqa: S608 - our own names
+    except duckdb.Error as error:
+        raise gone(target, None, error) from error
+    finally:
+        connection.unregister("incoming")
+
+
+def with_nulls(stream: Any, missing: Sequence[pa.Field]) -> Any:
+    """An Arrow stream with further columns, which are null.
+
+    It is read into memory: a stream made in Python would be called from Arrow's threads, which can abort the process at its end.
+    Only tables that are older than the program have such columns.
+    """
+    import pyarrow as pa
+
+    if not missing:
+        return stream
+    rows = pa.RecordBatchReader.from_stream(stream).read_all()
+    for field in missing:
+        rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
+    return rows.to_reader()
+
+
+def ask_once(stream: Any, query: str, parameters: Sequence[Any] = ()) -> Rows:
+    """Answer a query over `raw`, the stream, which it may name once. Nothing is copied.
+
+    Raises `StorageError` when the stream breaks.
+    """
+    import duckdb
+
+    connection = connect()
+    connection.register("raw", stream)
+    try:
+        return ask(connection, query, parameters)
+    except duckdb.Error as error:
+        raise gone("the table", None, error) from error
+
+
+def ask(connection: duckdb.DuckDBPyConnection, query: str, parameters: Sequence[Any] = ()) -> Rows:
+    """Answer a query over whatever `connection` holds. Raises `duckdb.Error`."""
+    relation = connection.sql(query, params=list(parameters))
+    table = relation.to_arrow_table()
+    return Rows(table.column_names, list(zip(*map(_values, table.columns), strict=True)))
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """A column's values. Moments go by way of integers: pyarrow's own way costs a microsecond each, and pandas."""
+    import pyarrow as pa
+
+    if not pa.types.is_timestamp(column.type):
+        return list(column.to_pylist())
+    numbers = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64()).to_pylist()
+    return [None if number is None else _EPOCH + timedelta(microseconds=number) for number in numbers]
+
+
+def moment(time: int) -> datetime | None:
+    """Milliseconds as a moment; None for one that no calendar has."""
+    try:
+        return _EPOCH + timedelta(milliseconds=time)
+    except OverflowError:
+        return None
+
+
+def milliseconds(moment: datetime) -> int:
+    """A moment as milliseconds."""
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def gone(table: str, version: int | None, error: Exception) -> StorageError:
+    which = f"version {version} of {table}" if version is not None else table
+    return StorageError(
+        f"{which} cannot be read: {error}\nIts files may have been vacuumed, or the storage is out of reach. "
+        "Checkpoints within the retention, and savepoints, stay readable: see 'headrace checkpoints'."
+    )
+
+
+def literal(value: str) -> str:
+    """A value as a literal of deltalake's predicates, which take no parameters."""
+    return "'" + value.replace("'", "''") + "'"

@@ -1,0 +1,113 @@
+"""Back from the quarantine: elements that an async operator gave up on are asked for again by the next run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from headrace import clock
+from headrace.api import AsyncWait
+from headrace.api._pipeline import input_type
+from headrace.async_io.element import AsyncElement
+from headrace.async_io.stored_element import came, is_element
+from headrace.checkpoint._delta import open_table, read
+from headrace.checkpoint.async_requests import rows_of
+from headrace.checkpoint.changelog import Changelog
+from headrace.checkpoint.checkpoint import Checkpoint, Kind
+from headrace.checkpoint.files import StagedFile
+from headrace.checkpoint.open_job import OpenJob
+from headrace.checkpoint.opening import open_job
+from headrace.checkpoint.state_files import stage_state
+from headrace.checkpoint.tables import ASYNC_REQUESTS, QUARANTINE, STATE_TABLES
+from headrace.config import JobConfig
+from headrace.errors import ConfigError
+from headrace.plan.pipelines import plan_of
+from headrace.plan.stages import stage_key, waits_of
+from headrace.state.codec import encode
+
+Row = dict[str, Any]
+
+
+def requeue(
+    config: JobConfig, run_id: str, *, operator: str | None = None, why: str | None = None
+) -> Checkpoint | None:
+    """Move what async operators (or `operator` alone) gave up on from `quarantine` to `async_requests`, as a checkpoint.
+
+    Each element gets all its attempts and its whole timeout again. It has its old place in arrival order, so downstream it
+    may be late. Returns None when there is nothing to move. Raises `ConfigError` when the pipeline has no such async
+    operator, or an element no longer fits its record type.
+    """
+    waits = {wait.name: wait for wait in waits_of(plan_of(config.code))}
+    if operator is not None and operator not in waits:
+        known = ", ".join(waits) or "none"
+        raise ConfigError(
+            f"the pipeline has no async operator '{operator}' (it has: {known}); only those can be asked again"
+        )
+    with open_job(config, run_id) as job:
+        asked = {operator} if operator else waits.keys()
+        # A keyed wait has other rows there as well: answers whose key for the operator after it is null.
+        rows = [
+            row for row in _quarantined(job) if row["operator"] in asked and is_element(row["raw"], row["position"])
+        ]
+        if not rows:
+            return None
+        files: dict[str, list[StagedFile]] = {
+            ASYNC_REQUESTS: [],
+            QUARANTINE: [_stage(job, QUARANTINE, _removed(job, rows))],
+        }
+        for name, wait in waits.items():
+            mine = [row for row in rows if row["operator"] == name]
+            if mine:
+                files[ASYNC_REQUESTS].append(_stage(job, ASYNC_REQUESTS, _waiting(job, wait, mine)))
+        return job.commit(
+            Kind.REQUEUE, files=files, offsets=_offsets(job, len(rows)), metrics={"requeued": len(rows)}, note=why
+        )
+
+
+def _quarantined(job: OpenJob) -> list[Row]:
+    table = open_table(job.tables.uri(QUARANTINE), version=job.versions[QUARANTINE], storage=job.config.storage_options)
+    rows: list[Row] = read(table, STATE_TABLES[QUARANTINE].schema).sort_by("checkpoint_id").to_pylist()
+    last = {tuple(row[name] for name in STATE_TABLES[QUARANTINE].entry): row for row in rows}
+    return [row for row in last.values() if not row["deleted"]]
+
+
+def _removed(job: OpenJob, rows: Sequence[Row]) -> pa.Table:
+    gone = [{**row, "raw": None, "checkpoint_id": job.next_id, "deleted": True} for row in rows]
+    return pa.Table.from_pylist(gone, STATE_TABLES[QUARANTINE].schema)
+
+
+def _waiting(job: OpenJob, wait: AsyncWait, rows: Sequence[Row]) -> pa.Table:
+    elements = []
+    for row in rows:
+        try:
+            element = AsyncElement(came(row["raw"], input_type(wait.function)))
+        except msgspec.MsgspecError as error:
+            msg = (
+                f"what is in quarantine at {row['position']} does not fit {input_type(wait.function).__name__}: {error}"
+            )
+            raise ConfigError(msg) from error
+        element.key_json, element.last_error = _key(wait, element) or row["key"].encode(), row["error"]
+        elements.append(element)
+    changelog = Changelog(wait.name, job.next_id, job.last.max_parallelism)
+    return changelog.requests(*rows_of(elements, [], job.next_id))
+
+
+def _key(wait: AsyncWait, element: AsyncElement) -> bytes | None:
+    """The key of a keyed-ordered wait: it may have been another one, or none, when the element was given up on."""
+    return None if wait.key is None else encode(stage_key(element.emitted.record, (wait.key,)))
+
+
+def _stage(job: OpenJob, table: str, rows: pa.Table) -> StagedFile:
+    name = f"{job.next_id:010d}-requeue-{clock.unique_id()[:12]}.parquet"
+    return stage_state(job.config.job_folder, table, name, rows, job.config.storage_options)
+
+
+def _offsets(job: OpenJob, requeued: int) -> dict[str, Any]:
+    """What waits is counted with the source; the next run takes it up even if there is no input."""
+    return {
+        name: msgspec.structs.replace(offset, pending=offset.pending + requeued, due=clock.now())
+        for name, offset in job.last.offsets.items()
+    }

@@ -1,0 +1,61 @@
+"""Going back: restore to a checkpoint, and savepoints, which retention spares."""
+
+from __future__ import annotations
+
+from headrace import faults
+from headrace.checkpoint.checkpoint import Checkpoint, Kind
+from headrace.checkpoint.migrations import migrate_format
+from headrace.checkpoint.open_job import OpenJob
+from headrace.checkpoint.opening import open_job
+from headrace.checkpoint.restore_check import RestoreCheck
+from headrace.config import JobConfig, checked_name
+
+
+def restore(config: JobConfig, target: int | str, why: str, run_id: str) -> Checkpoint:
+    """Make a checkpoint, by id or savepoint name, the one that the next run continues from.
+
+    State tables and sinks go back by Delta RESTORE, which moves no data; nothing is deleted. The
+    restore is a checkpoint of its own, so it can be undone by restoring the one before it. Raises
+    `ConfigError` for an unknown target, `StorageError` when files of the target are gone, and
+    `FencedError` while a run holds the job; then nothing has changed.
+    """
+    with open_job(config, run_id, restores=True) as job:
+        found = job.log.savepoint(target) if isinstance(target, str) else job.log.get(target)
+        return restore_in(job, found.checkpoint_id, why)
+
+
+def restore_in(job: OpenJob, target_id: int, why: str) -> Checkpoint:
+    """Restore within a job that is open already. Raises `StorageError` when files of the target are gone."""
+    target = job.log.get(target_id)
+    RestoreCheck(job).refuse_unless_restorable(target)
+    changed = {name: version for name, version in target.versions.items() if job.last.versions[name] != version}
+    versions = {**job.versions, **job.tables.restore(changed, job.versions)}
+    faults.reached("restore.prepared")
+    restored = job.commit(
+        Kind.RESTORE,
+        versions=versions,
+        restored_from=target_id,
+        offsets=target.offsets,
+        watermark=target.watermark,
+        local_copies=target.local_copies,
+        state_ttl=target.state_ttl,
+        schemas_of=target.schemas_of,
+        sinks_of=target.sinks_of,
+        timers_fired=target.timers_fired,
+        format_version=target.format_version,
+        interval_start=target.interval_start,
+        interval_end=target.interval_end,
+        note=why,
+    )
+    migrate_format(job)  # the target may be older than the last migration
+    return restored
+
+
+def savepoint(config: JobConfig, name: str, why: str, run_id: str) -> Checkpoint:
+    """Give the job's present state a name; retention spares it, and `restore` takes the name.
+
+    Raises `ConfigError` for a name that is no identifier.
+    """
+    checked_name(name)
+    with open_job(config, run_id) as job:
+        return job.commit(Kind.SAVEPOINT, versions=job.versions, name=name, note=why)

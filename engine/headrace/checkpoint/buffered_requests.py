@@ -1,0 +1,110 @@
+"""Held records as rows of `buffered_requests`, and back (FLIP-425, "Faster Checkpoint Drain")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.checkpoint._delta import Options, open_table, read
+from headrace.checkpoint.tables import BUFFERED_REQUESTS, STATE_TABLES
+from headrace.execution.fast_drain import PROCESS, BufferedRequest
+from headrace.state.key_groups import KeyGroupRange
+
+
+class StoredRequest(NamedTuple):
+    """A held record, and the number that names its row among those of its key."""
+
+    sequence: int
+    request: BufferedRequest
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """The column `record`."""
+
+    order: str
+    timestamp: int
+    kind: int
+    emitted: int
+    value: msgspec.Raw
+
+
+class _Request(msgspec.Struct, frozen=True):
+    """The column `request`."""
+
+    state: str
+    call: str = "value"
+
+
+def numbered(requests: Sequence[BufferedRequest], checkpoint_id: int) -> list[StoredRequest]:
+    """Requests that a task holds, with numbers that no other checkpoint gives."""
+    return [StoredRequest((checkpoint_id << 32) + place, request) for place, request in enumerate(requests)]
+
+
+def columns_of(requests: Sequence[StoredRequest]) -> dict[str, list[str | int | None]]:
+    """The columns of `buffered_requests` that are its own."""
+    return {
+        "sequence": [sequence for sequence, _ in requests],
+        "block_id": [request.block_id for _, request in requests],
+        "request": [_request(request) for _, request in requests],
+        "record": [_record(request) for _, request in requests],
+    }
+
+
+def load(
+    job_folder: str,
+    version: int,
+    operator: str,
+    key_groups: KeyGroupRange,
+    *,
+    storage: Options = None,
+) -> list[StoredRequest]:
+    """What an operator holds for one range of key groups, as of a version of the table, in order."""
+    schema = STATE_TABLES[BUFFERED_REQUESTS].schema
+    table = open_table(f"{job_folder}/{BUFFERED_REQUESTS}", version=version, storage=storage)
+    predicate = f"operator = '{operator}' AND key_group >= {key_groups.first} AND key_group <= {key_groups.last}"
+    rows = read(table, schema, columns=_COLUMNS, predicate=predicate).sort_by("checkpoint_id")
+    found: dict[tuple[str, int], StoredRequest | None] = {}
+    columns = (rows[name].to_pylist() for name in _COLUMNS[1:])
+    for key, sequence, block_id, request, record, deleted in zip(*columns, strict=True):
+        stored = None if deleted else StoredRequest(sequence, _held(key, block_id, request, record))
+        found[key, sequence] = stored
+    return sorted((one for one in found.values() if one is not None), key=lambda one: one.request.order)
+
+
+def holders(job_folder: str, version: int, *, storage: Options = None) -> set[str]:
+    """The operators that hold records, as of a version of the table."""
+    schema = STATE_TABLES[BUFFERED_REQUESTS].schema
+    table = open_table(f"{job_folder}/{BUFFERED_REQUESTS}", version=version, storage=storage)
+    rows = read(table, schema, columns=_NAMED).sort_by("checkpoint_id")
+    operators, keys, sequences, deleted = (rows[name].to_pylist() for name in _NAMED[1:])
+    last = dict(zip(zip(operators, keys, sequences, strict=True), deleted, strict=True))
+    return {operator for (operator, _, _), gone in last.items() if not gone}
+
+
+def _request(request: BufferedRequest) -> str | None:
+    return None if request.block_id == PROCESS else msgspec.json.encode(_Request(request.state)).decode()
+
+
+def _record(request: BufferedRequest) -> str:
+    order, value = request.order.hex(), msgspec.Raw(request.raw)
+    return msgspec.json.encode(_Record(order, request.timestamp, request.kind, request.index, value)).decode()
+
+
+def _held(key: str, block_id: str, request: str | None, record: str) -> BufferedRequest:
+    came = msgspec.json.decode(record, type=_Record)
+    return BufferedRequest(
+        order=bytes.fromhex(came.order),
+        timestamp=came.timestamp,
+        kind=came.kind,
+        key_json=key.encode(),
+        raw=bytes(came.value),
+        block_id=block_id,
+        state="" if request is None else msgspec.json.decode(request, type=_Request).state,
+        index=came.emitted,
+    )
+
+
+_COLUMNS = ("checkpoint_id", "key", "sequence", "block_id", "request", "record", "deleted")
+_NAMED = ("checkpoint_id", "operator", "key", "sequence", "deleted")

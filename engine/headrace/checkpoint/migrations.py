@@ -1,0 +1,59 @@
+"""Stored formats have numbers, and a job in an older one is brought to this program's step by step.
+
+    format   since        what is new
+    1        0.1.0
+    2        Unreleased   `keyed_state` has `ttl_ms`; `checkpoints` has `state_ttl`, `state_schemas`, `timers_fired`
+
+Each step is a checkpoint of its own (kind `migration`): prepared and committed as any other, undone by a restore. A crash
+before its commit leaves tables ahead of what is committed, which the next opening takes back before it tries again.
+`checkpoints` itself needs no step: a row with more columns adds them, and readers take a missing one for null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace import faults
+from headrace.checkpoint.checkpoint import Kind
+from headrace.checkpoint.tables import KEYED_STATE, STATE_TABLES
+
+if TYPE_CHECKING:
+    from headrace.checkpoint.job_tables import JobTables, Versions
+    from headrace.checkpoint.open_job import OpenJob
+
+
+@dataclass(frozen=True, slots=True)
+class FormatMigration:
+    """A step to format `number`."""
+
+    number: int
+    what: str
+    """For the checkpoint's note."""
+
+    prepare: Callable[[JobTables, Versions], Versions]
+    """Brings tables from the former format to this one, and returns the versions of all. Finds nothing to do the second time."""
+
+
+def _add_ttl_ms(tables: JobTables, versions: Versions) -> Versions:
+    column = STATE_TABLES[KEYED_STATE].schema.field("ttl_ms")
+    return {**versions, KEYED_STATE: tables.add_columns(KEYED_STATE, [column], versions[KEYED_STATE])}
+
+
+MIGRATIONS = (FormatMigration(2, "keyed_state has the column ttl_ms", _add_ttl_ms),)
+"""All steps, in order, without a gap."""
+
+
+def migrate_format(job: OpenJob) -> None:
+    """Take the steps that the job's state has not taken yet, if any. The job must be fenced."""
+    for migration in MIGRATIONS:
+        if migration.number <= job.last.format_version:
+            continue
+        job.lease.check()
+        faults.reached("migration.before")
+        versions = migration.prepare(job.tables, job.versions)
+        faults.reached("migration.prepared")
+        note = f"format {migration.number}: {migration.what}"
+        made = job.commit(Kind.MIGRATION, versions=versions, format_version=migration.number, note=note)
+        job.notify("migrated", f"checkpoint {made.checkpoint_id}: {note}")

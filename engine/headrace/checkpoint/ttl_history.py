@@ -1,0 +1,130 @@
+"""What a job's checkpoints remember for TTL (FLIP-25): pauses of the job, and what was declared.
+
+With it an entry's life comes out the same in every task, attempt and tool: none of them looks at a clock of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.api import OnGap, Process, StateTtl, TtlTime, UpsertMaterialize
+from headrace.checkpoint.state_schemas import HISTORY
+from headrace.state.ttl import Gap, Lives
+
+if TYPE_CHECKING:
+    from headrace.plan.stages import Plan
+
+Declared = Mapping[str, StateTtl | None]
+"""The TTL of every declared state, by `operator.state`."""
+
+OFF = "off"
+"""How a state without TTL is remembered."""
+
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+class TtlHistory(msgspec.Struct, frozen=True):
+    """What was known when a micro-batch began.
+
+    `gaps` are the pauses that a state declared to prolong lives, oldest first; one of two numbers, as stored by earlier versions,
+    doesn't know at which watermark the job stopped. `declared` tells by `operator.state` what its TTL was, `since` from when on it was
+    switched on, for a state that had been without, or was stamped by the other clock (ms, of the clock that stamps its entries now).
+    """
+
+    gaps: tuple[Gap, ...] = ()
+    declared: dict[str, str] = {}
+    since: dict[str, int] = {}
+
+    def lives(self, operator: str) -> Lives:
+        """What one operator's states have to know."""
+        beginning = f"{operator}."
+        own = {name.removeprefix(beginning): at for name, at in self.since.items() if name.startswith(beginning)}
+        return Lives(self.gaps, own)
+
+    def advanced(
+        self, declared: Declared, *, paused_since: int | None, watermark: int | None, processing_time: int
+    ) -> TtlHistory:
+        """What a micro-batch at `processing_time` has to know: this, its own gap, and what is declared now.
+
+        `paused_since` is when the last micro-batch was committed, None without one, and `watermark` the last one that any of its
+        operators has seen.
+        """
+        gaps = self.gaps
+        if paused_since is not None and processing_time - paused_since > _shortest_gap(declared):
+            gaps = (*gaps, Gap(paused_since, processing_time, watermark))
+        return TtlHistory(gaps, _told(declared), self._switched_on(declared, watermark, processing_time))
+
+    def changed(self, declared: Declared) -> set[str]:
+        """The operators with a state whose TTL is not what it was. Their local copies may lack what is alive now."""
+        told = _told(declared)
+        return {name.partition(".")[0] for name, before in self.declared.items() if told.get(name, before) != before}
+
+    def _switched_on(self, declared: Declared, watermark: int | None, processing_time: int) -> dict[str, int]:
+        since: dict[str, int] = {}
+        for name, ttl in declared.items():
+            if ttl is None or not ttl.is_active:
+                continue
+            now = watermark if ttl.time is TtlTime.EVENT else processing_time
+            before = self.declared.get(name)
+            if before is not None and _stamped_by(before) != _stamped_by(_as_text(ttl)) and now is not None:
+                since[name] = now
+            elif name in self.since:
+                since[name] = self.since[name]
+        return since
+
+
+def declared_ttls(plan: Plan) -> dict[str, StateTtl | None]:
+    """The TTL of every state that the pipeline's functions declare, by `operator.state`."""
+    return {
+        f"{stage.operator.name}.{state}": ttl for stage in plan.keyed for state, ttl in ttls_of(stage.operator).items()
+    }
+
+
+def history_ttls(plan: Plan) -> dict[str, StateTtl | None]:
+    """The TTL of every materializer's history, as `operator.history`."""
+    return {
+        f"{stage.operator.name}.{HISTORY}": stage.operator.ttl
+        for stage in plan.keyed
+        if isinstance(stage.operator, UpsertMaterialize) and stage.operator.is_needed
+    }
+
+
+def ttls_of(operator: object) -> dict[str, StateTtl | None]:
+    """The TTL of every state that an operator's function declares, by name."""
+    from headrace.execution.declarations import declared_states
+
+    if not isinstance(operator, Process):
+        return {}
+    return {state.name: state.ttl for state in declared_states(operator.function).values()}
+
+
+def _shortest_gap(declared: Declared) -> float:
+    """From which length on (ms) a pause counts for some state; infinite where it counts for none."""
+    thresholds = (
+        ttl.gap_threshold // _MILLISECOND
+        for ttl in declared.values()
+        if ttl is not None and ttl.is_active and ttl.on_gap is OnGap.PROLONG and ttl.gap_threshold is not None
+    )
+    return min(thresholds, default=float("inf"))
+
+
+def _told(declared: Declared) -> dict[str, str]:
+    return {name: _as_text(ttl) for name, ttl in declared.items()}
+
+
+def _stamped_by(text: str) -> str:
+    """Which clock the stamps are of: `event time`, `processing time`, or none."""
+    return text.partition(" from ")[2].partition(" by ")[0]
+
+
+def _as_text(ttl: StateTtl | None) -> str:
+    """All on which it depends whether an entry is alive."""
+    if ttl is None or not ttl.is_active:
+        return OFF
+    clock = "watermark" if ttl.expires_by_watermark else "processing time"
+    gap = "" if ttl.gap_threshold is None else f", prolonged by gaps over {ttl.gap_threshold}"
+    return f"{ttl.ttl} from {ttl.time.value} time by {clock}{gap}"

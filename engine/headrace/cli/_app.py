@@ -1,0 +1,82 @@
+"""The application: all commands under one roof, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from headrace.cli import _change, _check, _doctor, _history, _jobs, _quarantine, _read, _run, _state, _status, _waiting
+from headrace.cli._errors import exit_code_of, report
+
+HELP = """Run, inspect and rewind stateful pipelines whose state lives in Delta tables.
+
+JOB is a file in conf/jobs/ and may be left out where there is only one. `--json` prints one JSON
+document on stdout; messages always go to stderr.
+
+Something is wrong?  headrace doctor,  headrace check JOB,  headrace status
+
+Exit codes: 0 done; 1 a check failed; 2 fix the configuration or the command; 3 another run holds the
+job; 4 a service is down; 5 user code raised; 6 stored state does not fit the code; 7 an input cannot
+be read; 8 storage refused; 9 an interval would leave a gap or go back; 10 the job and a sink disagree
+on what was published; 70 a bug in Headrace; 130 interrupted.
+"""
+
+
+class _Commands(TyperGroup):
+    """Typer's group, with an answer to every exception."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; report what it raises and end with the exit code of its class."""
+        as_json = "--json" in [*ctx._protected_args, *ctx.args]  # noqa: SLF001 - typer has no public name for them
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort):
+            raise
+        except BrokenPipeError:  # the reader of our output has had enough: `headrace ... | head`
+            sys.stderr.close()
+            raise typer.Exit(0) from None
+        except (Exception, KeyboardInterrupt) as error:
+            if _is_typers_own(error) and not as_json:
+                raise
+            report(error, as_json=as_json)
+            raise typer.Exit(exit_code_of(error)) from error
+
+
+def _is_typers_own(error: BaseException) -> bool:
+    """A wrong option or argument: Typer words these well, and ends with 2."""
+    return hasattr(error, "format_message")
+
+
+app = typer.Typer(
+    name="headrace",
+    cls=_Commands,
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings={"max_content_width": 100},
+    pretty_exceptions_enable=False,
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    *, version: bool = typer.Option(False, "--version", help="Print the version and end.", is_eager=True)
+) -> None:
+    if version:
+        from headrace import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+for module in (_run, _check, _jobs, _status, _state, _history, _read, _waiting, _quarantine, _change, _doctor):
+    module.register(app)
+
+
+def main() -> None:
+    """Run the command that the process was started with; ends the process with its exit code."""
+    app(prog_name="headrace")

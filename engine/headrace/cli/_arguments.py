@@ -1,0 +1,85 @@
+"""The arguments that many commands share, and what they turn into."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+if TYPE_CHECKING:
+    from headrace.config import JobConfig
+
+# Optional, not `| None`: Typer evaluates these at run time, inside Annotated.
+Job = Annotated[Optional[str], typer.Argument(metavar="JOB", help="Job; the only one if left out.")]  # noqa: UP045
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
+At = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--at", metavar="CHECKPOINT", help="Checkpoint id or savepoint name; the last one if left out."),
+]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows at most.")]
+All = Annotated[bool, typer.Option("--all", help="Also timers that Headrace has set itself, to clean up.")]
+WithExpired = Annotated[bool, typer.Option("--with-expired", help="Also entries that TTL has expired.")]
+Operator = Annotated[Optional[str], typer.Option("--operator", help="Only this operator.")]  # noqa: UP045
+State = Annotated[Optional[str], typer.Option("--state", help="Only the state of this name.")]  # noqa: UP045
+Cluster = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--cluster", help="Profile in conf/clusters/; the job's own if left out."),
+]
+
+
+def the_job(name: str | None) -> str:
+    """`name`, or the only job there is.
+
+    Raises `ConfigError` that lists the jobs when there are several, or none.
+    """
+    from headrace.config import home_folder, list_jobs
+    from headrace.errors import ConfigError
+
+    if name is not None:
+        return name
+    jobs = list_jobs()
+    if len(jobs) == 1:
+        return jobs[0]
+    if not jobs:
+        msg = f"there are no jobs in {home_folder() / 'conf' / 'jobs'}"
+        raise ConfigError(msg)
+    msg = f"there are several jobs; name one of them: {', '.join(jobs)}"
+    raise ConfigError(msg)
+
+
+def job_and_text(first: str, second: str | None) -> tuple[str, str]:
+    """Tell `[JOB] TEXT` apart: a single word is the text, for the only job there is."""
+    return (the_job(None), first) if second is None else (first, second)
+
+
+def load(name: str | None, cluster: str | None = None) -> JobConfig:
+    """The configuration of a job, or of the only one there is."""
+    from headrace.config import load_job
+
+    return load_job(the_job(name), cluster=cluster)
+
+
+def milliseconds(text: str) -> int:
+    """An ISO 8601 moment as milliseconds since the epoch; UTC unless it says otherwise.
+
+    Raises `ConfigError` for anything else.
+    """
+    from datetime import UTC, datetime
+
+    from headrace.errors import ConfigError
+
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        msg = f"'{text}' is not a moment; write it as 2013-01-31 or 2013-01-31T05:00:00+00:00"
+        raise ConfigError(msg) from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def new_run_id() -> str:
+    """An id for something that a person started by hand."""
+    from headrace import clock
+
+    return f"manual-{clock.unique_id()[:12]}"

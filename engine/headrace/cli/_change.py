@@ -1,0 +1,155 @@
+"""`headrace savepoint`, `restore`, `compact`, `vacuum`: each a deed with a name and a reason."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from headrace.cli._arguments import AsJson, Job, job_and_text, load, new_run_id
+
+if TYPE_CHECKING:
+    from headrace.checkpoint.checkpoint import Checkpoint
+
+Why = Annotated[str, typer.Option("--why", help="The reason, kept with the checkpoint.")]
+RunId = Annotated[Optional[str], typer.Option("--run-id", help="Made up if left out.")]  # noqa: UP045
+Name = Annotated[
+    str, typer.Argument(metavar="JOB", help="May be left out where there is only one.", show_default=False)
+]
+Second = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="Lower case, digits, underscores.", show_default=False)
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    for command in (savepoint, restore, compact, vacuum):
+        app.command(command.__name__)(command)
+
+
+def savepoint(name: Name, second: Second = None, *, why: Why, run_id: RunId = None, as_json: AsJson = False) -> None:
+    """Give the present state a name. Retention spares it, and restore and --at take the name.
+
+    Example:  headrace savepoint flights before_upgrade --why "engine 0.2"
+
+    Exit codes: 0; 2 for a bad name or an unknown job; 3 while a run holds the job; 10 job and sink disagree.
+    """
+    from headrace import checkpoint
+
+    job, name = job_and_text(name, second)
+    config = load(job)
+    made = checkpoint.savepoint(config, name, why, run_id or new_run_id())
+    _show(config.job, made, f"savepoint '{name}' is checkpoint {made.checkpoint_id}", as_json=as_json)
+
+
+def restore(
+    job: Job = None,
+    *,
+    to: Annotated[str, typer.Option("--to", metavar="CHECKPOINT", help="Checkpoint id or savepoint name.")],
+    why: Why,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    run_id: RunId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take state and sinks back to a checkpoint. Nothing is deleted: restoring again undoes it.
+
+    The next run reads the input again from that checkpoint on. See `headrace checkpoints` for ids.
+    If files of the checkpoint were deleted, in the state tables or in a sink, nothing is changed.
+
+    Example:  headrace restore flights --to 12 --why "bad weather data" --yes
+
+    Exit codes: 0; 2 unknown job or checkpoint, or not confirmed; 3 a run holds the job; 8 files gone;
+    10 job and sink disagree, and this restore does not mend it.
+    """
+    from headrace import checkpoint
+
+    config = load(job)
+    _confirm(f"Take job '{config.job}' back to checkpoint {to}?", yes=yes)
+    target = int(to) if to.isdecimal() else to
+    made = checkpoint.restore(config, target, why, run_id or new_run_id())
+    text = f"restored to {made.restored_from}; this is checkpoint {made.checkpoint_id}"
+    _show(config.job, made, text, as_json=as_json)
+
+
+def compact(
+    job: Job = None,
+    every: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="Only if so many runs have committed since the last time."),
+    ] = None,
+    run_id: RunId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rewrite the state tables to one row per live entry. What the state holds does not change.
+
+    Example:  headrace compact flights --every 7
+
+    Exit codes: 0, also when it was not due; 2 unknown job; 3 while a run holds the job; 8 storage;
+    10 job and sink disagree.
+    """
+    from headrace import checkpoint
+
+    config = load(job)
+    made = checkpoint.compact(config, run_id or new_run_id(), every)
+    text = f"compacted as checkpoint {made.checkpoint_id}" if made else "not due yet: nothing done"
+    _show(config.job, made, text, as_json=as_json)
+
+
+def vacuum(
+    job: Job = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the files.")] = False,
+    run_id: RunId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove files that no checkpoint within the retention needs. Savepoints are spared.
+
+    Older checkpoints can be neither read nor restored afterwards. Look first with --dry-run, which
+    needs no lease. The list of files is a checkpoint of its own, committed before the first is deleted.
+
+    Example:  headrace vacuum flights --dry-run
+
+    Exit codes: 0; 2 unknown job; 3 a run holds the job, or takes it before the commit; 8 storage; 10 job and
+    sink disagree.
+    """
+    from headrace import checkpoint
+    from headrace.cli._output import print_json, show
+
+    config = load(job)
+    files = checkpoint.vacuum(config, run_id or new_run_id(), dry_run=dry_run)
+    if as_json:
+        print_json({"job": config.job, "dry_run": dry_run, "files": files})
+        return
+    show(*files, f"{len(files):,} files {'would be removed' if dry_run else 'removed'}")
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    """Ask, unless told not to. Where nobody can answer, say what is missing."""
+    from headrace.errors import ConfigError
+
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        msg = "this needs a confirmation: add --yes"
+        raise ConfigError(msg)
+    if not typer.confirm(question, err=True):
+        msg = "not confirmed: nothing was changed"
+        raise ConfigError(msg)
+
+
+def _show(job: str, made: Checkpoint | None, text: str, *, as_json: bool) -> None:
+    from headrace.cli._output import at_time, print_json, show
+
+    if not as_json:
+        show(f"{job}: {text}")
+        return
+    plain = made and {
+        "checkpoint_id": made.checkpoint_id,
+        "kind": made.kind,
+        "name": made.name,
+        "restored_from": made.restored_from,
+        "committed_at": at_time(made.committed_at),
+        "metrics": made.metrics,
+        "note": made.note,
+    }
+    print_json({"job": job, "checkpoint": plain})

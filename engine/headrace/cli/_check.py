@@ -1,0 +1,145 @@
+"""`headrace check` and `headrace verify`: what Airflow asks before and after each run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli._arguments import AsJson, Cluster, Job, load
+from headrace.cli._findings import Finding, as_warnings, finish
+
+if TYPE_CHECKING:
+    from headrace.config import JobConfig
+
+_PATIENCE = 2.0  # seconds for a health check: longer, and `check` is no quick look any more
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("check")(check)
+    app.command("verify")(verify)
+
+
+def check(
+    job: Job = None,
+    cluster: Cluster = None,
+    strict: Annotated[bool, typer.Option("--strict", help="A sick service or a held job fails the check.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Look whether a run could start. Changes nothing.
+
+    Configuration, pipeline, whether it can read the state that is stored, input folders, services, and whether another run
+    holds the job.
+
+    Example:  headrace check flights --strict
+
+    Exit codes: 0 fine, warnings included; 1 something would fail; 2 the configuration is wrong.
+    """
+    from headrace.config import load_pipeline
+
+    config = load(job, cluster)
+    load_pipeline(config)
+    findings = [Finding("configuration", "ok", str(config.file)), Finding("pipeline", "ok", config.pipeline)]
+    findings += state_types(config)
+    findings += sources(config)
+    outside = [*services(config), lease(config)]
+    findings += outside if strict else as_warnings(outside)
+    finish(findings, as_json=as_json, job=config.job)
+
+
+def verify(job: Job = None, as_json: AsJson = False) -> None:
+    """Check what is committed: checkpoints, tables, sinks. Changes nothing.
+
+    Example:  headrace verify flights
+
+    Exit codes: 0 all holds; 1 something does not; 2 the configuration is wrong.
+    """
+    from headrace import checkpoint
+
+    config = load(job)
+    found = checkpoint.verify(config)
+    findings = [Finding(f.check, "ok" if f.ok else "fail", f.detail) for f in found]
+    finish(findings, as_json=as_json, job=config.job)
+
+
+def state_types(config: JobConfig) -> Iterator[Finding]:
+    """Whether all that is stored can be read as the pipeline declares it now, and what the next run migrates first."""
+    from headrace.checkpoint._log import CheckpointLog
+    from headrace.checkpoint.schema_check import check_schemas, declared_schemas
+    from headrace.config import load_pipeline
+    from headrace.plan.stages import plan_stages
+
+    log = CheckpointLog(config.job_folder, config.storage_options)
+    declared = declared_schemas(plan_stages(load_pipeline(config)))
+    found = check_schemas({} if log.last is None else log.state_schemas(log.last), declared)
+    for problem in found.problems:
+        yield Finding("state", "fail", problem)
+    for each in found.migrations:
+        detail = f"state '{each.state}' of operator '{each.operator}' is of an older type"
+        yield Finding(
+            "state", "warn", detail, "the next run migrates it first; a savepoint before that makes it easy to undo"
+        )
+    if not found.problems and not found.migrations:
+        count = sum(map(len, declared.values()))
+        yield Finding("state", "ok", f"{count} declared, and all that is stored fits")
+
+
+def sources(config: JobConfig) -> Iterator[Finding]:
+    """Whether each source's folder can be read."""
+    for name, source in config.sources.items():
+        what = f"source {name}"
+        if "://" in source.path:
+            yield Finding(what, "ok", f"{source.path} (remote: not looked at)")
+            continue
+        yield _folder(what, Path(source.path), config.where(f"sources.{name}.path"))
+
+
+def _folder(what: str, folder: Path, where: str) -> Finding:
+    try:
+        files = sum(1 for file in folder.iterdir() if file.suffix == ".parquet")
+    except FileNotFoundError:
+        return Finding(what, "fail", f"there is no folder {folder}", f"make it, or mend {where}")
+    except OSError as error:
+        return Finding(what, "fail", f"{folder}: {error}", "let this user read it")
+    if not files:
+        return Finding(what, "warn", f"{folder} has no .parquet file", "a run would find nothing to do")
+    return Finding(what, "ok", f"{folder}: {files:,} files")
+
+
+def services(config: JobConfig) -> Iterator[Finding]:
+    """Whether each service answers its health check."""
+    for name, service in config.services.items():
+        url = service.health_url()
+        if url is None:
+            yield Finding(f"service {name}", "ok", f"{service.url} (no health check)")
+        else:
+            yield _service(f"service {name}", url)
+
+
+def _service(what: str, url: str) -> Finding:
+    from urllib.error import URLError
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(url, timeout=_PATIENCE) as answer:  # noqa: S310 - loading allows http and https only
+            return Finding(what, "ok", f"{url}: {answer.status}")
+    except (URLError, OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        return Finding(what, "fail", f"{url}: {reason}", "start it; until then calls to it are retried, then fail")
+
+
+def lease(config: JobConfig) -> Finding:
+    """Whether another run holds the job."""
+    from headrace import clock
+    from headrace.checkpoint._log import CheckpointLog
+    from headrace.cli._output import at_time, shown
+
+    held = CheckpointLog(config.job_folder, config.storage_options).lease
+    if held is None or held.expires_at <= clock.now():
+        return Finding("lease", "ok", "no run holds the job")
+    until = shown(at_time(held.expires_at))
+    detail = f"run {held.run_id} ({held.holder}) holds the job until {until}, and may renew that"
+    return Finding("lease", "fail", detail, "let it finish, or wait until it has stopped renewing")

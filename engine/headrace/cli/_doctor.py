@@ -1,0 +1,142 @@
+"""`headrace doctor`: is this machine fit to run jobs, and if not, what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from headrace.cli._arguments import AsJson
+from headrace.cli._findings import Finding, as_warnings, finish
+
+if TYPE_CHECKING:
+    from headrace.config import JobConfig
+
+_PYTHON = ((3, 11), (3, 14))
+_JAVA = 17
+_PACKAGES = ("pyspark", "delta-spark", "deltalake", "duckdb", "pyarrow", "msgspec", "rocksdict", "xxhash", "aiohttp")
+_GIGABYTE = 1 << 30
+_LITTLE, _TOO_LITTLE = 5 * _GIGABYTE, _GIGABYTE // 2
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    job: Annotated[Optional[str], typer.Option("--job", help="Only this job; all if left out.")] = None,  # noqa: UP045
+    as_json: AsJson = False,
+) -> None:
+    """Examine this machine, and say what to do.
+
+    Python, Java, packages, jars, disks, folders, configuration, services.
+
+    Example:  headrace doctor --job flights
+
+    Exit codes: 0 fit, warnings included; 1 something would stop a run.
+    """
+    from headrace.config import list_jobs
+
+    findings = [_python(), _java(), *_packages()]
+    for name in [job] if job else list_jobs():
+        findings += _job(name)
+    finish(_unique(findings), as_json=as_json, job=job)
+
+
+def _unique(findings: list[Finding]) -> list[Finding]:
+    """Jobs share profiles and disks: once is enough."""
+    return list(dict.fromkeys(findings))
+
+
+def _python() -> Finding:
+    found = ".".join(map(str, sys.version_info[:3]))
+    low, high = _PYTHON
+    if low <= sys.version_info[:2] < high:
+        return Finding("python", "ok", f"{found} ({sys.executable})")
+    return Finding("python", "fail", found, "use Python 3.11, 3.12 or 3.13")
+
+
+def _java() -> Finding:
+    import re
+    import subprocess
+
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    advice = f"install a JDK {_JAVA} or newer, or set JAVA_HOME (`make setup` brings one along)"
+    if java is None:
+        return Finding("java", "fail", "there is no java on the PATH, and JAVA_HOME is not set", advice)
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("java", "fail", f"{java}: {error}", advice)
+    version = re.search(r'version "(\d+)[^"]*"', done.stderr)
+    if version is None or int(version[1]) < _JAVA:
+        return Finding("java", "fail", f"{java}: {done.stderr.strip().splitlines()[0]}", advice)
+    return Finding("java", "ok", f"{version[0].removeprefix('version ')} ({java})")
+
+
+def _packages() -> Iterator[Finding]:
+    from importlib.metadata import PackageNotFoundError, version
+
+    present, missing = [], []
+    for name in _PACKAGES:
+        try:
+            present.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            missing.append(name)
+    if missing:
+        yield Finding("packages", "fail", f"not installed: {', '.join(missing)}", "run `make setup`")
+    yield Finding("packages", "ok", ", ".join(present))
+
+
+def _job(name: str) -> Iterator[Finding]:
+    from headrace.cli._check import services, sources
+    from headrace.config import load_job, load_pipeline
+    from headrace.errors import HeadraceError
+
+    try:
+        config = load_job(name)
+        load_pipeline(config)
+    except HeadraceError as error:
+        yield Finding(f"job {name}", "fail", str(error), "mend the file")
+        return
+    yield Finding(f"job {name}", "ok", str(config.file))
+    yield _jars(config)
+    yield from _folders(config)
+    yield from sources(config)
+    yield from as_warnings(list(services(config)))
+
+
+def _jars(config: JobConfig) -> Finding:
+    what = f"jars of cluster {config.cluster}"
+    missing = [jar for jar in config.profile.jars if "://" not in jar and not Path(jar).is_file()]
+    if missing:
+        return Finding(what, "fail", f"not there: {', '.join(missing)}", "run `make setup`, or mend `jars`")
+    return Finding(what, "ok", f"{len(config.profile.jars)} there")
+
+
+def _folders(config: JobConfig) -> Iterator[Finding]:
+    folders = {"state": config.state.root, "local": config.state.local}
+    folders |= {f"sink {name}": sink.path for name, sink in config.sinks.items()}
+    for name, folder in folders.items():
+        if "://" not in folder:
+            yield _folder(f"folder of {name}", Path(folder))
+
+
+def _folder(what: str, folder: Path) -> Finding:
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        return Finding(what, "fail", f"{existing} cannot be written", "let this user write it, or mend the path")
+    free = shutil.disk_usage(existing).free
+    detail = f"{folder}, {free / _GIGABYTE:,.1f} GB free"
+    if free < _TOO_LITTLE:
+        return Finding(what, "fail", detail, "free some space: a run would fail half-way (and commit nothing)")
+    if free < _LITTLE:
+        return Finding(what, "warn", detail, "free some space, or shorten retention and run `headrace vacuum`")
+    return Finding(what, "ok", detail)

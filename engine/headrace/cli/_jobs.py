@@ -1,0 +1,88 @@
+"""`headrace jobs` and `headrace explain`: what is configured, and what it does."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli._arguments import AsJson, Cluster, Job, load
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("jobs")(jobs)
+    app.command("explain")(explain)
+
+
+def jobs(
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of conf/jobs/*.yaml.")] = False,
+    cluster_schema: Annotated[
+        bool, typer.Option("--cluster-schema", help="Print the JSON schema of conf/clusters/*.yaml.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the jobs in conf/jobs/. A broken file is listed with what is wrong in it.
+
+    Example:  headrace jobs
+
+    For editors:  headrace jobs --schema > conf/job.schema.json
+
+    Exit codes: 0; 2 when a job's file is wrong.
+    """
+    from headrace import config
+    from headrace.cli._output import print_json, show, table
+
+    if schema or cluster_schema:
+        print_json(config.job_schema() if schema else config.cluster_schema())
+        return
+    found = [_job(name) for name in config.list_jobs()]
+    if as_json:
+        print_json({"home": str(config.home_folder()), "jobs": found})
+    else:
+        columns = ("job", "schedule", "cluster", "state", "about")
+        show(table(columns, [[job[column] for column in columns] for job in found]))
+    if any(job["error"] for job in found):
+        raise typer.Exit(2)
+
+
+def _job(name: str) -> dict[str, Any]:
+    from headrace.config import load_job
+    from headrace.errors import ConfigError
+
+    try:
+        config = load_job(name)
+    except ConfigError as error:
+        empty = dict.fromkeys(("schedule", "cluster", "state", "file"))
+        return {"job": name, **empty, "about": f"ERROR {error}", "error": str(error)}
+    return {
+        "job": name,
+        "schedule": config.schedule.cron if config.schedule else None,
+        "cluster": config.cluster,
+        "state": config.job_folder,
+        "about": config.description,
+        "file": str(config.file),
+        "error": None,
+    }
+
+
+def explain(job: Job = None, cluster: Cluster = None, as_json: AsJson = False) -> None:
+    """Show a job's operators and what they are bound to.
+
+    Types, keys, state and its TTL, options, sources, sinks, and the stages that Spark runs. With
+    --json also options of asynchronous state that are as by default.
+
+    Example:  headrace explain flights
+
+    Exit codes: 0; 2 when the job or its pipeline is wrong.
+    """
+    from headrace.cli._explain import describe, tree
+    from headrace.cli._output import print_json, show
+    from headrace.config import load_pipeline
+
+    config = load(job, cluster)
+    described = describe(config, load_pipeline(config))
+    if as_json:
+        print_json(described)
+    else:
+        show(tree(described))

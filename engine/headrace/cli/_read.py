@@ -1,0 +1,64 @@
+"""`headrace timers` and `sql`: the other tables, and questions of your own."""
+
+from __future__ import annotations
+
+from typing import Annotated, Optional
+
+import typer
+
+from headrace.cli._arguments import All, AsJson, At, Job, Limit, WithExpired, job_and_text
+from headrace.cli._state import open_reader, print_rows
+
+Query = Annotated[
+    str, typer.Argument(metavar="JOB", help="May be left out where there is only one.", show_default=False)
+]
+Second = Annotated[Optional[str], typer.Argument(metavar="QUERY", help="One query, in quotes.", show_default=False)]  # noqa: UP045
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("timers")(timers)
+    app.command("sql")(sql)
+
+
+def timers(job: Job = None, at: At = None, limit: Limit = 50, show_all: All = False, as_json: AsJson = False) -> None:
+    """List the registered timers of both domains (event and processing time), the next one first.
+
+    Those that Headrace has set itself, to clean up what has expired, are counted at the end, and listed with --all.
+
+    Example:  headrace timers flights -n 10
+
+    Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
+    """
+    reader = open_reader(job, at)
+    left_out = 0 if show_all else reader.internal_timers()
+    print_rows(reader, reader.timers(limit, internal=show_all), "timers", as_json=as_json, timers_left_out=left_out)
+
+
+def sql(
+    first: Query,
+    second: Second = None,
+    at: At = None,
+    with_expired: WithExpired = False,
+    as_json: AsJson = False,
+) -> None:
+    """Ask the state tables anything, in DuckDB's SQL. The query sees these views and nothing else.
+
+    Live entries: keyed_state, timers, buffered_requests, async_requests, materializer_history,
+    quarantine. All changes: the same names with _changelog. Also checkpoints, and the sinks by name,
+    as they were at the checkpoint.
+
+    Example:  headrace sql flights "select state, count(*) from keyed_state group by 1"
+
+    Exit codes: 0; 2 for an unknown job or checkpoint, or a query that fails; 8 files gone.
+    """
+    from headrace.cli._output import decoded, print_json, records, show
+
+    job, query = job_and_text(first, second)
+    reader = open_reader(job, at, with_expired=with_expired)
+    rows = reader.sql(query)
+    if as_json:
+        checkpoint = reader.checkpoint.checkpoint_id
+        print_json({"checkpoint": checkpoint, "columns": rows.columns, "rows": decoded(rows)})
+    else:
+        show(records(rows) if rows.rows else "no rows")

@@ -1,0 +1,189 @@
+"""`headrace run`: one run of a job, with its progress on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, cast
+
+import typer
+
+from headrace.cli._arguments import AsJson, Cluster, Job, load, milliseconds, new_run_id
+
+if TYPE_CHECKING:
+    from headrace.config import JobConfig
+    from headrace.spark.options import Event, RunOptions, RunReport
+
+_MODES = ("auto", "caught-up", "interval")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("run")(run)
+
+
+def run(
+    job: Job = None,
+    *,
+    cluster: Cluster = None,
+    mode: Annotated[
+        str, typer.Option(metavar="auto|caught-up|interval", help="Take in all there is, or one interval.")
+    ] = "auto",
+    interval_start: Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, inclusive.")] = None,  # noqa: UP045
+    interval_end: Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, exclusive.")] = None,  # noqa: UP045
+    replay: Annotated[
+        bool, typer.Option("--replay", help="Run an interval again that was taken in, with all later ones.")
+    ] = False,
+    run_id: Annotated[Optional[str], typer.Option(help="Names the run in checkpoints; made up if left out.")] = None,  # noqa: UP045
+    budget: Annotated[
+        str | None, typer.Option(metavar="30m", help="After this time, what has not begun is left to the next run.")
+    ] = None,
+    max_batches: Annotated[Optional[int], typer.Option(min=1, help="End after so many micro-batches.")] = None,  # noqa: UP045
+    finish: Annotated[
+        bool, typer.Option("--finish", help="At the end, call services once more for all that waits, and never again.")
+    ] = False,
+    parallelism: Annotated[Optional[int], typer.Option(min=1, help="Tasks per operator.")] = None,  # noqa: UP045
+    backend: Annotated[Optional[str], typer.Option(metavar="rocksdb|hashmap|delta", help="State backend.")] = None,  # noqa: UP045
+    async_state: Annotated[
+        Optional[bool],  # noqa: UP045
+        typer.Option("--async/--sync", help="Whether state accesses may overlap. Results are the same."),
+    ] = None,
+    force_fail_over: Annotated[
+        bool, typer.Option("--force-fail-over", help="Take the job from a run that still holds it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take in what is new, update state and sinks.
+
+    It may be killed at any point: run it again, and it goes on from the last checkpoint. When its
+    budget is used up, or on SIGTERM, it holds what has not begun for the next run, and commits.
+
+    An interval that was taken in already is refused unless --replay is given: state and sinks then go back to where it
+    began, and it is taken in again with all later ones. If such a replay breaks off, the next run goes on with it.
+
+    With --finish nothing waits for a service afterwards: when the input is taken in, each element that
+    waits, due or not, is called for once more. What fails then is given up on as 'on_failure' says.
+    Do it before record types change in ways that do not fit, or before a job is shut down.
+
+    Example:  headrace run flights --max-batches 1
+
+    Exit codes: 0 done, out of budget or told to stop; 2 configuration; 3 another run holds the job; 4 a
+    service is down; 5 user code raised; 6 stored state does not fit; 7 bad input; 8 storage; 9 an interval
+    would leave a gap, or go back without --replay; 10 job and sink disagree.
+    """
+    from headrace.spark.options import RunOptions
+
+    config = load(job, cluster)
+    options = RunOptions(
+        run_id=run_id or new_run_id(),
+        mode=_mode(mode),
+        interval_start=milliseconds(interval_start) if interval_start else None,
+        interval_end=milliseconds(interval_end) if interval_end else None,
+        replay=replay,
+        budget=_seconds(budget),
+        max_batches=max_batches,
+        finish=finish,
+        parallelism=parallelism,
+        backend=_backend(backend),
+        async_state=async_state,
+        cluster=cluster,
+        force_fail_over=force_fail_over,
+    )
+    report = _run(config, options)
+    _show(report, finish=finish, as_json=as_json)
+
+
+def _run(config: JobConfig, options: RunOptions) -> RunReport:
+    from headrace.spark import run as run_job
+
+    with _progress() as on_event:
+        return run_job(config, options, on_event)
+
+
+def _mode(text: str) -> Literal["auto", "caught_up", "interval"]:
+    from headrace.errors import ConfigError
+
+    if text.replace("_", "-") not in _MODES:
+        msg = f"--mode '{text}' is not allowed (allowed: {', '.join(_MODES)})"
+        raise ConfigError(msg)
+    return cast("Literal['auto', 'caught_up', 'interval']", text.replace("-", "_"))
+
+
+def _backend(text: str | None) -> Literal["rocksdb", "hashmap", "delta"] | None:
+    from headrace.errors import ConfigError
+
+    if text not in {None, "rocksdb", "hashmap", "delta"}:
+        msg = f"--backend '{text}' is not allowed (allowed: rocksdb, hashmap, delta)"
+        raise ConfigError(msg)
+    return cast("Literal['rocksdb', 'hashmap', 'delta'] | None", text)
+
+
+def _seconds(text: str | None) -> float | None:
+    from headrace.config import parse_duration
+    from headrace.errors import ConfigError
+
+    if text is None:
+        return None
+    try:
+        return parse_duration(text).total_seconds()
+    except ValueError as error:
+        msg = f"--budget: {error}"
+        raise ConfigError(msg) from error
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Event], None]]:
+    """What to call with events: a spinner above past events on a terminal, else one line an event."""
+    if not sys.stderr.isatty():
+        yield _print_line
+        return
+    from rich.console import Console
+
+    target = Console(stderr=True, highlight=False)
+    with target.status("starting") as status:
+
+        def on_event(event: Event) -> None:
+            if event.kind == "batch":
+                status.update(event.message)
+            else:
+                target.print(f"{_now()}  {event.message}", markup=False)
+
+        yield on_event
+
+
+def _print_line(event: Event) -> None:
+    print(f"{_now()} {event.kind}: {event.message}", file=sys.stderr, flush=True)
+
+
+def _now() -> str:
+    from headrace import clock
+    from headrace.cli._output import at_time, shown
+
+    return shown(at_time(clock.now() // 1000 * 1000))
+
+
+def _show(report: RunReport, *, finish: bool, as_json: bool) -> None:
+    from headrace.cli._output import print_json, show, shown, table
+
+    if as_json:
+        print_json(report)
+        return
+    ids = report.checkpoints
+    span = "none" if not ids else str(ids[0]) if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"
+    rows: list[tuple[str, Any]] = [
+        ("job", report.job),
+        ("run", report.run_id),
+        ("checkpoints", span),
+        ("rows in", shown(report.rows_in)),
+        ("rows out", shown(report.rows_out)),
+        ("quarantined", shown(report.quarantined)),
+        ("waiting for services", shown(report.waiting)),
+        ("seconds", f"{report.seconds:.1f}"),
+        ("ended because", report.stopped_because),
+    ]
+    show(table(("", ""), rows))
+    if finish and report.waiting:
+        show(f"It had to end before nothing waited: headrace run {report.job} --finish goes on")
+    if report.quarantined:
+        show(f"Some input was set aside: headrace quarantine {report.job}")

@@ -1,0 +1,163 @@
+"""`headrace status` and `headrace checkpoints`: where jobs stand, and how they got there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from headrace.cli._arguments import AsJson, Job, Limit, load
+
+if TYPE_CHECKING:
+    from headrace.checkpoint.checkpoint import Checkpoint
+
+
+_COLUMNS = ("job", "checkpoint", "kind", "committed", "watermark", "rows_in", "quarantined", "held_by")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    app.command("status")(status)
+    app.command("checkpoints")(checkpoints)
+
+
+def status(job: Job = None, as_json: AsJson = False) -> None:
+    """Say where each job stands, or only JOB.
+
+    Last checkpoint, watermark, what it took in, and which run holds the job at present; how the services did that it
+    calls, and what waits for them. A job whose file is broken is
+    listed with what is wrong in it.
+
+    Example:  headrace status
+
+    Exit codes: 0; 2 for an unknown job or a wrong file; 8 when a job's tables cannot be read.
+    """
+    from headrace.cli._output import print_json
+    from headrace.config import list_jobs
+
+    names = [job] if job else list_jobs()
+    found = [_status(names[0])] if len(names) == 1 else [_status_or_error(name) for name in names]
+    if as_json:
+        print_json({"jobs": found})
+    else:
+        _show(found)
+    codes = [each["exit_code"] for each in found if each["error"]]
+    if codes:
+        raise typer.Exit(codes[0])
+
+
+def _show(found: list[dict[str, Any]]) -> None:
+    from headrace.cli._output import show, table
+
+    columns = ("job", "at", "kind", "committed", "watermark", "rows in", "set aside", "held by")
+    show(table(columns, [[row[key] for key in _COLUMNS] for row in found]))
+    show(*(f"{row['job']}: {row['error']}" for row in found if row["error"]))
+    show(*(line for row in found if not row["error"] for line in _waits(row)))
+
+
+def _waits(row: dict[str, Any]) -> list[str]:
+    from headrace.cli._output import moment
+    from headrace.cli._services import in_a_line
+
+    lines = [in_a_line(row["job"], name, made) for name, made in row["services"].items()]
+    if row["waiting"]:
+        due = f", the next attempt is due at {moment(row['next_attempt'])}" if row["next_attempt"] else ""
+        lines.append(
+            f"{row['job']}: {row['waiting']:,} elements wait for services{due} (headrace retries {row['job']})"
+        )
+    return lines
+
+
+def _status_or_error(name: str) -> dict[str, Any]:
+    from headrace.errors import HeadraceError
+
+    try:
+        return _status(name)
+    except HeadraceError as error:
+        return {
+            **dict.fromkeys(_COLUMNS),
+            "job": name,
+            "kind": "ERROR",
+            "error": str(error),
+            "exit_code": error.exit_code,
+        }
+
+
+def _status(name: str) -> dict[str, Any]:
+    from headrace import clock
+    from headrace.checkpoint._log import CheckpointLog
+    from headrace.cli._arrow import without_pandas
+    from headrace.cli._output import at_time
+    from headrace.cli._services import services_of
+
+    without_pandas()
+    config = load(name)
+    log = CheckpointLog(config.job_folder, config.storage_options)
+    last, held = log.last, log.lease
+    dues = [offset.due for offset in last.offsets.values() if offset.due is not None] if last else []
+    holder = held if held and held.expires_at > clock.now() else None
+    return {
+        "job": config.job,
+        "checkpoint": last.checkpoint_id if last else None,
+        "kind": last.kind.value if last else "never run",
+        "committed": at_time(last.committed_at) if last else None,
+        "watermark": at_time(last.watermark) if last else None,
+        "rows_in": last.metrics.get("rows_in") if last else None,
+        "quarantined": last.metrics.get("quarantined") if last else None,
+        "checkpoints": len(log.checkpoints),
+        "waiting": sum(offset.pending for offset in last.offsets.values()) if last else 0,
+        "next_attempt": at_time(min(dues)) if dues else None,
+        "services": next(filter(None, map(services_of, reversed(log.checkpoints))), {}),
+        "held_by": holder.run_id if holder else None,
+        "held_until": at_time(holder.expires_at) if holder else None,
+        "error": None,
+    }
+
+
+def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> None:
+    """List the checkpoints, newest first.
+
+    Any of them can be given to --at and, within the retention, to `headrace restore`.
+
+    Example:  headrace checkpoints flights -n 5
+
+    Exit codes: 0; 2 for an unknown job.
+    """
+    from headrace.checkpoint._log import CheckpointLog
+    from headrace.cli._arrow import without_pandas
+    from headrace.cli._output import print_json, show, table
+
+    without_pandas()
+    config = load(job)
+    log = CheckpointLog(config.job_folder, config.storage_options)
+    found = [_checkpoint(each) for each in reversed(log.checkpoints[-limit:])]
+    if as_json:
+        print_json({"job": config.job, "total": len(log.checkpoints), "checkpoints": found})
+        return
+    columns = ("id", "kind", "committed", "watermark", "rows in", "run", "note")
+    rows = [
+        (c["checkpoint_id"], _kind(c), c["committed_at"], c["watermark"], c["rows_in"], c["run_id"], c["note"])
+        for c in found
+    ]
+    show(table(columns, rows))
+
+
+def _kind(checkpoint: dict[str, Any]) -> str:
+    if checkpoint["name"]:
+        return f"{checkpoint['kind']} {checkpoint['name']}"
+    if checkpoint["restored_from"] is not None:
+        return f"{checkpoint['kind']} to {checkpoint['restored_from']}"
+    return str(checkpoint["kind"])
+
+
+def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    import msgspec
+
+    from headrace.cli._output import at_time
+
+    plain: dict[str, Any] = msgspec.to_builtins(checkpoint)
+    for name in ("interval_start", "interval_end", "watermark", "committed_at"):
+        plain[name] = at_time(plain[name])
+    # What lies on the workers' disks is nobody's business but the engine's.
+    del plain["local_copies"]
+    return {**plain, "rows_in": checkpoint.metrics.get("rows_in")}

@@ -1,0 +1,38 @@
+"""Run the `headrace` command as the driver that spark-submit starts.
+
+Python puts the folder of a script first on `sys.path`: this one lies alone, so that it hides no other module.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+from headrace import clock
+from headrace.cli import main
+
+_LOOK_EVERY = 1.0
+
+
+def end_with_parent() -> None:
+    """End this process when the one that started it is gone.
+
+    Killing a task in Airflow kills spark-submit's JVM. A driver that waits for Spark notices; one
+    that is busy in Python, say committing, would live on as nobody's child. Ending it is safe at any
+    moment: that is what the commit protocol is for.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            clock.sleep(_LOOK_EVERY)
+        os._exit(137)
+
+    threading.Thread(target=watch, daemon=True, name="headrace-parent").start()
+
+
+if __name__ == "__main__":
+    end_with_parent()
+    sys.argv[0] = "headrace"
+    main()

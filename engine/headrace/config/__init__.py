@@ -1,0 +1,59 @@
+"""Job and cluster configuration: one schema for the command, the engine and the DAG files.
+
+Everything here imports fast and knows neither Spark nor Delta nor Airflow.
+"""
+
+from headrace.config._cluster import ClusterConfig, ClusterFile
+from headrace.config._durations import format_duration, parse_duration
+from headrace.config._execution import AsyncStateConfig, ExecutionConfig, OperatorConfig
+from headrace.config._job import (
+    AsyncIoConfig,
+    CompactionConfig,
+    JobConfig,
+    JobFile,
+    PublishConfig,
+    RetentionConfig,
+    RunConfig,
+    ScheduleConfig,
+    ServiceConfig,
+    SinkConfig,
+    SourceConfig,
+    StateConfig,
+    WatermarkConfig,
+)
+from headrace.config._load import checked_name, home_folder, list_clusters, list_jobs, load_cluster, load_job
+from headrace.config._pipeline import check_bindings, load_pipeline
+from headrace.config._schema import cluster_schema, job_schema
+
+__all__ = [
+    "AsyncIoConfig",
+    "AsyncStateConfig",
+    "ClusterConfig",
+    "ClusterFile",
+    "CompactionConfig",
+    "ExecutionConfig",
+    "JobConfig",
+    "JobFile",
+    "OperatorConfig",
+    "PublishConfig",
+    "RetentionConfig",
+    "RunConfig",
+    "ScheduleConfig",
+    "ServiceConfig",
+    "SinkConfig",
+    "SourceConfig",
+    "StateConfig",
+    "WatermarkConfig",
+    "check_bindings",
+    "checked_name",
+    "cluster_schema",
+    "format_duration",
+    "home_folder",
+    "job_schema",
+    "list_clusters",
+    "list_jobs",
+    "load_cluster",
+    "load_job",
+    "load_pipeline",
+    "parse_duration",
+]

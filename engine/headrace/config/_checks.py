@@ -1,0 +1,113 @@
+"""Rules about a job that span several keys, or need more than a type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
+
+from headrace.config._job import JobConfig, ScheduleConfig
+from headrace.errors import ConfigError
+
+_PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")
+_CRON_FIELD = re.compile(r"[0-9A-Za-z*/,\-#?]+")
+_CRON_FIELDS = 5
+_SHORTEST_LEASE = timedelta(seconds=5)
+
+Problem = tuple[str, str]
+"""A dotted key, and what is wrong with it."""
+
+
+def check_job(config: JobConfig) -> None:
+    """Raise `ConfigError` that lists every broken rule with its line."""
+    problems = [f"{config.where(key)}: {text}" for check in _CHECKS for key, text in check(config)]
+    if len(problems) == 1:
+        raise ConfigError(problems[0])
+    if problems:
+        lines = "\n".join(f"  {problem}" for problem in problems)
+        msg = f"{config.file} has {len(problems)} problems:\n{lines}"
+        raise ConfigError(msg)
+
+
+def _file_name(config: JobConfig) -> Iterator[Problem]:
+    if config.job != config.file.stem:
+        yield "job", f"'{config.job}' must be the file's own name, '{config.file.stem}'"
+
+
+def _bindings(config: JobConfig) -> Iterator[Problem]:
+    if not config.sources:
+        yield "sources", "a job needs a source"
+    if not config.sinks:
+        yield "sinks", "a job needs a sink"
+    seen: dict[str, str] = {}
+    for name, sink in config.sinks.items():
+        if sink.path in seen:
+            yield f"sinks.{name}.path", f"sink '{seen[sink.path]}' writes to the same table"
+        seen[sink.path] = name
+
+
+def _parallelism(config: JobConfig) -> Iterator[Problem]:
+    if (config.parallelism or 1) > config.max_parallelism:
+        limit = f"max_parallelism ({config.max_parallelism})"
+        yield "parallelism", f"{config.parallelism} tasks cannot share {limit} key groups"
+
+
+def _schedule(config: JobConfig) -> Iterator[Problem]:
+    if config.schedule is None:
+        return
+    if not _is_cron(config.schedule):
+        allowed = f"five fields such as '0 5 * * *', or {', '.join(_PRESETS)}"
+        yield "schedule.cron", f"'{config.schedule.cron}' is not a cron expression: {allowed}"
+    try:
+        ZoneInfo(config.schedule.timezone)
+    except (KeyError, ValueError, OSError):
+        yield "schedule.timezone", f"there is no time zone '{config.schedule.timezone}'"
+
+
+def _is_cron(schedule: ScheduleConfig) -> bool:
+    fields = schedule.cron.split()
+    return schedule.cron in _PRESETS or (
+        len(fields) == _CRON_FIELDS and all(_CRON_FIELD.fullmatch(field) for field in fields)
+    )
+
+
+def _intervals(config: JobConfig) -> Iterator[Problem]:
+    for name, source in config.sources.items():
+        if config.mode == "interval" and source.interval is None:
+            yield f"sources.{name}", "mode 'interval' needs 'interval', the pattern of the file names"
+        if source.interval is not None and "%" not in source.interval:
+            yield f"sources.{name}.interval", f"'{source.interval}' has no date field such as %Y-%m-%d"
+
+
+def _limits(config: JobConfig) -> Iterator[Problem]:
+    if config.run.budget <= timedelta(0):
+        yield "run.budget", "a run needs time: give at least 1s"
+    if config.run.lease < _SHORTEST_LEASE:
+        yield "run.lease", "shorter than 5s, a run would lose its job while it commits"
+    for name, override in config.async_io.items():
+        if override.timeout is not None and override.timeout <= timedelta(0):
+            yield f"async_io.{name}.timeout", "a call needs time: give at least 1ms"
+
+
+def _services(config: JobConfig) -> Iterator[Problem]:
+    for name, service in config.services.items():
+        key = f"services.{name}.url"
+        parts = urlsplit(service.url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            # The URL may hold a password by mistake, so it is not repeated here.
+            yield key, "expected a URL such as http://127.0.0.1:8013"
+        if parts.username or parts.password:
+            yield key, "a URL must not hold a user or a password; give them in the environment"
+
+
+_CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
+    _file_name,
+    _bindings,
+    _parallelism,
+    _schedule,
+    _intervals,
+    _limits,
+    _services,
+)

@@ -1,0 +1,69 @@
+"""What `conf/clusters/<name>.yaml` says: where Spark runs and how storage is reached."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from headrace.config._types import Count, Location, Scalar
+
+_SECRET = re.compile(
+    r"password|passwd|secret|token|credential|private_?key|api_?key|access_?key|sas_?key",
+    re.IGNORECASE,
+)
+HIDDEN = "***"
+
+
+def is_secret(key: str) -> bool:
+    """Whether a setting of this name holds something that must not be written down or shown."""
+    return _SECRET.search(re.sub(r"[.\-]", "_", key)) is not None
+
+
+class ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cluster profile. Every key of the file is a field here, and no other key is allowed."""
+
+    master: str
+    """Spark master URL, such as local[2] or spark://spark-master:7077."""
+
+    parallelism: Count
+    """Tasks per operator, unless the job or the command line says otherwise."""
+
+    deploy_mode: Literal["client", "cluster"] = "client"
+    """Where the driver runs. Spark standalone takes Python drivers in client mode only."""
+
+    spark: dict[str, Scalar] = {}
+    """Spark settings, by their full names."""
+
+    storage: dict[str, Scalar] = {}
+    """Options of the object store for deltalake, such as AWS_ENDPOINT_URL. Secrets: "${NAME}"."""
+
+    jars: tuple[Location, ...] = ()
+    """Jars for the driver and the executors."""
+
+    py_files: tuple[Location, ...] = ()
+    """Archives of Python code for the executors."""
+
+    connection: str | None = None
+    """The Airflow connection that submits to this cluster; null submits to `master`."""
+
+
+class ClusterConfig(ClusterFile, frozen=True, kw_only=True):
+    """A cluster profile as loaded, with its name and file."""
+
+    name: str
+    file: Path
+
+    def shown(self) -> dict[str, Any]:
+        """Everything that may be printed: values of `storage` and of secret settings are hidden."""
+        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
+        plain["storage"] = dict.fromkeys(self.storage, HIDDEN)
+        plain["spark"] = {key: HIDDEN if is_secret(key) else value for key, value in self.spark.items()}
+        return plain
+
+    def __repr__(self) -> str:
+        """Like a struct's, with secrets hidden: profiles end up in tracebacks and logs."""
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.shown().items())
+        return f"ClusterConfig({fields})"

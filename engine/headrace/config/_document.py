@@ -1,0 +1,100 @@
+"""YAML with line numbers: a file as a tree of nodes, and the problems found in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from headrace.errors import ConfigError
+
+try:
+    from yaml import CSafeLoader as _Loader
+except ImportError:  # PyYAML built without libyaml: the same tree, more slowly
+    from yaml import SafeLoader as _Loader  # type: ignore[assignment]
+
+_TAG = "tag:yaml.org,2002:"
+_KINDS = {
+    "str": "text",
+    "int": "a number",
+    "float": "a number",
+    "bool": "true or false",
+    "null": "nothing",
+    "timestamp": "a date",
+    "seq": "a list",
+    "map": "a mapping",
+    "merge": "a merge key",
+}
+
+
+class Problems:
+    """What is wrong in one file. All of it is reported at once, so that one edit can mend it."""
+
+    def __init__(self, file: Path) -> None:
+        """Start without any."""
+        self._file = file
+        self._found: list[str] = []
+
+    def add(self, node: yaml.Node, key: str, text: str) -> None:
+        """Note a problem at `node`; `key` is its dotted path in the file."""
+        self._found.append(f"{self._file}:{line_of(node)}: {key}: {text}")
+
+    def __len__(self) -> int:
+        """How many there are so far."""
+        return len(self._found)
+
+    def raise_any(self) -> None:
+        """Raise a `ConfigError` that lists them, if there are any."""
+        if len(self._found) == 1:
+            raise ConfigError(self._found[0])
+        if self._found:
+            lines = "\n".join(f"  {problem}" for problem in self._found)
+            msg = f"{self._file} has {len(self._found)} problems:\n{lines}"
+            raise ConfigError(msg)
+
+
+def read_document(file: Path) -> yaml.MappingNode:
+    """The mapping at the top of a YAML file.
+
+    Raises `ConfigError` when the file cannot be read, is no YAML, or holds anything but a mapping.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+        root = yaml.compose(text, Loader=_Loader)
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"{file}: cannot be read: {error}"
+        raise ConfigError(msg) from error
+    except yaml.YAMLError as error:
+        raise _broken(file, error) from error
+    if not isinstance(root, yaml.MappingNode):
+        msg = f"{file}:1: expected a mapping of keys to values, got {kind_of(root)}"
+        raise ConfigError(msg)
+    return root
+
+
+def _broken(file: Path, error: yaml.YAMLError) -> ConfigError:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error)
+    where = f"{file}:{mark.line + 1}" if mark else str(file)
+    return ConfigError(f"{where}: this is not valid YAML: {problem}")
+
+
+def line_of(node: yaml.Node) -> int:
+    """The line on which a node starts, counted from 1."""
+    line: int = node.start_mark.line
+    return line + 1
+
+
+def tag_of(node: yaml.Node) -> str:
+    """The short name of a node's YAML type: str, int, bool, null, seq, map, ..."""
+    return str(node.tag).removeprefix(_TAG)
+
+
+def kind_of(node: yaml.Node | None) -> str:
+    """What a node is, in words, with its text where it has one."""
+    if node is None:
+        return "an empty file"
+    kind = _KINDS.get(tag_of(node), f"a value of type {node.tag}")
+    if isinstance(node, yaml.ScalarNode) and tag_of(node) != "null":
+        return f"{kind} ({node.value})"
+    return kind

@@ -1,0 +1,90 @@
+"""How operators execute: the sections `execution` and `operators` of a job.
+
+The keys of `async-state` are those of FLIP-425, literally, so that what Flink's documentation says about
+them can be looked up here and there. Their defaults are in `AsyncStateOptions` alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from headrace.api import Strategy
+from headrace.config._types import Count, Section, Span, Whole
+from headrace.execution.options import AsyncStateOptions, EventOrder, KeyOrder
+from headrace.materializer.options import MaterializerOptions
+
+
+class AsyncStateConfig(Section, frozen=True, kw_only=True, rename="kebab"):
+    """How tasks overlap state access (FLIP-425). None of it changes results.
+
+    Null or left out: what the job says; where the job says nothing either, the default.
+    """
+
+    enabled: bool | None = None
+    """Whether accesses may overlap; if not, each is answered before the next one. Default: true."""
+
+    in_flight_records_limit: Count | None = None
+    """Records (and timers) of a task that may be started or waiting at once. Default: 6000."""
+
+    buffer_size: Count | None = None
+    """Requests that make a batch. Default: 1000."""
+
+    buffer_timeout: Span | None = None
+    """How long a request waits for its batch to fill. Default: 1s."""
+
+    order_with_same_key: KeyOrder | None = None
+    """What is kept in order among records of one key; state-ordered is internal. Default: record-ordered."""
+
+    event_order_watermark: EventOrder | None = msgspec.field(default=None, name="event-order.watermark")
+    """Whether records after a watermark wait until it is done. Default: out-of-order, they do not."""
+
+    io_parallelism: Count | None = None
+    """Batches in execution at once, each in a thread of its own. Default: 2."""
+
+    cache_entries: Count | None = None
+    """Decoded values that a task holds at most, beside those that it has changed. Default: 1000000."""
+
+    def over(self, options: AsyncStateOptions) -> AsyncStateOptions:
+        """`options`, with what is given here in place of theirs."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        return replace(options, **{name: value for name, value in given.items() if value is not None})
+
+
+class UpsertMaterializeConfig(Section, frozen=True, kw_only=True, rename="kebab"):
+    """How histories of upsert materializers are laid out (FLIP-544). None of it changes results, and all keeps the history.
+
+    Null or left out: what the job says; where the job says nothing either, the pipeline's strategy and the default thresholds.
+    """
+
+    strategy: Strategy | None = None
+    """legacy, value, map or adaptive, in place of what the pipeline says."""
+
+    threshold_high: Count | None = msgspec.field(default=None, name="adaptive.threshold.high")
+    """adaptive: rows of a key from which on its list becomes a map. Default: 50 on rocksdb, else 400."""
+
+    threshold_low: Whole | None = msgspec.field(default=None, name="adaptive.threshold.low")
+    """adaptive: rows of a key down to which its map becomes a list again. Default: 40 on rocksdb, else 300."""
+
+    def over(self, options: MaterializerOptions) -> MaterializerOptions:
+        """`options`, with what is given here in place of theirs."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        return replace(options, **{name: value for name, value in given.items() if value is not None})
+
+
+class ExecutionConfig(Section, frozen=True, kw_only=True, rename="kebab"):
+    """How keyed operators execute."""
+
+    async_state: AsyncStateConfig = AsyncStateConfig()
+    """How tasks overlap state access."""
+
+    upsert_materialize: UpsertMaterializeConfig = UpsertMaterializeConfig()
+    """How histories of upsert materializers are laid out."""
+
+
+class OperatorConfig(Section, frozen=True, kw_only=True):
+    """Overrides for one keyed process, or one upsert materializer (first and last value, deduplication and lag are such, too)."""
+
+    execution: ExecutionConfig = ExecutionConfig()
+    """What is not given here, the job's own `execution` decides."""

@@ -1,0 +1,302 @@
+"""What `conf/jobs/<job>.yaml` says. Every struct is frozen; loading has validated every value."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from headrace.api import Strategy
+from headrace.config._cluster import ClusterConfig
+from headrace.config._execution import ExecutionConfig, OperatorConfig
+from headrace.config._types import Count, Location, Name, PipelineRef, Rate, Section, Span, Whole
+from headrace.errors import ConfigError
+from headrace.execution.options import AsyncStateOptions
+from headrace.materializer.options import MaterializerOptions
+from headrace.plan.loader import PipelineCode
+
+
+class ScheduleConfig(Section, frozen=True, kw_only=True):
+    """When Airflow starts the job."""
+
+    cron: str
+    """Five cron fields, or @hourly, @daily, @weekly, @monthly, @yearly."""
+
+    start: datetime
+    """The beginning of the first interval; a day or a moment, in `timezone` unless it names one."""
+
+    timezone: str = "UTC"
+    """The time zone of `cron` and `start`, as in Europe/Berlin."""
+
+    def starts_at(self) -> datetime:
+        """`start` as an aware moment."""
+        if self.start.tzinfo is not None:
+            return self.start
+        return self.start.replace(tzinfo=ZoneInfo(self.timezone))
+
+
+class StateConfig(Section, frozen=True, kw_only=True):
+    """Where state is kept."""
+
+    root: Location = "var/state"
+    """Folder or URI of the Delta tables; the job's are in `<root>/<job>/`."""
+
+    backend: Literal["rocksdb", "hashmap", "delta"] = "rocksdb"
+    """How tasks hold state while they run: on local disk, in memory, or looked up in the tables. Results do not depend on it."""
+
+    local: Location = "var/local"
+    """Folder on each worker for local copies of state. Losing it costs a reload, nothing else."""
+
+    cache_bytes: Count = 268_435_456
+    """Backend delta: bytes of state that a task keeps on local disk, so as not to look them up again (256 MiB)."""
+
+
+class WatermarkConfig(Section, frozen=True, kw_only=True):
+    """How often the watermark moves."""
+
+    bucket: Count = 1000
+    """Rows of arrival order between two watermarks. Part of the job's meaning: keep it."""
+
+
+class SourceConfig(Section, frozen=True, kw_only=True):
+    """What a source of the pipeline reads."""
+
+    format: Literal["parquet"] = "parquet"
+    """The file format."""
+
+    path: Location
+    """Folder of the files. They are read in the order of their names and must not change."""
+
+    interval: str | None = None
+    """strptime pattern of the file stem that gives the start of the file's interval; null: none."""
+
+    max_files_per_batch: Count = 16
+    """Files that one micro-batch takes at most."""
+
+    max_rows_per_batch: Count | None = None
+    """Rows that one micro-batch takes at most, in whole files; null: no limit."""
+
+    on_bad_file: Literal["fail", "quarantine"] = "fail"
+    """What happens to a file that cannot be read."""
+
+    on_bad_row: Literal["quarantine", "fail"] = "quarantine"
+    """What happens to a row that does not fit the record type."""
+
+
+class SinkConfig(Section, frozen=True, kw_only=True):
+    """What a sink of the pipeline writes."""
+
+    path: Location
+    """Folder or URI of the Delta table."""
+
+    mode: Literal["merge", "append"]
+    """merge: one row per primary key, updated in place. append: rows are only added. Behind a materializer they are its changes then, with `_row_kind` and `_order`."""
+
+
+class ServiceConfig(Section, frozen=True, kw_only=True):
+    """A service that async operators call."""
+
+    url: str
+    """Base URL."""
+
+    health: str | None = "/health"
+    """Path that answers 2xx while the service is well; null: not checked."""
+
+    rate: Rate | None = None
+    """Calls a second that each task may make, all operators that name the service taken together; null: no limit."""
+
+    concurrency: Count | None = None
+    """Calls at once that each task may make, likewise; null: no limit but the operators' capacity."""
+
+    def health_url(self) -> str | None:
+        """The address to ask, or None where the service is not checked."""
+        return None if self.health is None else self.url.rstrip("/") + self.health
+
+
+class AsyncIoConfig(Section, frozen=True, kw_only=True):
+    """Overrides for one async operator; null keeps what the pipeline says."""
+
+    capacity: Count | None = None
+    """Calls at once in one task."""
+
+    timeout: Span | None = None
+    """Over all attempts for one record."""
+
+    park_after: Span | None = None
+    """An element whose next attempt is so far off waits in async_requests, for a later micro-batch."""
+
+
+class RunConfig(Section, frozen=True, kw_only=True):
+    """Limits of one run."""
+
+    budget: Span = timedelta(minutes=30)
+    """After this time no micro-batch starts, and the present one holds what has not begun."""
+
+    grace: Span = timedelta(minutes=5)
+    """How long a run may take to end after its budget, before Airflow stops it."""
+
+    lease: Span = timedelta(seconds=60)
+    """How long a run that went silent keeps the job to itself."""
+
+    retries: Whole = 2
+    """How often Airflow starts a failed run again."""
+
+    retry_delay: Span = timedelta(minutes=1)
+    """How long Airflow waits before that."""
+
+
+class PublishConfig(Section, frozen=True, kw_only=True):
+    """How sinks are written."""
+
+    spark_above_rows: Whole = 500_000
+    """A micro-batch with more changed rows is published by Spark, a smaller one without it."""
+
+
+class CompactionConfig(Section, frozen=True, kw_only=True):
+    """How often state tables are rewritten to one row per live entry."""
+
+    every: Count | None = 7
+    """After this many runs; null: only by `headrace compact`."""
+
+
+class RetentionConfig(Section, frozen=True, kw_only=True):
+    """How long old checkpoints stay restorable."""
+
+    hours: Count = 168
+    """Files that no checkpoint of this age or younger needs may be removed by `headrace vacuum`."""
+
+
+class JobFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A job: a pipeline, bound to places, with limits and a schedule."""
+
+    job: Name
+    """The job's name; the file's name without .yaml."""
+
+    pipeline: PipelineRef
+    """Where the pipeline is, as package.module:variable."""
+
+    description: str = ""
+    """One or two sentences; Airflow shows them."""
+
+    owner: str = "headrace"
+    """Who is asked when the job fails."""
+
+    tags: tuple[str, ...] = ()
+    """Airflow tags."""
+
+    schedule: ScheduleConfig | None = None
+    """When the job runs; null: only when somebody starts it."""
+
+    mode: Literal["caught_up", "interval"] = "caught_up"
+    """caught_up: a run takes in all there is. interval: a run takes in the files of its interval."""
+
+    max_parallelism: Count = 128
+    """Number of key groups: the most tasks an operator can ever have. Fixed with the first run."""
+
+    parallelism: Count | None = None
+    """Tasks per operator; null: as the cluster profile says. May change between runs."""
+
+    cluster: Name = "local"
+    """The profile in conf/clusters/ that the job runs on."""
+
+    state: StateConfig = StateConfig()
+    watermark: WatermarkConfig = WatermarkConfig()
+    sources: dict[Name, SourceConfig]
+    sinks: dict[Name, SinkConfig]
+    services: dict[Name, ServiceConfig] = {}
+    async_io: dict[Name, AsyncIoConfig] = {}
+    execution: ExecutionConfig = ExecutionConfig()
+    operators: dict[Name, OperatorConfig] = {}
+    run: RunConfig = RunConfig()
+    publish: PublishConfig = PublishConfig()
+    compaction: CompactionConfig = CompactionConfig()
+    retention: RetentionConfig = RetentionConfig()
+
+
+class JobConfig(JobFile, frozen=True, kw_only=True):
+    """A job as loaded: the file's values, its cluster profile, and where each value stands."""
+
+    home: Path
+    """The folder that relative paths started from."""
+
+    file: Path
+    """The job's YAML file."""
+
+    profile: ClusterConfig
+    """The cluster profile that `cluster` names."""
+
+    lines: dict[str, int] = {}
+    """Line of each key, by its dotted path, for messages."""
+
+    @property
+    def code(self) -> PipelineCode:
+        """Where the job's pipeline is, for `headrace.plan.loader`."""
+        return PipelineCode(self.pipeline, str(self.home), self.profile.py_files)
+
+    @property
+    def job_folder(self) -> str:
+        """Folder or URI of the job's state tables."""
+        return f"{self.state.root}/{self.job}"
+
+    @property
+    def local_folder(self) -> Path:
+        """Folder of the job's local copies of state."""
+        return Path(self.state.local) / self.job
+
+    @property
+    def tasks(self) -> int:
+        """Tasks per operator: the job's own number, else the profile's; never above the key groups."""
+        return min(self.parallelism or self.profile.parallelism, self.max_parallelism)
+
+    @property
+    def appended(self) -> tuple[str, ...]:
+        """The sinks that rows are only added to."""
+        return tuple(name for name, sink in self.sinks.items() if sink.mode == "append")
+
+    @property
+    def storage_options(self) -> dict[str, str] | None:
+        """What deltalake needs to reach the object store; None on local disks."""
+        return dict(self.profile.storage) or None
+
+    def async_state(self, operator: str, *, enabled: bool | None = None) -> AsyncStateOptions:
+        """How a keyed process accesses state: what it has under `operators`, else the job, else the default.
+
+        `enabled`, unless None, overrules all of them, as the command line does.
+        """
+        own = self.operators.get(operator, OperatorConfig())
+        options = own.execution.async_state.over(self.execution.async_state.over(AsyncStateOptions()))
+        return options if enabled is None else replace(options, enabled=enabled)
+
+    def upsert_materialize(self, operator: str, backend: str | None = None) -> MaterializerOptions:
+        """How an upsert materializer lays out its histories: what it has under `operators`, else the job, else the default.
+
+        `backend` is the one that the job runs on, unless it is its own. Raises `ConfigError` where the two thresholds
+        contradict each other, or the one that is given contradicts the backend's default of the other.
+        """
+        own = self.operators.get(operator, OperatorConfig()).execution.upsert_materialize
+        key = "execution.upsert-materialize"
+        try:
+            options = self.execution.upsert_materialize.over(MaterializerOptions())
+            if own.threshold_high is not None or own.threshold_low is not None:
+                key = f"operators.{operator}.{key}"
+            options = own.over(options)
+            options.layouts(Strategy.ADAPTIVE, backend or self.state.backend)
+        except ValueError as error:
+            raise ConfigError(f"{self.where(key)}: {error}") from None
+        return options
+
+    def where(self, key: str) -> str:
+        """`file:line: key`, for a message about `key` (its dotted path in the file)."""
+        line = self.lines.get(key)
+        return f"{self.file}:{line}: {key}" if line else f"{self.file}: {key}"
+
+    def shown(self) -> dict[str, Any]:
+        """Everything that may be printed, as plain values, with secrets hidden."""
+        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
+        del plain["lines"]
+        plain["profile"] = self.profile.shown()
+        return plain

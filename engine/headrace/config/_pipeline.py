@@ -1,0 +1,113 @@
+"""From the name of a pipeline to the pipeline, and whether a job binds all that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from headrace.config._execution import AsyncStateConfig, UpsertMaterializeConfig
+from headrace.config._job import JobConfig
+from headrace.errors import ConfigError
+from headrace.names import did_you_mean
+
+if TYPE_CHECKING:
+    from headrace.api import Pipeline
+
+Problem = tuple[str, str]
+
+
+def load_pipeline(config: JobConfig) -> Pipeline:
+    """Load the job's pipeline and check that the job binds its sources, sinks and operators.
+
+    Raises `ConfigError` when the pipeline cannot be loaded, or a binding is missing or left over.
+    """
+    from headrace.plan import loader
+
+    try:
+        pipeline = loader.load_pipeline(config.code)
+    except ConfigError as error:
+        msg = f"{config.where('pipeline')}: {error}"
+        raise ConfigError(msg) from error
+    check_bindings(config, pipeline)
+    return pipeline
+
+
+def check_bindings(config: JobConfig, pipeline: Pipeline) -> None:
+    """Raise `ConfigError` that lists every name that only one of job and pipeline knows, and options that contradict others."""
+    problems = [f"{config.where(key)}: {text}" for key, text in _problems(config, pipeline)]
+    problems += dict.fromkeys(_contradictions(config, pipeline))
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def _problems(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
+    from headrace.api import AsyncWait, Process, Sink, Source
+
+    operators = pipeline.operators
+    sides = [s for operator in operators if isinstance(operator, Process) for s in operator.side_outputs]
+    mains = [operator.name for operator in operators if isinstance(operator, Sink)]
+    sources = [operator.name for operator in operators if isinstance(operator, Source)]
+    sinks = [*mains, *(side.sink for side in sides)]
+    yield from _differences("sources", "source", sources, config.sources)
+    yield from _differences("sinks", "sink", sinks, config.sinks)
+    waits = [operator.name for operator in operators if isinstance(operator, AsyncWait)]
+    for name in config.async_io.keys() - set(waits):
+        yield f"async_io.{name}", _left_over("async operator", name, waits)
+    yield from _overrides(config, pipeline)
+    yield from _modes(config, pipeline, mains, [side.sink for side in sides])
+
+
+def _differences(key: str, what: str, wanted: list[str], bound: Iterable[str]) -> Iterator[Problem]:
+    for name in wanted:
+        if name not in bound:
+            yield f"{key}.{name}", f"the pipeline's {what} '{name}' is not bound: add it under {key}"
+    for name in bound:
+        if name not in wanted:
+            yield f"{key}.{name}", _left_over(what, name, wanted)
+
+
+def _left_over(what: str, name: str, known: list[str]) -> str:
+    listed = ", ".join(known) or "none"
+    return f"the pipeline has no {what} '{name}'{did_you_mean(name, known)} (it has: {listed})"
+
+
+def _overrides(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
+    from headrace.api import Process, UpsertMaterialize
+
+    processes = [operator.name for operator in pipeline.operators if isinstance(operator, Process)]
+    materializers = [operator.name for operator in pipeline.operators if isinstance(operator, UpsertMaterialize)]
+    keyed = [*processes, *materializers]
+    others = {operator.name for operator in pipeline.operators} - {*keyed}
+    for name, own in config.operators.items():
+        if name in others:
+            rule = "is neither a keyed process nor a materializer; only those can be set here"
+            yield f"operators.{name}", f"'{name}' {rule} (the pipeline has: {', '.join(keyed) or 'none'})"
+        elif name not in keyed:
+            yield f"operators.{name}", _left_over("keyed process or materializer", name, keyed)
+        elif name in materializers and own.execution.async_state != AsyncStateConfig():
+            yield f"operators.{name}.execution.async-state", f"'{name}' is a materializer: this has no effect on it"
+        elif name in processes and own.execution.upsert_materialize != UpsertMaterializeConfig():
+            yield (
+                f"operators.{name}.execution.upsert-materialize",
+                f"'{name}' is no materializer: this has no effect on it",
+            )
+
+
+def _contradictions(config: JobConfig, pipeline: Pipeline) -> Iterator[str]:
+    """What a run would say of its operators' options."""
+    for operator in pipeline.operators:
+        try:
+            config.upsert_materialize(operator.name)
+        except ConfigError as error:
+            yield str(error)
+
+
+def _modes(config: JobConfig, pipeline: Pipeline, mains: list[str], sides: list[str]) -> Iterator[Problem]:
+    from headrace.api import UpsertMaterialize
+
+    keyed = any(isinstance(operator, UpsertMaterialize) for operator in pipeline.operators)
+    for name, sink in config.sinks.items():
+        if sink.mode == "merge" and name in sides:
+            yield f"sinks.{name}.mode", "a side output can only be appended: write mode: append"
+        if sink.mode == "merge" and name in mains and not keyed:
+            yield f"sinks.{name}.mode", "merge needs a primary key: add upsert_materialize() before the sink"

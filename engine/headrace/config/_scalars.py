@@ -1,0 +1,153 @@
+"""Single values of a configuration file: references replaced, types and ranges checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import msgspec
+import yaml
+
+from headrace.config._document import kind_of, tag_of
+from headrace.config._durations import RULE, parse_duration
+from headrace.config._environment import substitute
+from headrace.config._types import LOCATION, NAME, PIPELINE, SCALAR
+from headrace.names import NAME_RULE, did_you_mean
+
+_INTEGER = re.compile(r"[-+]?[0-9][0-9_]*")
+_NUMBER = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9]+)?")
+_RULES = {
+    NAME: f"is not a valid name: {NAME_RULE}",
+    PIPELINE: "is not package.module:variable, as in pipelines.flights:pipeline",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What values may depend on: the home folder of relative paths, and the environment."""
+
+    home: Path
+    environment: Mapping[str, str]
+
+
+def read_scalar(node: yaml.Node, kind: Any, place: Place) -> Any:
+    """The value of a node as a `kind`.
+
+    Raises `ValueError` that names what was expected and what is there.
+    """
+    base, role = unwrap(kind)
+    if not isinstance(node, yaml.ScalarNode) or tag_of(node) == "null":
+        msg = f"expected {_wanted(base)}, got {kind_of(node)}"
+        raise ValueError(msg)
+    text = substitute(node.value, place.environment)
+    if allowed := _choices(base):
+        return _choice(text, allowed)
+    if base is str and tag_of(node) != "str" and role != SCALAR:
+        msg = f'expected text, got {kind_of(node)}; write it in quotes: "{node.value}"'
+        raise ValueError(msg)
+    value = _parse(text, base, node, referenced=text != node.value)
+    _check_range(value, kind, role)
+    return located(text, place.home) if role == LOCATION else value
+
+
+def unwrap(kind: Any) -> tuple[Any, str | None]:
+    """A field's type without its annotation, and the role that the annotation gives it."""
+    if get_origin(kind) is not Annotated:
+        return kind, None
+    base, meta = get_args(kind)[:2]
+    return base, (meta.extra or {}).get("role")
+
+
+def _parse(text: str, base: Any, node: yaml.ScalarNode, *, referenced: bool) -> Any:
+    parser = _PARSERS[base]
+    quoted_number = base in {int, float} and tag_of(node) == "str" and not referenced
+    if quoted_number or (value := parser(text)) is None:
+        got = f"'{text}'" if referenced else kind_of(node)
+        msg = f"expected {_wanted(base)}, got {got}"
+        raise ValueError(msg)
+    return value
+
+
+def _integer(text: str) -> int | None:
+    return int(text) if _INTEGER.fullmatch(text) else None
+
+
+def _number(text: str) -> float | None:
+    return float(text) if _NUMBER.fullmatch(text) else None
+
+
+def _truth(text: str) -> bool | None:
+    # Not YAML's yes/no/on/off: too many people meant the words.
+    return {"true": True, "false": False}.get(text)
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None
+
+
+_PARSERS: dict[Any, Callable[[str], Any]] = {
+    str: str,
+    int: _integer,
+    float: _number,
+    bool: _truth,
+    timedelta: parse_duration,
+    datetime: _moment,
+}
+_WANTED = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    timedelta: RULE,
+    datetime: "a day or a moment, such as 2026-01-31 or 2026-01-31T06:00:00+00:00",
+}
+
+
+def _wanted(base: Any) -> str:
+    if allowed := _choices(base):
+        return "one of " + ", ".join(allowed)
+    return _WANTED[base]
+
+
+def _choices(base: Any) -> dict[str, Any]:
+    """What stands for each text that a choice allows; nothing where a type is no choice."""
+    if get_origin(base) is Literal:
+        return {text: text for text in get_args(base)}
+    return {member.value: member for member in base} if isinstance(base, type) and issubclass(base, Enum) else {}
+
+
+def _choice(text: str, allowed: dict[str, Any]) -> Any:
+    if text in allowed:
+        return allowed[text]
+    msg = f"'{text}' is not allowed{did_you_mean(text, allowed)} (allowed: {', '.join(allowed)})"
+    raise ValueError(msg)
+
+
+def _check_range(value: Any, kind: Any, role: str | None) -> None:
+    if isinstance(value, timedelta | datetime):
+        return
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        rule = _RULES.get(role or "") or _bound(str(error))
+        msg = f"'{value}' {rule}"
+        raise ValueError(msg) from error
+
+
+def _bound(message: str) -> str:
+    """Msgspec's "Expected `int` >= 1" as "is out of range: it must be >= 1"."""
+    bound = message.rpartition("`")[2].strip() or message
+    return f"is out of range: it must be {bound}"
+
+
+def located(text: str, home: Path) -> str:
+    """A path as absolute from `home`; URIs stay as they are."""
+    return text if "://" in text else str(home / text)

@@ -1,0 +1,104 @@
+"""Errors, split by who has to act. Each class has the exit code that the command line ends with."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "CheckFailed",
+    "ConfigError",
+    "EngineBug",
+    "FencedError",
+    "HeadraceError",
+    "IntervalError",
+    "ServiceError",
+    "SourceError",
+    "StateSchemaError",
+    "StorageError",
+    "UserFunctionError",
+]
+
+
+class HeadraceError(Exception):
+    """What all errors of Headrace share. Never raised itself."""
+
+    exit_code: ClassVar[int] = 70
+
+    @classmethod
+    def told(cls, message: str) -> HeadraceError:
+        """An error of this class as a task reported it to the driver."""
+        error = cls.__new__(cls)
+        Exception.__init__(error, message)
+        return error
+
+
+class ConfigError(HeadraceError):
+    """Fix the configuration (or the name given on the command line)."""
+
+    exit_code = 2
+
+
+class FencedError(HeadraceError):
+    """Another run holds the job, or took it over. Nothing was committed."""
+
+    exit_code = 3
+
+
+class ServiceError(HeadraceError):
+    """The outside world failed for longer than the retries allow. Run again when it is back."""
+
+    exit_code = 4
+
+
+class UserFunctionError(HeadraceError):
+    """A user function raised. Fix the code; the micro-batch left nothing behind."""
+
+    exit_code = 5
+
+    def __init__(self, operator: str, key: str | None, record: str, traceback: str) -> None:
+        """Keep what names the place: the operator, the key, the record and the user's traceback."""
+        where = f"operator '{operator}'" + (f", key {key}" if key is not None else "")
+        super().__init__(f"user function failed in {where}, record {record}\n{traceback}")
+        self.operator, self.key, self.record, self.traceback = operator, key, record, traceback
+
+
+class StateSchemaError(HeadraceError):
+    """Stored state does not fit the declared type."""
+
+    exit_code = 6
+
+
+class SourceError(HeadraceError):
+    """An input cannot be read. Repair or remove it, or let it go to quarantine."""
+
+    exit_code = 7
+
+
+class StorageError(HeadraceError):
+    """A disk or an object store refused a write (full, gone, forbidden). Nothing was committed."""
+
+    exit_code = 8
+
+
+class CheckFailed(HeadraceError):  # noqa: N818 - a check that fails is no error of the program
+    """A check that was asked for found a difference."""
+
+    exit_code = 1
+
+
+class IntervalError(HeadraceError):
+    """An interval run would leave a gap, or go back behind what was taken in without `--replay`."""
+
+    exit_code = 9
+
+
+class SinkMismatchError(HeadraceError):
+    """Job and sink disagree on what was published: one of them is lost, or an older copy. Trying again does not help."""
+
+    exit_code = 10
+
+
+class EngineBug(HeadraceError):  # noqa: N818 - it says what it is
+    """Headrace broke its own rules. Please report it with the message."""
+
+    exit_code = 70

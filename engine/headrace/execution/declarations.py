@@ -1,0 +1,47 @@
+"""What a process function declares: its states, and its code blocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from headrace.api import KeyedProcessFunction
+from headrace.api._blocks import Block
+from headrace.api._state import State
+
+D = TypeVar("D")
+
+
+def declared_states(function: KeyedProcessFunction[Any, Any]) -> dict[str, State]:
+    """The states that a function declares, by attribute, base classes first.
+
+    Raises `TypeError` when two of them share a stored name.
+    """
+    found: dict[str, State] = _declared(function, State)
+    _check_unique(function, "states named", (state.name for state in found.values()))
+    return found
+
+
+def declared_blocks(function: KeyedProcessFunction[Any, Any]) -> dict[str, Block[Any]]:
+    """The code blocks that a function declares, by attribute, base classes first.
+
+    Raises `TypeError` when two of them share an id.
+    """
+    found: dict[str, Block[Any]] = _declared(function, Block)
+    _check_unique(function, "blocks with the id", (block.block_id for block in found.values()))
+    return found
+
+
+def _declared(function: object, kind: type[D]) -> dict[str, D]:
+    attributes: dict[str, Any] = {}
+    for cls in reversed(type(function).__mro__):
+        attributes |= vars(cls)
+    return {name: value for name, value in attributes.items() if isinstance(value, kind)}
+
+
+def _check_unique(function: object, what: str, names: Iterable[str]) -> None:
+    for name, count in Counter(names).items():
+        if count > 1:
+            msg = f"{type(function).__name__} declares two {what} '{name}'"
+            raise TypeError(msg)

@@ -1,0 +1,47 @@
+"""What flows between operators: records, and the moves of both clocks. `plan.order` says how their places compare."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.plan.order import before_timers
+
+
+class Element(NamedTuple):
+    """A record on its way to a keyed operator; `raw` is the record as JSON."""
+
+    order: bytes
+    timestamp: int
+    kind: int
+    key_json: bytes
+    raw: bytes
+
+
+class Emitted(NamedTuple):
+    """A record that an operator sent on."""
+
+    order: bytes
+    timestamp: int
+    kind: int
+    record: msgspec.Struct
+
+
+class Watermark(NamedTuple):
+    """Event time has reached `timestamp` (ms) before the element at `order`."""
+
+    order: bytes
+    timestamp: int
+
+
+class ProcessingTime(NamedTuple):
+    """Processing time has reached `timestamp` (ms) before a micro-batch begins; `order` is that place."""
+
+    order: bytes
+    timestamp: int
+
+
+def before_watermark(watermark: Watermark) -> bytes:
+    """The place right before all timers that a watermark fires, and after all that precedes it."""
+    return before_timers(watermark.order)

@@ -1,0 +1,128 @@
+"""Stopping without waiting for everything (FLIP-425, "Faster Checkpoint Drain").
+
+A run that has to end lets requests finish that are being executed, and code that has begun. What has not begun, and what waits
+at a declared block, is held: stored in `buffered_requests`, to be resumed in the next run.
+
+    order      1  2  3  4  5 | W | 6  7
+    begun      x  x     x
+    at a block       x                    3 is held with its block, 5, 6 and 7 as they came; the cut is 3
+
+Everything before the cut is done, for good. What comes after it may be done, too; but who reads this operator's output in
+order can only go as far as the cut, and holds the rest in its turn. The watermark W counts as not seen, and is
+seen by all in the next run: a key that has passed it already finds no timer due.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from operator import attrgetter
+from typing import TypeVar
+
+import msgspec
+
+from headrace.execution.element import Element, Watermark, before_watermark
+
+E = TypeVar("E", bound="Element | BufferedRequest")
+
+PROCESS = ""
+"""The block id of a record that has not begun."""
+
+
+class BufferedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A held record: as it came, and where it is to go on."""
+
+    order: bytes
+    timestamp: int
+    kind: int
+    key_json: bytes
+    raw: bytes
+    block_id: str = PROCESS
+    state: str = ""
+    """The state whose value the block waits for."""
+    index: int = 0
+    """What it has emitted so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a task holds, in order. `cut` is the place up to which it is done; None if that is everything."""
+
+    requests: list[BufferedRequest] = field(default_factory=list)
+    cut: bytes | None = None
+
+    @classmethod
+    def of(cls, requests: Iterable[BufferedRequest], unseen: Iterable[Watermark], cut: bytes | None) -> Held:
+        """What is held, and the cut that follows from it, from watermarks that were not seen, and from `cut` itself."""
+        ordered = sorted(requests, key=lambda request: request.order)
+        places = [request.order for request in ordered[:1]]
+        places += [before_watermark(watermark) for watermark in unseen]
+        places += [] if cut is None else [cut]
+        return cls(ordered, min(places, default=None))
+
+
+def as_it_came(element: Element) -> BufferedRequest:
+    """Hold a record that has not begun."""
+    order, timestamp, kind, key_json, raw = element
+    return BufferedRequest(order=order, timestamp=timestamp, kind=kind, key_json=key_json, raw=raw)
+
+
+def at_block(element: Element, block_id: str, state: str, index: int) -> BufferedRequest:
+    """Hold a record that waits at a block for the value of a state, and has emitted `index` outputs."""
+    return msgspec.structs.replace(as_it_came(element), block_id=block_id, state=state, index=index)
+
+
+def element_of(request: BufferedRequest) -> Element:
+    """The record of a held request."""
+    return Element(request.order, request.timestamp, request.kind, request.key_json, request.raw)
+
+
+def held_as(one: Element | BufferedRequest) -> BufferedRequest:
+    """Hold what was about to be taken in."""
+    return as_it_came(one) if isinstance(one, Element) else one
+
+
+def merged(
+    batches: Iterable[Sequence[Element]], resumed: Sequence[BufferedRequest]
+) -> Iterator[list[Element | BufferedRequest]]:
+    """What arrives and what was held, in order."""
+    arriving: Iterator[Element | BufferedRequest] = chain.from_iterable(batches)
+    in_order = heapq.merge(sorted(resumed, key=_order_of), arriving, key=_order_of)
+    while chunk := list(islice(in_order, _MERGED_AT_ONCE)):
+        yield chunk
+
+
+def divided(
+    batches: Iterable[Sequence[Element | BufferedRequest]], cut: bytes | None
+) -> tuple[list[list[Element]], Held]:
+    """For an operator that knows no blocks and no watermarks: the batches before the cut, and what is held."""
+    taken: list[list[Element]] = []
+    rest: list[BufferedRequest] = []
+    for batch in batches:
+        here, beyond = split(batch, cut)
+        taken.append([one if isinstance(one, Element) else element_of(one) for one in here])
+        rest += map(held_as, beyond)
+    return taken, Held.of(rest, (), cut)
+
+
+def split(elements: Sequence[E], cut: bytes | None) -> tuple[Sequence[E], Sequence[E]]:
+    """Elements before the cut, and the others."""
+    if cut is None or not elements or elements[-1].order < cut:
+        return elements, ()
+    place = next(index for index, element in enumerate(elements) if element.order >= cut)
+    return elements[:place], elements[place:]
+
+
+def seen_and_held(
+    watermarks: Sequence[Watermark], cut: bytes | None
+) -> tuple[Sequence[Watermark], Sequence[Watermark]]:
+    """Watermarks that all tasks have taken in when everything up to `cut` is done, and those that the next run repeats."""
+    if cut is None:
+        return watermarks, ()
+    return tuple(w for w in watermarks if w.order <= cut), tuple(w for w in watermarks if w.order > cut)
+
+
+_order_of = attrgetter("order")
+_MERGED_AT_ONCE = 10_000

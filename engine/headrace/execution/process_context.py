@@ -1,0 +1,200 @@
+"""The `Context` that user code of a keyed process gets: one for each record, and for each timer."""
+
+from __future__ import annotations
+
+import operator as operators
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from headrace.api import Process, RowKind, TimeDomain
+from headrace.api._namespace import check_namespace
+from headrace.api._pipeline import output_type
+from headrace.execution.element import Emitted
+from headrace.execution.record_context import RecordContext
+from headrace.plan.order import output_order
+from headrace.state.codec import decode_key
+from headrace.state.timer_service import DOMAINS, EVENT_TIME, PROCESSING_TIME, Timer, TimerService
+
+LATEST_TIMER = (1 << 63) // 1000 - 1
+"""The furthest that a timer can lie from 1970 (ms): it is stored in microseconds."""
+
+
+class Outputs:
+    """Where the records of one operator and task go, and which types they must have."""
+
+    def __init__(self, operator: Process) -> None:
+        """Start with nothing emitted."""
+        self.main: list[Emitted] = []
+        self.sides: dict[str, list[Emitted]] = {side.name: [] for side in operator.side_outputs}
+        self.type = output_type(operator.function)
+        self._side_types = {side.name: side.record for side in operator.side_outputs}
+
+    def refused(self, record: msgspec.Struct) -> TypeError:
+        """The error for a record that is not of the main output's `type`."""
+        return TypeError(f"the output takes {self.type.__name__}, not {type(record).__name__}")
+
+    def check_side(self, name: str, record: msgspec.Struct) -> None:
+        """Raise `ValueError` for a side output that isn't declared, `TypeError` unless it takes the record."""
+        wanted = self._side_types.get(name)
+        if wanted is None:
+            known = ", ".join(self._side_types) or "none"
+            msg = f"side output '{name}' is not declared in the pipeline (declared: {known})"
+            raise ValueError(msg)
+        if not isinstance(record, wanted):
+            msg = f"side output '{name}' takes {wanted.__name__}, not {type(record).__name__}"
+            raise TypeError(msg)
+
+    def sort(self) -> None:
+        """Put what records of different keys have emitted into arrival order."""
+        for emitted in (self.main, *self.sides.values()):
+            emitted.sort(key=_order_of)
+
+
+_order_of = operators.itemgetter(0)
+_emitted: Callable[[tuple[bytes, int, RowKind, Any]], Emitted] = partial(tuple.__new__, Emitted)
+"""A named tuple's own constructor is Python code, and takes twice as long."""
+
+
+class ProcessContext(RecordContext):
+    """A record or timer of a keyed process, at its place in arrival order.
+
+    `function` is the user code for it; None for a context that only makes its key's timers fire. `subject` is what errors
+    say was being processed.
+    """
+
+    __slots__ = (
+        "_outputs",
+        "_timers",
+        "function",
+        "index",
+        "order",
+        "overdue_until",
+        "row_kind",
+        "subject",
+        "timestamp",
+        "watermark",
+    )
+
+    def __init__(  # noqa: PLR0917 - by position: names cost time, once per record
+        self,
+        outputs: Outputs,
+        timers: TimerService,
+        key_json: bytes,
+        function: Callable[..., Any] | None,
+        record: Any,
+        subject: bytes | Timer | None,
+    ) -> None:
+        """Make a context; `enter` gives it its place."""
+        # Not through super(): once per record, that call alone is a tenth of the framework's cost.
+        self.key_json = key_json
+        self.record = record
+        self.references = 0
+        self.owns_key = False
+        self.epoch = None
+        self.call = None
+        self.callbacks = None
+        self.overdue: list[Timer] | None = None
+        self.function = function
+        self.subject = subject
+        self._outputs = outputs
+        self._timers = timers
+        self.row_kind = RowKind.INSERT
+        self.index = 0
+
+    def enter(self, order: bytes, timestamp: int, watermark: int, overdue_until: int) -> None:
+        """Say where it stands: place in arrival order, event time, the watermark before it.
+
+        An event-time timer registered for a time up to `overdue_until` is overdue, and fires right after this context.
+        """
+        self.order, self.timestamp, self.watermark, self.overdue_until = order, timestamp, watermark, overdue_until
+
+    @property
+    def key(self) -> Any:
+        """See `Context.key`."""
+        return decode_key(self.key_json)
+
+    @property
+    def processing_time(self) -> int:
+        """See `Context.processing_time`."""
+        return self._timers.processing_time
+
+    @property
+    def time_domain(self) -> TimeDomain | None:
+        """See `Context.time_domain`."""
+        return DOMAINS[self.subject.domain].clock if isinstance(self.subject, Timer) else None
+
+    @property
+    def namespace(self) -> str:
+        """See `Context.namespace`."""
+        return self.subject.namespace if isinstance(self.subject, Timer) else ""
+
+    @property
+    def processing_overdue_until(self) -> int:
+        """As `overdue_until`, for processing-time timers."""
+        return self._timers.processing_time
+
+    @property
+    def timers(self) -> ProcessContext:
+        """See `Context.timers`."""
+        return self
+
+    def collect(self, record: msgspec.Struct, /, kind: RowKind = RowKind.INSERT) -> None:
+        """See `Context.collect`."""
+        outputs = self._outputs
+        if not isinstance(record, outputs.type):
+            raise outputs.refused(record)
+        order = output_order(self.order, self.index)
+        self.index += 1
+        outputs.main.append(_emitted((order, self.timestamp, kind, record)))
+
+    def output(self, name: str, record: msgspec.Struct, /) -> None:
+        """See `Context.output`."""
+        self._outputs.check_side(name, record)
+        order = output_order(self.order, self.index)
+        self.index += 1
+        self._outputs.sides[name].append(_emitted((order, self.timestamp, RowKind.INSERT, record)))
+
+    def register_event_time(self, timestamp: int, /, namespace: str = "") -> None:
+        """See `Timers.register_event_time`."""
+        self.register(timestamp, EVENT_TIME, namespace)
+
+    def delete_event_time(self, timestamp: int, /, namespace: str = "") -> None:
+        """See `Timers.delete_event_time`."""
+        self._timers.delete(self._timer(timestamp, EVENT_TIME, namespace))
+
+    def register_processing_time(self, timestamp: int, /, namespace: str = "") -> None:
+        """See `Timers.register_processing_time`."""
+        self.register(timestamp, PROCESSING_TIME, namespace)
+
+    def delete_processing_time(self, timestamp: int, /, namespace: str = "") -> None:
+        """See `Timers.delete_processing_time`."""
+        self._timers.delete(self._timer(timestamp, PROCESSING_TIME, namespace))
+
+    def register(self, timestamp: int, domain: str, namespace: str = "") -> None:
+        """Register a timer of the current key in a domain, internal ones included. One that is overdue fires right after this."""
+        timer = self._timer(timestamp, domain, namespace)
+        self._timers.register(timer)
+        is_event = DOMAINS[domain].clock is EVENT_TIME
+        if timer.timestamp <= (self.overdue_until if is_event else self.processing_overdue_until):
+            if self.overdue is None:
+                self.overdue = []
+            self.overdue.append(timer)
+
+    def _timer(self, timestamp: int, domain: str, namespace: str) -> Timer:
+        moment = operators.index(timestamp)  # refuses a float, which would compare but not be stored
+        if not -LATEST_TIMER <= moment <= LATEST_TIMER:
+            msg = f"a timer's time must lie within {LATEST_TIMER} ms of 1970, not at {moment}"
+            raise ValueError(msg)
+        check_namespace(namespace)
+        return Timer(moment, self.key_json, domain, namespace)
+
+
+class TimerContext(ProcessContext):
+    """A timer of a keyed process. `processing_overdue_until` is the time of the processing-time timer that fires."""
+
+    __slots__ = ("processing_overdue_until",)
+
+    processing_overdue_until: int

@@ -1,0 +1,74 @@
+"""What all operations of one record share (FLIP-425, "Record Context")."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from headrace.api._blocks import BoundBlock
+from headrace.state.key_groups import key_group
+
+if TYPE_CHECKING:
+    from types import CoroutineType
+
+    from headrace.api._future import Continuation, StateFuture
+    from headrace.execution.epoch import Epoch
+
+
+class RecordContext:
+    """A record, or a timer, on its way through the controller.
+
+    `references` counts what is still going on for it: its own code, each state request, and each callback that waits for
+    its turn. At 0 it is finished, and the next record of its key may start. `epoch` is None until it was counted in: a
+    record that never has to wait for anything never is.
+    """
+
+    __slots__ = ("awaited", "call", "callbacks", "epoch", "key_json", "overdue", "owns_key", "record", "references")
+
+    awaited: StateFuture[Any]
+    """What the code waits for, while `call` is set."""
+
+    def __init__(self, key_json: bytes, record: Any) -> None:
+        """Make the context of `record`, whose key is `key_json`."""
+        self.key_json = key_json
+        self.record = record
+        self.references = 0
+        self.owns_key = False
+        self.epoch: Epoch | None = None
+        self.call: CoroutineType[Any, Any, None] | None = None
+        self.callbacks: deque[Continuation] | None = None
+        self.overdue: list[Any] | None = None
+        """What it has caused to run right after it, before anything else of its key; see `KeyedWork.after`."""
+
+    @property
+    def hash(self) -> int:
+        """The hash code of the key."""
+        return hash(self.key_json)
+
+    def key_group(self, max_parallelism: int) -> int:
+        """The key group that the record belongs to."""
+        return key_group(self.key_json, max_parallelism)
+
+    def next_callback(self) -> Continuation | None:
+        """Take out the callback whose turn it is; None if there is none, or if it waits for an answer.
+
+        It is the first one in order that does not wait for another callback, whether its answer is there yet or not: the order
+        must not depend on how soon requests are answered.
+        """
+        if not self.callbacks:
+            return None
+        for place, continuation in enumerate(self.callbacks):
+            if not continuation.waits_for_callback:
+                if not continuation.is_answered:
+                    return None
+                del self.callbacks[place]
+                return continuation
+        return None
+
+    def declared_block(self, future: StateFuture[Any]) -> str | None:
+        """The id of the declared block that waits for `future`, if nothing else of the record's code is left."""
+        if self.call is not None or self.callbacks is None or len(self.callbacks) != 1:
+            return None
+        (continuation,) = self.callbacks
+        block = continuation.function
+        return block.block_id if continuation.futures == (future,) and isinstance(block, BoundBlock) else None

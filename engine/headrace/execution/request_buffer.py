@@ -1,0 +1,83 @@
+"""Requests that wait: for their batch, or for their key (FLIP-425, "Async Execution Controller")."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from headrace.execution.record_context import RecordContext
+    from headrace.execution.request import AsyncRequest
+
+
+class Waiter(NamedTuple):
+    """Who waits for a key: a record that has not started, or one that has and made its first request."""
+
+    context: RecordContext
+    request: AsyncRequest | None
+
+
+class RequestBuffer:
+    """The active buffer, whose requests may be executed, and the blocking buffer, by key."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.active: list[AsyncRequest] = []
+        self._blocking: dict[bytes, deque[Waiter]] = {}
+        self._joined: dict[RecordContext, list[AsyncRequest]] = {}
+        self.blocked = 0
+
+    def take_active(self, limit: int | None = None) -> list[AsyncRequest]:
+        """Take out the first `limit` active requests, or all, in order."""
+        if limit is None or len(self.active) <= limit:
+            batch, self.active = self.active, []
+        else:
+            batch, self.active = self.active[:limit], self.active[limit:]
+        return batch
+
+    def block(self, context: RecordContext, request: AsyncRequest | None = None) -> None:
+        """Let it wait behind all others of its key."""
+        self._of(context.key_json).append(self._waiter(context, request))
+        self.blocked += 1
+
+    def block_first(self, context: RecordContext, request: AsyncRequest | None = None) -> None:
+        """Let it wait before all others of its key."""
+        self._of(context.key_json).appendleft(self._waiter(context, request))
+        self.blocked += 1
+
+    def join(self, request: AsyncRequest) -> bool:
+        """Let a request wait with the first one of its record; False if that does not wait for its key."""
+        joined = self._joined.get(request.context)
+        if joined is None:
+            return False
+        joined.append(request)
+        return True
+
+    def take_joined(self, context: RecordContext) -> list[AsyncRequest]:
+        """Take out the requests that wait with the first one of `context`, in order."""
+        return self._joined.pop(context, [])
+
+    def unblock(self, key: bytes) -> Waiter | None:
+        """Take out the first one that waits for the key."""
+        waiters = self._blocking.get(key)
+        if waiters is None:
+            return None
+        self.blocked -= 1
+        waiter = waiters.popleft()
+        if not waiters:
+            del self._blocking[key]
+        return waiter
+
+    def take_blocked(self) -> list[Waiter]:
+        """Take out all that wait for a key, key by key."""
+        waiters = [waiter for queue in self._blocking.values() for waiter in queue]
+        self._blocking, self.blocked = {}, 0
+        return waiters
+
+    def _waiter(self, context: RecordContext, request: AsyncRequest | None) -> Waiter:
+        if request is not None:
+            self._joined.setdefault(context, [])
+        return Waiter(context, request)
+
+    def _of(self, key: bytes) -> deque[Waiter]:
+        return self._blocking.setdefault(key, deque())

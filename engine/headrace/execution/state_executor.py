@@ -1,0 +1,100 @@
+"""Executes state requests: a batch of them is one call to the backend for all entries, and one for each page."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from headrace.state.backend import answers
+
+if TYPE_CHECKING:
+    from headrace.execution.request import AsyncRequest
+    from headrace.state.backend import StateBackend
+
+
+class InlineStateExecutor:
+    """Reads in the task's own thread, at once: what a batch gains is one call to the backend instead of many."""
+
+    has_room = True
+
+    def __init__(self, backend: StateBackend) -> None:
+        """Read from `backend`."""
+        self._backend = backend
+        self._done: list[AsyncRequest] = []
+        self.in_flight = 0
+        self.has_completed = False
+
+    def submit(self, batch: Sequence[AsyncRequest], /) -> None:
+        """See `AsyncExecutor.submit`."""
+        answer(self._backend, batch)
+        self._done += batch
+        self.in_flight = 1
+        self.has_completed = True
+
+    def completed(self, *, wait: bool) -> list[AsyncRequest]:  # noqa: ARG002 - nothing is ever under way
+        """See `AsyncExecutor.completed`."""
+        done, self._done = self._done, []
+        self.in_flight = 0
+        self.has_completed = False
+        return done
+
+    def close(self) -> None:
+        """See `AsyncExecutor.close`."""
+
+
+class ThreadedStateExecutor:
+    """Reads in threads, while the task's thread goes on with other records."""
+
+    def __init__(self, backend: StateBackend, threads: int) -> None:
+        """Read from `backend`, which must allow reads from several threads."""
+        self._backend = backend
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="state-io")
+        self._done: queue.SimpleQueue[Sequence[AsyncRequest]] = queue.SimpleQueue()
+        self.in_flight = 0
+
+    @property
+    def has_completed(self) -> bool:
+        """See `AsyncExecutor.has_completed`."""
+        return not self._done.empty()
+
+    @property
+    def has_room(self) -> bool:
+        """See `AsyncExecutor.has_room`."""
+        return self.in_flight < self._threads
+
+    def submit(self, batch: Sequence[AsyncRequest], /) -> None:
+        """See `AsyncExecutor.submit`."""
+        self.in_flight += 1
+        self._pool.submit(self._execute, batch)
+
+    def completed(self, *, wait: bool) -> list[AsyncRequest]:
+        """See `AsyncExecutor.completed`."""
+        done: list[AsyncRequest] = []
+        while self.in_flight:
+            try:
+                done += self._done.get(block=wait and not done)
+            except queue.Empty:
+                break
+            self.in_flight -= 1
+        return done
+
+    def close(self) -> None:
+        """See `AsyncExecutor.close`."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _execute(self, batch: Sequence[AsyncRequest]) -> None:
+        answer(self._backend, batch)
+        self._done.put(batch)
+
+
+def answer(backend: StateBackend, batch: Sequence[AsyncRequest]) -> None:
+    """Answer each request with what the backend has for its action, or all of them with the error."""
+    try:
+        for request, found in zip(batch, answers(backend, [request.action for request in batch]), strict=True):
+            request.answer = found
+    except BaseException as error:  # noqa: BLE001 - raised again by the task's loop
+        for request in batch:
+            request.error = error

@@ -1,0 +1,173 @@
+"""A key's history as the entries of a backend. In Delta it has a row for each of its rows, whatever the layout here.
+
+    h<key>                       a list: [[number, row, kind, inserted at], ...]
+                                 a map:  {"size": 3, "first": 0, "last": 7, ..., "by": ["part"]}
+    h<key> 00 n<number>          a map's node: [kind, inserted at, and the nodes that it is linked with], then the row
+    h<key> 00 i<identity>        first and last number of the rows with this identity
+
+The text of a long identity (a whole row, mostly) is replaced by its hash, so that a row is stored once. It is a
+cryptographic one: two rows that share it need not be reckoned with.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from itertools import chain
+
+import msgspec
+
+from headrace.errors import EngineBug
+from headrace.materializer.identities import IdentityOf
+from headrace.materializer.map_layout import KIND, RAW, Head, MapLayout, Node, Queue
+from headrace.materializer.ordered_multiset import Identity, Row
+from headrace.state.backend import HISTORY, StateBackend, Write
+from headrace.state.codec import encode
+
+
+class HistoryRow(msgspec.Struct, frozen=True, array_like=True):
+    """One row of a key's history; `row` is JSON text, `inserted_at` the event time (ms)."""
+
+    sequence_number: int
+    row: msgspec.Raw
+    row_kind: int
+    inserted_at: int
+
+
+class StoredHead(Head, omit_defaults=True):
+    """The entry of a map. `by` names what its rows are found by: the fields of the upsert key, none for whole rows."""
+
+    by: tuple[str, ...] = ()
+
+
+_NUMBER = struct.Struct(">Q")
+_END_OF_KEY = b"\x00"  # JSON has none
+_LONGEST = 32
+_A_MAP = b"{"
+_END_OF_LINKS = b"]"
+
+_decode_list = msgspec.json.Decoder(list[HistoryRow]).decode
+_decode_head = msgspec.json.Decoder(StoredHead).decode
+_decode_links = msgspec.json.Decoder(list[int | None]).decode
+_decode_queue = msgspec.json.Decoder(tuple[int, int]).decode
+
+
+def history_entry(key_json: bytes) -> bytes:
+    """The backend's entry for a key's history."""
+    return HISTORY + key_json
+
+
+def key_of_history(entry: bytes) -> bytes:
+    """The key of any entry of a history."""
+    key_json, _, _ = entry[len(HISTORY) :].partition(_END_OF_KEY)
+    return key_json
+
+
+def stored_history(rows: Sequence[HistoryRow | tuple[int, msgspec.Raw, int, int]]) -> bytes:
+    """The backend's value for a list."""
+    return encode(rows)
+
+
+def stored_list(rows: Iterable[Row]) -> bytes:
+    """The backend's value for a list of plain rows."""
+    return encode([(number, msgspec.Raw(raw), kind, inserted_at) for number, raw, kind, inserted_at in rows])
+
+
+def rows_of(stored: bytes) -> list[Row]:
+    """The rows of a stored list."""
+    return [(row.sequence_number, bytes(row.row), row.row_kind, row.inserted_at) for row in _decode_list(stored)]
+
+
+def head_of(stored: bytes) -> StoredHead | None:
+    """The head of a stored map; None if it is a list."""
+    return _decode_head(stored) if stored[:1] == _A_MAP else None
+
+
+class StoredMap:
+    """One key's map in a backend, as it was before the task: where a `MapLayout` finds the nodes that it needs."""
+
+    def __init__(self, backend: StateBackend, key_json: bytes, identity_of: IdentityOf) -> None:
+        """Nothing is read yet."""
+        self._backend = backend
+        self._entry = history_entry(key_json) + _END_OF_KEY
+        self._short = self._entry + b"i="
+        self._identity_of = identity_of
+        self._nodes: dict[int, bytes] = {}
+        self.rows: dict[int, Row] = {}
+        """The rows that were asked for, as they are stored."""
+        self._queues: dict[Identity, Queue | None] = {}
+
+    def node(self, number: int) -> Node:
+        """See `NodeSource.node`."""
+        (stored,) = self._backend.get_many([self.node_entry(number)])
+        return self.admit_node(number, stored)
+
+    def queue(self, identity: Identity) -> Queue | None:
+        """See `NodeSource.queue`."""
+        (stored,) = self._backend.get_many([self.queue_entry(identity)])
+        return self.admit_queue(identity, stored)
+
+    def has_given(self, number: int) -> bool:
+        """Whether a node was asked for already: what has become of it since, the layout knows."""
+        return number in self.rows
+
+    def node_entry(self, number: int) -> bytes:
+        """The entry of a node."""
+        return self._entry + b"n" + _NUMBER.pack(number)
+
+    def queue_entry(self, identity: Identity) -> bytes:
+        """The entry of the rows with an identity."""
+        text = identity if type(identity) is bytes else encode(identity)
+        if len(text) <= _LONGEST:
+            return self._short + text
+        return self._entry + b"i#" + blake2b(text, digest_size=16).digest()
+
+    def admit_node(self, number: int, stored: bytes | None) -> Node:
+        """Take in what the backend has for a node."""
+        if stored is None:
+            msg = f"node {number} of the history {self._entry!r} is missing"
+            raise EngineBug(msg)
+        links, _, raw = stored.partition(_END_OF_LINKS)
+        kind, inserted_at, *others = _decode_links(links + _END_OF_LINKS)
+        self._nodes[number] = stored
+        self.rows[number] = (number, raw, kind or 0, inserted_at or 0)
+        return [self._identity_of(raw), raw, kind, inserted_at, *others]
+
+    def admit_queue(self, identity: Identity, stored: bytes | None) -> Queue | None:
+        """Take in what the backend has for an identity."""
+        self._queues[identity] = queue = None if stored is None else _decode_queue(stored)
+        return queue
+
+    def writes(self, layout: MapLayout) -> Iterable[Write]:
+        """What has to be written so that the backend has `layout`; nodes that are not in memory are as they were."""
+        before, nodes, known = self._nodes, layout.nodes, self._queues
+        entry, pack = self._entry + b"n", _NUMBER.pack
+        if layout.source is None:
+            # As below, with nothing to compare: `zip` makes no tuple for each of what may be very many.
+            entries, stored = map(pack, nodes), [encode(node[KIND:]) + node[RAW] for node in nodes.values()]
+            identities, queues = layout.all_queues()
+            return chain(
+                zip(map(entry.__add__, entries), stored, strict=True),
+                zip(map(self.queue_entry, identities), map(encode, queues), strict=True),
+            )
+        written: list[Write] = [(entry + pack(number), None) for number in before if number not in nodes]
+        for number, node in nodes.items():
+            value = encode(node[KIND:]) + node[RAW]
+            if before.get(number) != value:
+                written.append((entry + pack(number), value))
+        for identity, queue in layout.queues():
+            if known.get(identity) != queue:
+                written.append((self.queue_entry(identity), None if queue is None else encode(queue)))
+        return written
+
+    def removal(self) -> Iterable[Write]:
+        """Take all entries but the head away. All nodes must have been asked for."""
+        for number, (_, raw, _, _) in self.rows.items():
+            yield self.node_entry(number), None
+            yield self.queue_entry(self._identity_of(raw)), None
+
+
+def stored_head(head: Head, by: tuple[str, ...]) -> bytes:
+    """The backend's value for a map's head."""
+    return encode(StoredHead(head.size, head.first, head.last, head.oldest, head.newest, by))

@@ -1,0 +1,268 @@
+"""The sink upsert materializer (FLIP-544): what a changelog, whose rows may come out of order, does to a table by primary key.
+
+Rules, as Flink's operator has them: an addition goes to the end of the key's history (or in place of the row with the same
+upsert key) and is emitted; a retraction removes the first matching row, whatever its kind; removing the last position brings
+back the row before it, removing the only row deletes the key, removing any other position is silent.
+
+`on_conflict` (FLIP-558) bends them where several rows are left when the watermark has passed them: DO_NOTHING shows the first
+row instead of the last, DEDUPLICATE forgets what stands before the last one, ERROR fails.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.api import Emit, OnConflict, RowKind, UpsertMaterialize
+from headrace.execution.element import Element, Watermark
+from headrace.materializer.histories import Histories, HistoryChange, Layout
+from headrace.materializer.identities import Rows
+from headrace.materializer.lives import Lives
+from headrace.materializer.options import Layouts, MaterializerOptions
+from headrace.materializer.ordered_multiset import ALL, LAST, NOTHING, OTHER, Identity
+from headrace.plan.order import output_order
+from headrace.state.backend import StateBackend, Write
+from headrace.state.timer_service import TimerChange
+
+LONG_HISTORY = 10_000
+"""Rows from which on a history is reported as long: it is read and sent on as fast as a short one, but it never ends."""
+
+
+class Output(NamedTuple):
+    """A row for downstream, as JSON."""
+
+    order: bytes
+    kind: RowKind
+    key_json: bytes
+    raw: bytes
+
+
+class Unmatched(NamedTuple):
+    """A retraction that matched no row."""
+
+    element: Element
+    rows_in_history: int
+
+
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = RowKind
+_RETRACTIONS = frozenset(int(kind) for kind in RowKind if kind.is_retraction)
+
+
+class UpsertMaterializer:
+    """One materializer in one task. `record` is the type of the rows, by which they are compared."""
+
+    def __init__(
+        self,
+        operator: UpsertMaterialize,
+        backend: StateBackend,
+        *,
+        record: type[msgspec.Struct] | None = None,
+        checks: bool = True,
+        layouts: Layouts | None = None,
+        watermark: int | None = None,
+        watermarks: Sequence[Watermark] = (),
+        processing_time: int = 0,
+        ttl_since: int | None = None,
+    ) -> None:
+        """Bind the operator's histories to `backend`.
+
+        Without `checks`, rows are taken for what encoding a `record` gives, and compared as they are. `layouts` are those of
+        the operator's strategy on the hashmap backend, unless given. `watermark` is the last one before the records,
+        `watermarks` are those to come with them, `processing_time` that of the micro-batch (ms).
+        `ttl_since` is when TTL was switched on for histories that were there already: no life begins before it.
+        """
+        layouts = layouts or MaterializerOptions().layouts(operator.strategy, "hashmap")
+        upsert_key = operator.upsert_key or ()
+        one_a_key = bool(upsert_key) and {*upsert_key} <= {*operator.keyed_by}
+        self.operator = operator
+        self.metrics: Counter[str] = Counter()
+        self.unmatched: list[Unmatched] = []
+        self._rows = Rows(operator.name, record, upsert_key, one_a_key=one_a_key, checks=checks)
+        # Where all rows of a key are one, they are found by what none of them has.
+        by = ("",) if one_a_key else upsert_key
+        self._histories = Histories(backend, layouts, self._rows.identity_of, by=by, ages=operator.ttl is not None)
+        self._emitted: list[tuple[bytes, RowKind, bytes, bytes]] = []
+        self._grown_at, self._shrunk_at = layouts.grown_at, layouts.shrunk_at
+        self._replaces = bool(upsert_key)
+        self._moves = operator.on_conflict is OnConflict.DEDUPLICATE and self._replaces and not one_a_key
+        self._shows_first = operator.shows_first
+        self._sink_holds_end = not operator.may_show_another
+        self._lives: Lives | None = None
+        if operator.ttl is not None or operator.on_conflict is not OnConflict.KEEP_HISTORY:
+            self._lives = Lives(
+                operator,
+                layouts.strategy,
+                backend,
+                self._histories,
+                watermark=watermark,
+                watermarks=watermarks,
+                processing_time=processing_time,
+                since=ttl_since,
+            )
+
+    def run(self, batches: Iterable[Sequence[Element]]) -> None:
+        """Take in elements in arrival order; then end what has ended by the last watermark.
+
+        Raises `UserFunctionError` for a row that does not fit the record type, and for a conflict that is an error.
+        """
+        for batch in batches:
+            self.take(batch)
+        if self._lives is not None:
+            self._lives.finish()
+            self.metrics += self._lives.metrics
+
+    def take(self, batch: Sequence[Element]) -> None:
+        """Take in some elements."""
+        texts, identities = self._rows.read(batch)
+        keys = dict.fromkeys([element[3] for element in batch])
+        self._histories.load(keys)
+        if self._histories.is_partial:
+            self._histories.prefetch(
+                (element[3], identity) for element, identity in zip(batch, identities, strict=True)
+            )
+        self.metrics["records"] += len(batch)
+        if self._lives is not None:
+            self._lives.remember(keys)
+            self._take_living(batch, texts, identities, self._lives)
+        elif self._shows_first:
+            self._take_first(batch, texts, identities)
+        else:
+            self._take_last(batch, texts, identities)
+
+    def outputs(self) -> list[Output]:
+        """What to send on: every change, or the net change of each key, in arrival order."""
+        if self.operator.emit is Emit.EVERY_CHANGE:
+            return [Output(output_order(order, 0), kind, key, raw) for order, kind, key, raw in self._emitted]
+        return sorted(self._net_changes())
+
+    def changes(self) -> list[HistoryChange]:
+        """What differs from the backend, row by row."""
+        long = sum(layout.size >= LONG_HISTORY for layout in self._histories.live.values())
+        if long:
+            self.metrics["long_histories"] = long
+        return self._histories.changes()
+
+    def writes(self) -> Iterator[Write]:
+        """The changed histories as the backend takes them."""
+        return self._histories.writes()
+
+    def rows_of(self, key_json: bytes) -> list[bytes]:
+        """The rows of a key in order, as JSON. For tests and tools."""
+        self._histories.load([key_json])
+        return [row[1] for _, row in self._histories.live[key_json].entries()]
+
+    def sizes(self, entries: Iterable[bytes]) -> list[tuple[int, bool]]:
+        """Of the histories among a backend's entries, how many rows each has, and whether it is stored as a map."""
+        return self._histories.sizes(entries)
+
+    def timer_changes(self) -> list[TimerChange]:
+        """The sweeps that differ from those that the backend has."""
+        return [] if self._lives is None else self._lives.timer_changes()
+
+    def timer_writes(self, changes: Sequence[TimerChange]) -> Iterable[Write]:
+        """`changes` of sweeps as the backend takes them."""
+        return () if self._lives is None else self._lives.timer_writes(changes)
+
+    def _take_last(self, batch: Sequence[Element], texts: Sequence[bytes], identities: Sequence[Identity]) -> None:
+        """The loop that all time is spent in: rows have no lives, and the last one is shown."""
+        live, emit, switch = self._histories.live, self._emitted.append, self._histories.switch
+        replaces, grown_at, shrunk_at = self._replaces, self._grown_at, self._shrunk_at
+        for element, raw, identity in zip(batch, texts, identities, strict=True):
+            order, at, kind, key, _ = element
+            rows = live[key]
+            if kind not in _RETRACTIONS:
+                size = rows.size
+                if replaces:
+                    rows.put(identity, raw, kind, at)
+                else:
+                    rows.append(identity, raw, kind, at)
+                emit((order, UPDATE_AFTER if size else INSERT, key, raw))
+                if size >= grown_at - 1 and not rows.is_map and rows.size >= grown_at:
+                    switch(key)
+                continue
+            removed = rows.remove(identity)
+            if removed is not OTHER:
+                if removed is LAST:
+                    emit((order, UPDATE_AFTER, key, rows.last()[1]))
+                elif removed is ALL:
+                    emit((order, DELETE, key, raw))
+                else:
+                    self._count_unmatched(element, raw, rows)
+            if rows.is_map and rows.size <= shrunk_at:
+                switch(key)
+
+    def _take_living(
+        self, batch: Sequence[Element], texts: Sequence[bytes], identities: Sequence[Identity], lives: Lives
+    ) -> None:
+        """Element by element: what has ended ends before the next one of its key."""
+        live = self._histories.live
+        take = self._take_first if self._shows_first else self._take_last
+        for element, raw, identity in zip(batch, texts, identities, strict=True):
+            key = element.key_json
+            at = lives.begin(key, element.order, element.timestamp)
+            unmatched = len(self.unmatched)
+            if self._moves and element.kind not in _RETRACTIONS and live[key].find(identity) is not None:
+                self._move(element._replace(timestamp=at), raw, identity)
+                continue
+            take([element._replace(timestamp=at)], [raw], [identity])
+            if lives.renews and element.kind in _RETRACTIONS and live[key].size and len(self.unmatched) == unmatched:
+                live[key].renew(at)
+
+    def _move(self, element: Element, raw: bytes, identity: Identity) -> None:
+        """Replace a row, and let the new one stand last."""
+        order, at, kind, key, _ = element
+        rows = self._histories.live[key]
+        rows.remove(identity)
+        rows.append(identity, raw, kind, at)
+        self._emitted.append((order, UPDATE_AFTER, key, raw))
+
+    def _take_first(self, batch: Sequence[Element], texts: Sequence[bytes], identities: Sequence[Identity]) -> None:
+        """The first row is shown: what comes after it is silent, until that one is taken back."""
+        for element, raw, identity in zip(batch, texts, identities, strict=True):
+            order, at, kind, key, _ = element
+            rows = self._histories.live[key]
+            before = rows.first()[0] if rows.size else None
+            if kind in _RETRACTIONS:
+                removed = rows.remove(identity)
+                if removed is NOTHING:
+                    self._count_unmatched(element, raw, rows)
+                elif removed is ALL:
+                    self._emitted.append((order, DELETE, key, raw))
+                elif rows.first()[0] != before:
+                    self._emitted.append((order, UPDATE_AFTER, key, rows.first()[1]))
+            else:
+                shown = before is None or (self._replaces and rows.find(identity) == before)
+                (rows.put if self._replaces else rows.append)(identity, raw, kind, at)
+                if shown:
+                    self._emitted.append((order, INSERT if before is None else UPDATE_AFTER, key, raw))
+            self._histories.switch(key)
+
+    def _count_unmatched(self, element: Element, raw: bytes, rows: Layout) -> None:
+        self.metrics["unmatched_retractions"] += 1
+        self.unmatched.append(Unmatched(element._replace(raw=raw), rows.size))
+
+    def _net_changes(self) -> Iterator[Output]:
+        """What the last of a key's changes does to the sink, which may hold a row of it or none."""
+        last = {change[2]: change for change in self._emitted}
+        for key, (order, kind, _, raw) in last.items():
+            before, after = self._histories.size_before(key), self._histories.live[key]
+            if self.operator.ttl is not None:
+                # Rows die in silence, so the sink may hold one of a key whose history is gone.
+                yield Output(order, kind, key, raw)
+            elif not after.size:
+                if before:
+                    yield Output(order, DELETE, key, raw)
+            elif not before:
+                yield Output(order, INSERT, key, raw)
+            elif self._changes_sink(key, after):
+                yield Output(order, UPDATE_AFTER, key, raw)
+
+    def _changes_sink(self, key: bytes, after: Layout) -> bool:
+        if not self._sink_holds_end:
+            return True
+        first, last = self._histories.ends_before(key)
+        before, now = (first, after.first()) if self._shows_first else (last, after.last())
+        return before is None or before[1] != now[1]

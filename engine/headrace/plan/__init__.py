@@ -1,0 +1,1 @@
+"""From a pipeline to what runs: stages, columns of records, sinks. Knows no Spark."""

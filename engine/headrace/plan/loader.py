@@ -1,0 +1,83 @@
+"""The one loader of user code: driver, tasks and command line import pipelines through it."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+
+from headrace.api import Pipeline
+from headrace.errors import ConfigError
+from headrace.names import did_you_mean
+
+
+class PipelineCode(msgspec.Struct, frozen=True):
+    """Where a pipeline is: `package.module:variable`, and what its modules are imported from."""
+
+    reference: str
+
+    home: str
+    """Folder of the project. Importable in the driver, and in tasks on machines that have it at the same path."""
+
+    py_files: tuple[str, ...] = ()
+    """Archives (.zip, .egg, .whl) and single modules (.py), as Spark's `--py-files`."""
+
+    def make_importable(self) -> None:
+        """Put the home and the `py_files` that this machine has at the start of `sys.path`, the home first."""
+        entries = (self.home, *(_entry(file) for file in self.py_files if "://" not in file))
+        for entry in reversed(entries):
+            if entry not in sys.path and Path(entry).exists():
+                sys.path.insert(0, entry)
+
+    def described(self) -> str:
+        """Return the places that are searched, for messages."""
+        archives = f", its py_files ({', '.join(self.py_files)})" if self.py_files else ""
+        return f"the job's home folder ({self.home}){archives} or the environment of {sys.executable}"
+
+
+@functools.cache
+def load_pipeline(code: PipelineCode) -> Pipeline:
+    """Import the pipeline of a job, once in a process.
+
+    Raises `ConfigError` when its module cannot be imported, has no such variable, or the variable is no `Pipeline`.
+    """
+    code.make_importable()
+    module_name, _, variable = code.reference.partition(":")
+    module = _module(module_name, code)
+    if not hasattr(module, variable):
+        public = [name for name in vars(module) if not name.startswith("_")]
+        msg = f"{module_name} has no variable '{variable}'{did_you_mean(variable, public)}"
+        raise ConfigError(msg)
+    pipeline = getattr(module, variable)
+    if not isinstance(pipeline, Pipeline):
+        msg = f"'{code.reference}' is of type {type(pipeline).__name__}, not a Pipeline"
+        raise ConfigError(msg)
+    return pipeline
+
+
+def _entry(py_file: str) -> str:
+    return str(Path(py_file).parent) if py_file.endswith(".py") else py_file
+
+
+def _module(name: str, code: PipelineCode) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        # User code runs here, so anything may come out; the reader needs their place, not ours.
+        msg = f"module '{name}' cannot be imported: {_reason(name, error, code)}"
+        raise ConfigError(msg) from error
+
+
+def _reason(name: str, error: Exception, code: PipelineCode) -> str:
+    """Return what went wrong in the import of the module `name`, and where in user code."""
+    if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+        return f"there is no module '{error.name}' in {code.described()}"
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, SyntaxError) or not frames:
+        return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error} ({frames[-1].filename}:{frames[-1].lineno})"

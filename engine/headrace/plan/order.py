@@ -1,0 +1,77 @@
+"""Arrival order: the place of records, outputs, watermarks and timers, as bytes.
+
+Bytes compare as the order does:
+
+    record at ordinal 7                         00..07
+    third output of that record                 00..07 00000002
+    first output of *that* one downstream       00..07 00000002 00000000
+    timer fired by the watermark after it       00..07 ff <stage> <time> <key> 00 [<namespace> 00]
+    timer fired by the processing time of a     00..07 ff ff <micro-batch> <stage, from ff down> <time> <key> 00
+      micro-batch whose first record is 8         [<namespace> 00]
+    a watermark between ordinals 7 and 8        compares as ordinal 8, before any record of it
+
+So an output sorts with what caused it, whatever task made it, and the order downstream is as
+deterministic as at the source, under any parallelism and any split into micro-batches. A watermark
+reaches an operator after all that its timers upstream caused: hence timers sort by stage first.
+Processing time is read before a micro-batch begins, so an operator fires its own timers before it takes in
+what those upstream caused: later stages come first. Micro-batches without records have only their
+numbers to be told apart by.
+"""
+
+from __future__ import annotations
+
+import struct
+
+_ORDINAL = struct.Struct(">Q")
+_INDEX = struct.Struct(">I")
+_TIMER = struct.Struct(">BQ")
+_BIAS = 1 << 63
+_LAST_STAGE = 0xFF
+_AFTER_ALL_STAGES = b"\xff\xff"
+
+
+def record_order(ordinal: int) -> bytes:
+    """The place of the record with this arrival ordinal, and of a watermark right before it."""
+    return _ORDINAL.pack(ordinal)
+
+
+def output_order(cause: bytes, index: int) -> bytes:
+    """The place of the `index`-th output of what stands at `cause`."""
+    return cause + _INDEX.pack(index)
+
+
+def timer_order(watermark: bytes, timestamp: int, key_json: bytes, stage: int = 0, namespace: str = "") -> bytes:
+    """The place of a timer that this watermark fires in the `stage`-th keyed operator of the pipeline.
+
+    That is after all that precedes the watermark, timers of earlier stages and what they caused included.
+    """
+    (ordinal,) = _ORDINAL.unpack_from(watermark)
+    time = _TIMER.pack(stage, timestamp + _BIAS)
+    return b"%b\xff%b%b" % (_ORDINAL.pack(ordinal - 1), time, _owner(key_json, namespace))
+
+
+def before_timers(watermark: bytes) -> bytes:
+    """Return the place right before all timers that the watermark at this place fires, and after all that precedes it."""
+    (ordinal,) = _ORDINAL.unpack_from(watermark)
+    return _ORDINAL.pack(ordinal - 1) + b"\xfe"
+
+
+def processing_time_order(ordinal: int, micro_batch: int) -> bytes:
+    """The place before a micro-batch whose first record has, or would have, this ordinal.
+
+    That is after all that earlier micro-batches caused, the timers of their last watermark included.
+    """
+    return _ORDINAL.pack(max(ordinal, 1) - 1) + _AFTER_ALL_STAGES + _ORDINAL.pack(micro_batch)
+
+
+def processing_timer_order(
+    processing_time: bytes, timestamp: int, key_json: bytes, stage: int = 0, namespace: str = ""
+) -> bytes:
+    """The place of a timer that fires at the processing time of this place in the `stage`-th keyed operator."""
+    time = _TIMER.pack(_LAST_STAGE - stage, timestamp + _BIAS)
+    return b"%b%b%b" % (processing_time, time, _owner(key_json, namespace))
+
+
+def _owner(key_json: bytes, namespace: str) -> bytes:
+    # What follows is the index of an output, whose first byte is 0: less than that of any namespace.
+    return b"%b\x00%b\x00" % (key_json, namespace.encode()) if namespace else key_json + b"\x00"

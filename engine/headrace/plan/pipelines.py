@@ -1,0 +1,38 @@
+"""From the code of a pipeline to its plan and the schemas of its sinks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection
+
+import pyarrow as pa
+
+from headrace.api import Process
+from headrace.plan.columns import changelog_schema, sink_schema
+from headrace.plan.loader import PipelineCode, load_pipeline
+from headrace.plan.stages import Plan, plan_stages
+
+
+@functools.cache
+def plan_of(code: PipelineCode) -> Plan:
+    """Return the stages of a pipeline, planned once in a process.
+
+    Raises `ConfigError` when the pipeline cannot be loaded, or cannot be run.
+    """
+    return plan_stages(load_pipeline(code))
+
+
+def sink_schemas(plan: Plan, appended: Collection[str] = ()) -> dict[str, tuple[pa.Schema, tuple[str, ...]]]:
+    """The Arrow schema and the primary key (empty: append-only) of each of the pipeline's sinks.
+
+    A materializer's sink that is among those `appended` to is a log of its changes.
+    """
+    schema, keys = sink_schema(plan.sink_record, plan.primary_key), plan.primary_key
+    if keys and plan.sink.name in appended:
+        schema, keys = changelog_schema(schema), ()
+    found = {plan.sink.name: (schema, keys)}
+    for stage in plan.keyed:
+        if isinstance(stage.operator, Process):
+            for side in stage.operator.side_outputs:
+                found[side.sink] = (sink_schema(side.record), ())
+    return found

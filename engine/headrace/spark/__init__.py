@@ -1,0 +1,24 @@
+"""Running pipelines on Spark. `import headrace.spark` does not start or even import Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.spark.options import Event, RunOptions, RunReport
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.config import JobConfig
+
+__all__ = ["Event", "RunOptions", "RunReport", "run"]
+
+
+def run(config: JobConfig, options: RunOptions, on_event: Callable[[Event], None]) -> RunReport:
+    """Run a job once; return what it did.
+
+    Raises a `HeadraceError` that says who has to act; whatever was committed before it stays.
+    """
+    from headrace.spark.runner import run as run_job
+
+    return run_job(config, options, on_event)

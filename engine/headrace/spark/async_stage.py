@@ -1,0 +1,189 @@
+"""Async waits in one task: what earlier micro-batches have left is taken up, and what is left now is stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+
+from headrace import clock
+from headrace.api import AsyncWait, OutputMode
+from headrace.api._pipeline import input_type, output_type
+from headrace.async_io.async_wait import AsyncWaitOperator
+from headrace.async_io.element import AsyncElement
+from headrace.async_io.keyed_ordered import KeyedOrderedWait
+from headrace.async_io.service_limit import ServiceLimit
+from headrace.async_io.stored_element import StoredElement, came_as, check_stored, loaded
+from headrace.checkpoint.async_requests import load, rows_of
+from headrace.checkpoint.changelog import Changelog
+from headrace.checkpoint.tables import ASYNC_REQUESTS, QUARANTINE
+from headrace.errors import StateSchemaError, UserFunctionError
+from headrace.execution.element import Element, Emitted
+from headrace.plan.stages import stage_key
+from headrace.spark.reports import AsyncSettings, Place
+from headrace.spark.task_output import QuarantineRow, TaskOutput
+from headrace.state.codec import encode
+from headrace.state.key_groups import KeyGroupRange
+
+
+@dataclass(slots=True)
+class AsyncStage:
+    """The async waits of one task."""
+
+    place: Place
+    settings: AsyncSettings
+    key_groups: KeyGroupRange
+    output: TaskOutput
+    stop: Callable[[], bool]
+    limits: dict[str, ServiceLimit] = field(default_factory=dict)
+
+    def run(self, waits: Sequence[AsyncWait], emitted: list[Emitted]) -> list[Emitted]:
+        """Send records through the waits of the first stage, one after the other, on one loop."""
+        if not waits:
+            return emitted
+        with asyncio.Runner() as runner:
+            for wait in waits:
+                operator = self._operator(wait)
+                emitted = runner.run(operator.run_async(emitted, self._resumed(wait)))
+                for one in [*operator.pending, *operator.quarantined]:
+                    if one.sequence is None:
+                        one.key_json = b"%d" % int.from_bytes(one.emitted.order[:8])
+                self._keep(operator)
+        return emitted
+
+    def run_keyed(
+        self, wait: AsyncWait, elements: Iterable[Sequence[Element]], record: type[msgspec.Struct]
+    ) -> list[Emitted]:
+        """Send records through a keyed-ordered wait."""
+        decode = msgspec.json.Decoder(record).decode
+        keyed = (
+            (key_json, Emitted(order, timestamp, kind, decode(raw)))
+            for batch in elements
+            for order, timestamp, kind, key_json, raw in batch
+        )
+        operator, resumed = self._operator(wait), self._resumed(wait)
+        emitted = KeyedOrderedWait(operator).run(keyed, resumed)
+        self._keep(operator)
+        return emitted
+
+    def _operator(self, wait: AsyncWait) -> AsyncWaitOperator:
+        settings = self.settings
+        return AsyncWaitOperator(
+            configured(wait, settings),
+            settings.services,
+            limit=self._limit(wait.service),
+            open_until=settings.open_until.get(wait.name),
+            stop=self.stop,
+            finishes=settings.finishes,
+        )
+
+    def _limit(self, service: str | None) -> ServiceLimit | None:
+        """One for all waits of the task that name the service."""
+        if service is None or service not in self.settings.limits:
+            return None
+        if service not in self.limits:
+            self.limits[service] = ServiceLimit(*self.settings.limits[service])
+        return self.limits[service]
+
+    def _resumed(self, wait: AsyncWait) -> list[AsyncElement]:
+        if not self.settings.resumes:
+            return []
+        place = self.place
+        version = place.versions[ASYNC_REQUESTS]
+        rows = load(place.job_folder, version, wait.name, self.key_groups, storage=place.storage)
+        try:
+            found = loaded(rows, input_type(wait.function), output_type(wait.function))
+        except msgspec.MsgspecError as error:
+            msg = (
+                f"an element that waits for operator '{wait.name}' does not fit its record types any more: {error}. Add fields "
+                "with defaults only. Or go back to the code that took it in, and let that finish what waits (headrace retries "
+                "JOB): headrace run JOB --finish"
+            )
+            raise StateSchemaError(msg) from error
+        _check_keys(wait, found)
+        return found
+
+    def _keep(self, operator: AsyncWaitOperator) -> None:
+        """Store what is left, and tell the driver how far the operator has come."""
+        wait, output, report = operator.operator, self.output, self.output.report
+        changelog = Changelog(wait.name, self.place.checkpoint_id, self.place.max_parallelism)
+        rows, deleted = rows_of(operator.pending, operator.settled, self.place.checkpoint_id)
+        _check_rows(wait, [row for row, is_gone in zip(rows, deleted, strict=True) if not is_gone])
+        output.state(ASYNC_REQUESTS, changelog.requests(rows, deleted))
+        output.state(QUARANTINE, changelog.quarantine([_given_up(wait, one) for one in operator.quarantined]))
+        made = report.services[wait.name] = operator.metrics
+        output.count(
+            requests=made.elements,
+            retries=made.retries,
+            timeouts=made.timeouts,
+            parked=made.parked,
+            quarantined=len(operator.quarantined),
+        )
+        report.pending += len(operator.pending)
+        waiting = [one for one in operator.pending if not one.is_done]
+        if not waiting:
+            return
+        first = waiting[0].emitted.order
+        if wait.mode is OutputMode.ORDERED:
+            report.cut = first if report.cut is None else min(report.cut, first)
+        elif wait.mode is not OutputMode.UNORDERED_PROCESSING_TIME:
+            report.blocks = first if report.blocks is None else min(report.blocks, first)
+        now, probe = clock.now(), made.open_until or 0
+        due = min(max(one.next_attempt_at or now, probe) for one in _next_called(wait, waiting))
+        report.due = due if report.due is None else min(report.due, due)
+
+
+def _next_called(wait: AsyncWait, waiting: Sequence[AsyncElement]) -> Iterable[AsyncElement]:
+    """Those whose turn it is: with keys the first of each, and the others when that is done."""
+    if wait.mode is not OutputMode.KEYED_ORDERED:
+        return waiting
+    return {one.key_json: one for one in reversed(waiting)}.values()
+
+
+def _check_rows(wait: AsyncWait, rows: Sequence[StoredElement]) -> None:
+    takes, gives = input_type(wait.function), output_type(wait.function)
+    for row in rows:
+        try:
+            check_stored(row, takes, gives)
+        except msgspec.MsgspecError as error:
+            msg = (
+                f"it has to wait in async_requests, but what it came as, or its answer {row.result!s:.300}, does not fit "
+                f"{takes.__name__} and {gives.__name__}: {error}. (JSON has no NaN and no infinity: they become null.)"
+            )
+            raise UserFunctionError(wait.name, None, row.element[:500], msg) from error
+
+
+def _check_keys(wait: AsyncWait, resumed: Sequence[AsyncElement]) -> None:
+    if wait.key is None:
+        return
+    for element in resumed:
+        key = encode(stage_key(element.emitted.record, (wait.key,)))
+        if key != element.key_json:
+            msg = (
+                f"an element that waits for operator '{wait.name}' was taken in as {element.key_json.decode()}, and by "
+                f"key_by('{wait.key}') it is {key.decode()}: the operator's mode or key is another one now, in which elements "
+                "would overtake each other. Go back to what it was and let that finish what waits (headrace run JOB --finish), or "
+                "restore to a checkpoint before they came."
+            )
+            raise StateSchemaError(msg)
+
+
+def configured(wait: AsyncWait, settings: AsyncSettings) -> AsyncWait:
+    """An operator with what the job's file overrules."""
+    given = settings.overrides.get(wait.name, {})
+    changes: dict[str, Any] = {
+        name: timedelta(seconds=value) if name in {"timeout", "park_after"} else value
+        for name, value in given.items()
+        if value is not None
+    }
+    return replace(wait, **changes)
+
+
+def _given_up(wait: AsyncWait, element: AsyncElement) -> QuarantineRow:
+    error = element.last_error or "given up on"
+    position, key = element.emitted.order.hex(), element.key_json.decode()
+    return wait.name, position, key, came_as(element.emitted), f"{error} (after {element.attempts} calls)"

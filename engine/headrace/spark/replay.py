@@ -1,0 +1,161 @@
+"""What a replay takes in again: the interval that was asked for, and all that the job had taken in behind it.
+
+It is read from the checkpoints alone, so any later run can go on with a replay that broke off.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from headrace.checkpoint.checkpoint import Checkpoint, Kind
+from headrace.spark.interval import Interval, interval_of, intervals_of, line, moment_text, position_of
+
+_NOTE = re.compile(r"interval (\S+) to (\S+) is run again")
+"""What `replay_note` writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A part of a replay: an interval or, where the former checkpoint had none, slices up to and including a file."""
+
+    interval: Interval | None = None
+    last_file: str | None = None
+
+    def __str__(self) -> str:
+        """Name the interval, or the files."""
+        return f"files up to {self.last_file}" if self.interval is None else str(self.interval)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A replay that is not through: the interval that was asked for, who asked, and the steps that are left."""
+
+    asked: Interval
+    run_id: str
+    steps: tuple[Step, ...]
+
+    @property
+    def missing(self) -> str:
+        """Say what state and sinks lack until the replay is through."""
+        first, last = self.steps[0], self.steps[-1]
+        if first.interval is not None and last.interval is not None:
+            return str(Interval(first.interval.start, last.interval.end))
+        return str(first) if len(self.steps) == 1 else f"{first} and what follows, up to {last}"
+
+
+def open_replay(checkpoints: Sequence[Checkpoint]) -> Replay | None:
+    """Return the replay that the last restore began and nobody has finished; None if there is none.
+
+    It takes in the interval that was asked for, and all that the restore took out of the line: an interval for each former
+    checkpoint. A restore by hand is no replay, and ends one.
+
+        committed    |--- 1 ---|--- 2 ---|--- 3 ---|
+        asked                       |---|               restore 1; steps: 2 up to it, it, the rest of 3
+    """
+    replay: Replay | None = None
+    for position, restore in enumerate(checkpoints):
+        if restore.kind is Kind.RESTORE:
+            replay = _begun(restore, checkpoints[:position], replay)
+    return None if replay is None else _rest(replay, line(checkpoints))
+
+
+def outage(wanted: Interval, checkpoints: Sequence[Checkpoint], target: int, sinks: Iterable[str]) -> str:
+    """Say what a replay takes out of state and sinks, and when it is back."""
+    kept = line(checkpoints, target)
+    gone = line(checkpoints)[len(kept) :]
+    rows = sum(checkpoint.metrics.get("rows_in", 0) for checkpoint in gone)
+    ids = f"{gone[0].checkpoint_id} to {gone[-1].checkpoint_id}" if len(gone) > 1 else str(gone[0].checkpoint_id)
+    end = max(wanted.end, position_of(gone) or wanted.end)
+    intervals = [interval for interval, _ in intervals_of(gone)]
+    span = f"{Interval(intervals[0].start, intervals[-1].end)}, " if intervals else ""
+    back = [
+        f"{sink} to {_last_published(sink, kept)}"
+        for sink in sorted(sinks)
+        if any(checkpoint.outputs.get(sink) for checkpoint in gone)
+    ]
+    return (
+        f"interval {wanted} is run again, with all later ones: checkpoints {ids} ({span}{rows:,} rows in) leave state and sinks "
+        f"until they are taken in again. Sinks go back: {', '.join(back) or 'none'}. All is whole again when this run, or a "
+        f"later one that goes on with it, has come to {moment_text(end)}."
+    )
+
+
+def _begun(restore: Checkpoint, earlier: Sequence[Checkpoint], outer: Replay | None) -> Replay | None:
+    """Return the replay that a restore begins, if it is none by hand; it goes on with what is left of an `outer` one that it breaks off."""
+    asked = _asked_in(restore.note)
+    former = line(earlier)
+    ids = [checkpoint.checkpoint_id for checkpoint in former]
+    if asked is None or restore.restored_from not in ids:
+        return None
+    cut = ids.index(restore.restored_from) + 1
+    rest = None if outer is None else _rest(outer, former)
+    return Replay(asked, restore.run_id, (*_steps(asked, former[:cut], former[cut:]), *(rest.steps if rest else ())))
+
+
+def _rest(replay: Replay, trail: Sequence[Checkpoint]) -> Replay | None:
+    """Return what a line has left of a replay; None if that is nothing."""
+    steps = tuple(_left(replay.steps, trail))
+    return Replay(replay.asked, replay.run_id, steps) if steps else None
+
+
+def _steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[Checkpoint]) -> list[Step]:
+    """Return the steps of a replay: the interval asked for, and what the restore took out. Intervals leave no gap between them."""
+    steps = [Step(asked)]
+    position = position_of(kept)
+    first = next((interval.start for interval, _ in intervals_of(gone)), asked.start)
+    begin = first if position is None else position
+    if begin < asked.start:
+        steps.insert(0, Step(Interval(begin, asked.start)))
+    reached, last_file, adjoins = asked.end, _last_file(kept), True
+    for checkpoint in gone:
+        interval = interval_of(checkpoint)
+        if interval is not None:
+            if adjoins and reached < interval.start:
+                steps.append(Step(Interval(reached, interval.start)))
+            steps.append(Step(interval))
+            reached, adjoins = max(reached, interval.end), True
+        elif checkpoint.kind is Kind.BATCH and _last_file([checkpoint]) != last_file:
+            steps.append(Step(last_file=_last_file([checkpoint])))
+            adjoins = False
+        last_file = _last_file([checkpoint]) or last_file
+    return steps
+
+
+def _left(steps: Iterable[Step], trail: Sequence[Checkpoint]) -> Iterator[Step]:
+    """Yield the steps that a line has not taken yet, without what an earlier step takes."""
+    reached, last_file = position_of(trail), _last_file(trail)
+    for step in steps:
+        if step.interval is None:
+            if last_file is None or (step.last_file or "") > last_file:
+                yield step
+            continue
+        start = step.interval.start if reached is None else max(step.interval.start, reached)
+        if start < step.interval.end:
+            yield Step(Interval(start, step.interval.end))
+            reached = step.interval.end
+
+
+def _asked_in(note: str | None) -> Interval | None:
+    """Return the interval that a restore's note names; None unless it is the note of a replay."""
+    match = _NOTE.fullmatch(note or "")
+    if match is None:
+        return None
+    try:
+        start, end = (datetime.fromisoformat(text).replace(tzinfo=UTC) for text in match.groups())
+    except ValueError:
+        return None  # somebody's own words
+    return Interval(round(start.timestamp() * 1000), round(end.timestamp() * 1000))
+
+
+def _last_published(sink: str, kept: Sequence[Checkpoint]) -> str:
+    ids = [checkpoint.checkpoint_id for checkpoint in kept if checkpoint.outputs.get(sink)]
+    return f"checkpoint {ids[-1]}" if ids else "its beginning"
+
+
+def _last_file(trail: Sequence[Checkpoint]) -> str | None:
+    """Return the last file that a line has taken in."""
+    offsets = trail[-1].offsets.values() if trail else ()
+    return max((offset.last_file for offset in offsets if offset.last_file is not None), default=None)

@@ -1,0 +1,48 @@
+"""The Spark session of a run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from headrace.config import ClusterConfig, JobConfig
+from headrace.errors import ConfigError
+
+
+def session(config: JobConfig) -> SparkSession:
+    """The session that spark-submit made, or one with the settings of the job's cluster profile."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    profile = config.profile
+    builder = SparkSession.builder.appName(f"headrace-{config.job}")
+    if "SPARK_ENV_LOADED" not in os.environ:  # spark-submit has set master and settings already
+        builder = builder.master(_with_retries(profile.master))
+        for key, value in profile.spark.items():
+            builder = builder.config(key, value)
+        if profile.jars:
+            builder = builder.config("spark.jars", ",".join(_present(profile)))
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    if "SPARK_ENV_LOADED" not in os.environ:  # else --py-files has shipped them
+        for file in profile.py_files:
+            spark.sparkContext.addPyFile(file)
+    return spark
+
+
+def _present(profile: ClusterConfig) -> tuple[str, ...]:
+    missing = [jar for jar in profile.jars if "://" not in jar and not Path(jar).exists()]
+    if missing:
+        msg = f"{profile.file}: jars: {', '.join(missing)} missing; 'make setup' fetches them"
+        raise ConfigError(msg)
+    return profile.jars
+
+
+def _with_retries(master: str) -> str:
+    """`local[2]` with four tries a task, so that a killed Python worker doesn't fail the run."""
+    if master.startswith("local[") and "," not in master:
+        return f"{master[:-1]},4]"
+    return master

@@ -1,0 +1,43 @@
+"""Publishing large merges through Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import SparkSession
+
+from headrace.checkpoint._delta import CHECKPOINT_METADATA
+from headrace.checkpoint.publish import SparkMerge
+from headrace.plan.columns import ROW_KIND
+from headrace.spark.micro_batch import spark_uri
+
+_VIEW = "headrace_changes"
+
+
+def merge_through(spark: SparkSession) -> SparkMerge:
+    """A merge for `Publisher` that runs in this Spark session.
+
+    Delta takes a MERGE's transaction from the session's configuration, which threads share; hence a
+    session of its own for each.
+    """
+
+    def merge(uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
+        own = spark.newSession()
+        own.conf.set("spark.databricks.delta.write.txnAppId", app_id)
+        own.conf.set("spark.databricks.delta.write.txnVersion", str(version))
+        own.conf.set("spark.databricks.delta.commitInfo.userMetadata", f'{{"{CHECKPOINT_METADATA}": {version}}}')
+        source = own.read.parquet(*map(spark_uri, files))
+        source.createOrReplaceTempView(_VIEW)
+        columns = [name for name in source.columns if name != ROW_KIND]
+        on = " AND ".join(f"target.`{key}` = source.`{key}`" for key in keys)
+        updates = ", ".join(f"target.`{name}` = source.`{name}`" for name in columns)
+        names = ", ".join(f"`{name}`" for name in columns)
+        values = ", ".join(f"source.`{name}`" for name in columns)
+        own.sql(
+            f"MERGE INTO delta.`{spark_uri(uri)}` AS target USING {_VIEW} AS source ON {on} "  # noqa: S608 - names are checked identifiers
+            f"WHEN MATCHED AND source.{ROW_KIND} = '-D' THEN DELETE "
+            f"WHEN MATCHED THEN UPDATE SET {updates} "
+            f"WHEN NOT MATCHED AND source.{ROW_KIND} <> '-D' THEN INSERT ({names}) VALUES ({values})"
+        )
+
+    return merge

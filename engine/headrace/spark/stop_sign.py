@@ -1,0 +1,37 @@
+"""Whether a task has to stop: its run's time is up, or somebody wants the run to end."""
+
+from __future__ import annotations
+
+from pyarrow import fs
+
+from headrace import clock
+from headrace.checkpoint.files import file_system
+from headrace.spark.reports import IngestTask, KeyedTask
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+
+class StopSign:
+    """Asked after each chunk of records; looks for the file once a second at most."""
+
+    def __init__(self, task: KeyedTask | IngestTask) -> None:
+        """Take when to stop, and the file, from the task."""
+        self._task = task
+        self._next_look = clock.monotonic()
+
+    def __call__(self) -> bool:
+        """Whether to stop now."""
+        stop_at = self._task.stop_at
+        return (stop_at is not None and clock.now() >= stop_at) or self._is_there()
+
+    def _is_there(self) -> bool:
+        path, now = self._task.stop_file, clock.monotonic()
+        if path is None or now < self._next_look:
+            return False
+        self._next_look = now + _SECONDS_BETWEEN_LOOKS
+        try:
+            store, place = file_system(path, self._task.place.storage)
+            return bool(store.get_file_info(place).type is fs.FileType.File)
+        except OSError:
+            # A store that cannot be asked right now is no reason to fail, nor to stop looking.
+            return False

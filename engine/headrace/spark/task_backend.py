@@ -1,0 +1,221 @@
+"""The state backend of one task: a local copy where there is one, else rebuilt from Delta, or looked up there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from headrace import clock
+from headrace.checkpoint.changelog import rebuild
+from headrace.checkpoint.expired_rows import ages_of
+from headrace.checkpoint.ttl_history import ttls_of
+from headrace.errors import StorageError, UserFunctionError
+from headrace.plan.pipelines import plan_of
+from headrace.spark.reports import KeyedTask
+from headrace.state.backend import HashMapBackend, StateBackend, Write
+from headrace.state.key_groups import KeyGroupRange
+from headrace.state.local_copy import LocalCopies, copy_name
+
+if TYPE_CHECKING:
+    from headrace.checkpoint.delta_backend import DeltaStatistics
+    from headrace.state.rocksdb import RocksDbBackend
+
+
+@dataclass(slots=True)
+class TaskBackend:
+    """An open backend; `copy` names what it leaves behind for the next micro-batch, `metrics` is for the report."""
+
+    backend: StateBackend
+    copy: str
+    metrics: dict[str, int] = field(default_factory=dict)
+    writes: list[Write] = field(default_factory=list)
+
+    def write(self, writes: Iterable[Write]) -> None:
+        """Keep writes for the end of the task, when the operator has succeeded."""
+        self.writes += writes
+
+
+@contextmanager
+def open_backend(task: KeyedTask, operator: str, key_groups: KeyGroupRange) -> Iterator[TaskBackend]:
+    """The operator's committed state for `key_groups`, as of the task's parent checkpoint.
+
+    What was given to `write` is applied when the block ends without an error; otherwise the attempt
+    leaves nothing. Raises `StorageError` when the local disk refuses.
+    """
+    opener = {"hashmap": _open_hashmap, "rocksdb": _open_rocksdb, "delta": _open_delta}[task.place.backend]
+    base = task.local_copies.get(str(key_groups))
+    with opener(task, operator, key_groups, base) as backend:
+        yield backend
+
+
+def _rebuild(backend: StateBackend, task: KeyedTask, operator: str, key_groups: KeyGroupRange) -> int:
+    place = task.place
+    declared = ttls_of(plan_of(place.code).keyed[task.stage].operator)
+    lives = task.state_ttl.lives(operator)
+    ages = ages_of(declared, lives, watermark=task.watermark, processing_time=task.processing_time)
+    return rebuild(backend, place.job_folder, place.versions, operator, key_groups, ages=ages, storage=place.storage)
+
+
+@contextmanager
+def _open_rocksdb(task: KeyedTask, operator: str, key_groups: KeyGroupRange, base: str | None) -> Iterator[TaskBackend]:
+    copies = LocalCopies.of(Path(task.place.local_folder), operator, key_groups)
+    with _attempt(copies, task, base) as attempt:
+        opened = TaskBackend(attempt.database, attempt.copy)
+        opened.metrics = _REUSED if attempt.known else _rebuilt(_rebuild(attempt.database, task, operator, key_groups))
+        yield opened
+        attempt.database.write_batch(opened.writes)
+        attempt.database.close()
+
+
+@contextmanager
+def _open_delta(task: KeyedTask, operator: str, key_groups: KeyGroupRange, base: str | None) -> Iterator[TaskBackend]:
+    from headrace.checkpoint.delta_backend import DeltaBackend
+    from headrace.state.state_cache import StateCache
+
+    place = task.place
+    # A cache is not a whole copy: rocksdb must never take it for one.
+    copies = LocalCopies.of(Path(place.local_folder), operator, key_groups, "-cache")
+    with _attempt(copies, task, base) as attempt:
+        backend = DeltaBackend(
+            place.job_folder,
+            place.versions,
+            operator,
+            key_groups,
+            StateCache(attempt.database, place.cache_bytes),
+            max_parallelism=place.max_parallelism,
+            storage=place.storage,
+        )
+        opened = TaskBackend(backend, attempt.copy)
+        yield opened
+        opened.metrics = _looked_up(backend.statistics()) | (_REUSED if attempt.known else {})
+        backend.write_batch(opened.writes)
+        backend.close()
+
+
+class _Attempt(NamedTuple):
+    """A task's own copy: its database, and whether that holds what the base held."""
+
+    copy: str
+    database: RocksDbBackend
+    known: bool
+
+
+@contextmanager
+def _attempt(copies: LocalCopies, task: KeyedTask, base: str | None) -> Iterator[_Attempt]:
+    """A copy of `base`, or an empty one; the block has to close its database. It leaves nothing when it fails."""
+    copy = copy_name(task.place.checkpoint_id, clock.unique_id()[:12])
+    with _discarded_on_error(copies, base, copy):
+        database, known = _open_copy(copies, base, copy)
+        try:
+            yield _Attempt(copy, database, known)
+        except BaseException:
+            with suppress(Exception):  # the first error is the one to report
+                database.close()
+            raise
+        copies.complete(copy)
+    if base is not None:
+        copies.discard_before(int(base.partition("-")[0]))
+
+
+_REUSED = {"local_copies_reused": 1}
+
+
+def _rebuilt(rows: int) -> dict[str, int]:
+    return {"local_copies_rebuilt": 1, "rebuilt_rows": rows}
+
+
+def _looked_up(found: DeltaStatistics) -> dict[str, int]:
+    return {
+        "state_entries_asked": found.entries_asked,
+        "state_cache_hits": found.cache_hits,
+        "state_look_ups": found.look_ups,
+        "state_rows_read": found.rows_read,
+        "state_bytes_read": found.bytes_read,
+    }
+
+
+def _open_copy(copies: LocalCopies, base: str | None, copy: str) -> tuple[RocksDbBackend, bool]:
+    """`base` under the name `copy`, or an empty backend where it is missing or damaged; whether it is `base`."""
+    from headrace.state.rocksdb import RocksDbBackend
+
+    if base is not None and copies.is_complete(base):
+        try:
+            return RocksDbBackend(copies.link(base, copy), create=False), True
+        except Exception as error:
+            copies.discard(copy)
+            if _is_refusal(error):
+                raise
+    return RocksDbBackend(copies.fresh(copy)), False
+
+
+@contextmanager
+def _discarded_on_error(copies: LocalCopies, base: str | None, copy: str) -> Iterator[None]:
+    """Leave no attempt copy behind when the block fails, nor a base that turned out to be damaged."""
+    try:
+        yield
+    except BaseException as error:
+        copies.discard(copy)
+        if base is not None and _is_rocksdb(error) and not _is_refusal(error):
+            copies.discard(base)  # the next attempt rebuilds it
+        if _is_refusal(error):
+            msg = f"local state in {copies.folder} could not be written: {error}. Nothing was committed."
+            raise StorageError(msg) from error
+        raise
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the disk refused: full, read-only, gone. rocksdict says so in the text of a plain `Exception`."""
+    if isinstance(error, OSError):
+        return not isinstance(error, FileNotFoundError)
+    text = str(error)
+    return _is_rocksdb(error) and ("IO error" in text or "(os error" in text) and "No such file" not in text
+
+
+def _is_rocksdb(error: BaseException) -> bool:
+    """Whether rocksdict raised this, in the engine or within a call of a user function to its state."""
+    origin = error.__cause__ if isinstance(error, UserFunctionError) else error
+    return type(origin) is Exception
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A hashmap backend of this worker process: committed as of `copy`, once `pending` is applied."""
+
+    backend: HashMapBackend
+    copy: str
+    pending: dict[str, list[Write]] = field(default_factory=dict)
+
+    def advance(self, copy: str | None) -> bool:
+        """Apply what the attempt `copy` wrote, if it was made here; whether the map is now at `copy`."""
+        if copy is None:
+            return False
+        writes = self.pending.get(copy)
+        if writes is None:
+            return copy == self.copy
+        self.backend.write_batch(writes)
+        self.copy, self.pending = copy, {}
+        return True
+
+
+# Kept between micro-batches of one run. A Python worker serves any task, so what is found here is
+# only used if it is exactly the copy that the parent checkpoint names.
+_kept: dict[tuple[str, str, str], _Kept] = {}
+
+
+@contextmanager
+def _open_hashmap(task: KeyedTask, operator: str, key_groups: KeyGroupRange, base: str | None) -> Iterator[TaskBackend]:
+    place = task.place
+    name = (place.job_folder, operator, str(key_groups))
+    kept = _kept.get(name)
+    metrics = _REUSED
+    if kept is None or not kept.advance(base):
+        kept = _Kept(HashMapBackend(), base or "")
+        metrics = _rebuilt(_rebuild(kept.backend, task, operator, key_groups))
+        _kept[name] = kept
+    copy = copy_name(place.checkpoint_id, clock.unique_id()[:12])
+    opened = TaskBackend(kept.backend, copy, metrics)
+    yield opened
+    kept.pending[copy] = opened.writes

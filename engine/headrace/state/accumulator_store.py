@@ -1,0 +1,164 @@
+"""Reducing and aggregating state of one operator and task: an accumulator for each key and namespace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+from headrace.api import AggregatingState, ReducingState, StateFuture
+from headrace.api._namespace import check_namespace
+from headrace.state.cells import Cell
+from headrace.state.entry import within
+from headrace.state.single_store import SingleHandle, SingleStore
+from headrace.state.state_store import Moment
+
+V = TypeVar("V")
+In = TypeVar("In")
+Acc = TypeVar("Acc")
+Out = TypeVar("Out")
+
+
+class AccumulatorStore(SingleStore):
+    """The accumulators of all keys."""
+
+    merged: Callable[[Any, Any], Any]
+    """Makes one accumulator of two."""
+
+    def added(self, accumulator: Any, value: Any) -> Any:
+        """The accumulator with `value` in it; None stands for there being none yet."""
+        raise NotImplementedError
+
+    def result(self, accumulator: Any) -> Any:
+        """What user code gets to see of an accumulator."""
+        raise NotImplementedError
+
+    def add(self, name: bytes, value: Any, own_ttl: int) -> StateFuture[None]:
+        """Add a value to an accumulator."""
+
+        def add(moment: Moment, cell: Cell) -> None:
+            self.set(moment, cell, self.added(self._seen(moment, cell), value), own_ttl)
+
+        return cast("StateFuture[None]", self.read(self.cells, name, add))
+
+    def get(self, name: bytes) -> Any:
+        """The result of an accumulator."""
+
+        def get(moment: Moment, cell: Cell) -> Any:
+            accumulator = self.alive(moment, cell)
+            return None if accumulator is None else self.result(accumulator)
+
+        return self.read(self.cells, name, get, resumes=b"\x00" not in name)
+
+    def resume(self) -> StateFuture[Any]:
+        """See `StateStore.resume`."""
+        return cast("StateFuture[Any]", self.get(self.moment.key_json))
+
+    def merge(self, names: Sequence[bytes]) -> StateFuture[None]:
+        """Merge accumulators, in this order, into the first one, and clear the others."""
+        unknown = [name for name in names if name not in self.cells.by_name]
+
+        def finish(moment: Moment, found: Sequence[Any]) -> None:
+            for name, stored in zip(unknown, found, strict=True):
+                if name not in self.cells.by_name:
+                    self.cells.by_name[name] = self.decode(stored)
+            self._merge_cells(moment, [self.cells.by_name[name] for name in names])
+
+        return cast("StateFuture[None]", self.ask(self.moment, [self.cells.prefix + name for name in unknown], finish))
+
+    def _merge_cells(self, moment: Moment, cells: Sequence[Cell]) -> None:
+        target, *sources = cells
+        whole = self._seen(moment, target)
+        changes = False
+        for source in sources:
+            part = self._seen(moment, source)
+            if part is not None:
+                whole = part if whole is None else self.merged(whole, part)
+                changes = True
+            if source.value is not None:
+                self.remove(moment, source)
+        if changes:
+            self.set(moment, target, whole)
+
+    def _seen(self, moment: Moment, cell: Cell) -> Any:
+        """What is to be added to: nothing, if it is dead and must not be seen."""
+        if cell.value is None or not self.is_dead(moment, cell.stamp, cell.own_ttl):
+            return cell.value
+        return self.alive(moment, cell)
+
+
+class ReducingStore(AccumulatorStore):
+    """The values into which others are reduced."""
+
+    def __init__(self, declared: ReducingState[Any], *arguments: Any, **options: Any) -> None:
+        """See `StateStore`."""
+        super().__init__(declared, *arguments, **options)
+        self.merged = declared.reduce
+
+    @property
+    def handle(self) -> ReducingState[Any]:
+        """See `StateStore.handle`."""
+        return ReducingHandle(self)
+
+    def added(self, accumulator: Any, value: Any) -> Any:
+        """See `AccumulatorStore.added`."""
+        return value if accumulator is None else self.merged(accumulator, value)
+
+    def result(self, accumulator: Any) -> Any:
+        """See `AccumulatorStore.result`."""
+        return accumulator
+
+
+class AggregatingStore(AccumulatorStore):
+    """The accumulators of an `AggregateFunction`."""
+
+    def __init__(self, declared: AggregatingState[Any, Any, Any], *arguments: Any, **options: Any) -> None:
+        """See `StateStore`."""
+        super().__init__(declared, *arguments, **options)
+        self._function = declared.function
+        self.merged = declared.function.merge
+
+    @property
+    def handle(self) -> AggregatingState[Any, Any, Any]:
+        """See `StateStore.handle`."""
+        return AggregatingHandle(self)
+
+    def result(self, accumulator: Any) -> Any:
+        """See `AccumulatorStore.result`."""
+        return self._function.get_result(accumulator)
+
+    def added(self, accumulator: Any, value: Any) -> Any:
+        """See `AccumulatorStore.added`."""
+        return self._function.add(value, self._function.create_accumulator() if accumulator is None else accumulator)
+
+
+class AccumulatorHandle(SingleHandle):
+    """What the handles of accumulators have in common."""
+
+    _store: AccumulatorStore
+
+    def add(self, value: Any, /, ttl: timedelta | None = None) -> StateFuture[None]:
+        """See `ReducingState.add`."""
+        if value is None:
+            msg = f"{self._store.what} was given None, which cannot be added"
+            raise ValueError(msg)
+        return self._store.add(self._here, value, self._store.own_ttl(ttl))
+
+    def get(self) -> StateFuture[Any]:
+        """See `ReducingState.get`."""
+        return cast("StateFuture[Any]", self._store.get(self._here))
+
+    def merge_namespaces(self, target: str, sources: Sequence[str]) -> StateFuture[None]:
+        """See `ReducingState.merge_namespaces`."""
+        key_json = self._store.moment.key_json
+        for namespace in (target, *sources):
+            check_namespace(namespace)
+        return self._store.merge([within(key_json, namespace) for namespace in dict.fromkeys((target, *sources))])
+
+
+class ReducingHandle(AccumulatorHandle, ReducingState[V]):
+    """The live handle of a declared `ReducingState`: it answers for the key of the code that runs."""
+
+
+class AggregatingHandle(AccumulatorHandle, AggregatingState[In, Acc, Out]):
+    """The live handle of a declared `AggregatingState`: it answers for the key of the code that runs."""

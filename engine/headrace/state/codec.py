@@ -1,0 +1,89 @@
+"""Keys and values as JSON, by declared type. The same bytes are in the backends and in Delta."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar, get_args
+
+import msgspec
+
+from headrace.errors import StateSchemaError
+
+T = TypeVar("T")
+
+encode = msgspec.json.Encoder(decimal_format="string").encode
+"""Encode a key, a value or a record."""
+
+
+class Codec(Generic[T]):
+    """Encodes and decodes one declared type. What it has encoded, it can decode."""
+
+    __slots__ = ("_decoder", "_what", "type")
+
+    def __init__(self, type: type[T], what: str) -> None:  # noqa: A002
+        """`what` names the state in errors, as in "state 'last_leg' of operator 'delay'"."""
+        self.type = type
+        self._decoder = msgspec.json.Decoder(type)
+        self._what = what
+
+    def encode(self, value: T) -> bytes:
+        """JSON bytes of a value.
+
+        Raises `StateSchemaError` when `decode` could not read them back: were they committed, no run
+        could go on from there.
+        """
+        try:
+            raw = encode(value)
+            self._decoder.decode(raw)
+        except (ValueError, TypeError, OverflowError) as error:  # msgspec's own errors are ValueErrors
+            msg = (
+                f"{self._what} was given {value!r:.200}, which does not fit the declared type {self._type_name}: "
+                f"{error}. (JSON has no NaN and no infinity: they become null.)"
+            )
+            raise StateSchemaError(msg) from error
+        return raw
+
+    def decode(self, raw: bytes) -> T:
+        """The value in `raw`.
+
+        Raises `StateSchemaError` when the bytes do not fit the declared type.
+        """
+        try:
+            return self._decoder.decode(raw)
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            msg = (
+                f"{self._what} is stored as {raw[:200].decode(errors='replace')}, which does not fit the "
+                f"declared type {self._type_name}: {error}. Fields may be added with "
+                "defaults; for anything else give the state a migration, or restore an older checkpoint."
+            )
+            raise StateSchemaError(msg) from error
+
+    @property
+    def _type_name(self) -> str:
+        name: str = getattr(self.type, "__qualname__", "")
+        return name if name and not get_args(self.type) else str(self.type)
+
+
+def decode_key(raw: bytes) -> Any:
+    """A key from its JSON bytes."""
+    return msgspec.json.decode(raw)
+
+
+class KeyCodec(Codec[T]):
+    """Encodes the keys of a map: keys that are equal have the same text."""
+
+    __slots__ = ("_is_plain",)
+
+    def __init__(self, type: type[T], what: str) -> None:  # noqa: A002
+        """See `Codec`."""
+        super().__init__(type, what)
+        self._is_plain = type in {str, int, bool}
+
+    def encode(self, value: T) -> bytes:
+        """See `Codec.encode`."""
+        if self._is_plain and type(value) is self.type:
+            try:
+                return encode(value)
+            except (ValueError, OverflowError):
+                return super().encode(value)  # which says so
+        # 1 and 1.0 are one key of type float, so it is written as what is read back would be.
+        return encode(self.decode(super().encode(value)))

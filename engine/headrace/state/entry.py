@@ -1,0 +1,95 @@
+"""How state of a key is named and stored in a backend, and what a task says about its changes.
+
+    single value        v <state> 00 <key> [00 <namespace>]
+    element or entry    e <state> 00 <key> 00 <namespace> 00 <user key>
+
+Key and user key are JSON text, which has no raw zero bytes, and a namespace has none either: the parts can't mix. All that
+a key has in one namespace of a list or map (a *group*) lies together, in the order of the user keys' text.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from headrace.state.backend import GROUPED, VALUES
+
+_HEADER = struct.Struct(">qq")
+HEADER_SIZE = _HEADER.size
+unpack_header = _HEADER.unpack_from
+"""TTL stamp and own life of a backend's value."""
+
+
+def value_entry(state: str, key_json: bytes, namespace: str = "") -> bytes:
+    """The entry of a key's single value: of a value state, or an accumulator."""
+    return b"%b%b\x00%b" % (VALUES, state.encode(), within(key_json, namespace))
+
+
+def within(key_json: bytes, namespace: str) -> bytes:
+    """A key in a namespace, as single values have it; the empty namespace is none."""
+    return b"%b\x00%b" % (key_json, namespace.encode()) if namespace else key_json
+
+
+def entry_group(state: str, key_json: bytes, namespace: str = "") -> bytes:
+    """What all entries of a key's list or map in a namespace begin with."""
+    return b"%b%b\x00%b\x00%b\x00" % (GROUPED, state.encode(), key_json, namespace.encode())
+
+
+class NamedEntry(NamedTuple):
+    """What an entry is the state of. `user_key` is None for a single value."""
+
+    state: str
+    key_json: bytes
+    namespace: str
+    user_key: bytes | None
+
+
+def named(entry: bytes) -> NamedEntry:
+    """The parts of an entry of keyed state."""
+    state, key_json, *rest = entry[1:].split(b"\x00")
+    namespace = rest[0].decode() if rest else ""
+    return NamedEntry(state.decode(), key_json, namespace, rest[1] if entry[:1] == GROUPED else None)
+
+
+class StoredValue(NamedTuple):
+    """The parts of a backend's value: TTL stamp (ms), a life of its own (ms; 0: the state's), JSON."""
+
+    stamp: int
+    own_ttl: int
+    raw: bytes
+
+
+def stored_value(stamp: int, raw: bytes, own_ttl: int = 0) -> bytes:
+    """The backend's value: stamp and own life, 8 bytes each, and JSON."""
+    return _HEADER.pack(stamp, own_ttl) + raw
+
+
+def unpacked(stored: bytes) -> StoredValue:
+    """The parts of a backend's value."""
+    stamp, own_ttl = unpack_header(stored)
+    return StoredValue(stamp, own_ttl, stored[HEADER_SIZE:])
+
+
+class EntryChange(NamedTuple):
+    """An entry as it is after the task; `raw` is None where it was removed. `own_ttl` is 0 where it has the state's."""
+
+    key_json: bytes
+    raw: bytes | None
+    stamp: int
+    own_ttl: int = 0
+    namespace: str = ""
+    user_key: bytes | None = None
+
+    def entry(self, state: str) -> bytes:
+        """Its name in the backend."""
+        if self.user_key is None:
+            return value_entry(state, self.key_json, self.namespace)
+        return entry_group(state, self.key_json, self.namespace) + self.user_key
+
+
+change_of: Callable[[tuple[bytes, bytes | None, int, int, str, bytes | None]], EntryChange] = partial(
+    tuple.__new__, EntryChange
+)
+"""As `EntryChange._make`, in half the time: once for each entry that a task has changed."""

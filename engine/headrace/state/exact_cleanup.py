@@ -1,0 +1,116 @@
+"""Exact cleanup by timers (FLIP-25): what has expired is gone in the micro-batch in which it does.
+
+One timer for each entry group (state, key, namespace). When it fires, what is dead goes, and the timer is set anew for the
+entry that dies next. Renewing an entry moves no timer: it fires, finds the entry alive, and waits again.
+
+    ttl 16      0            15  16                31
+             written        read  timer: alive      timer: dead, removed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from headrace.state.backend import StateBackend, Write, end_of_group
+from headrace.state.cleanup_timer import Group, stored_time, time_of
+from headrace.state.entry import EntryChange, entry_group, named, unpacked, value_entry
+from headrace.state.timer_service import EVENT_TIME_CLEANUP, PROCESSING_TIME_CLEANUP, TimerService
+from headrace.state.ttl import LiveTtl
+
+Stored = list[tuple[bytes, bytes]]
+
+
+class ExactCleanup:
+    """The cleanup of one state in one task. `fired` are the groups whose timers have."""
+
+    def __init__(self, state: str, live: LiveTtl, backend: StateBackend, timers: TimerService) -> None:
+        """Nothing is due yet."""
+        self.fired: set[Group] = set()
+        self.removed = 0
+        """Entries removed so far."""
+        self._state = state
+        self._live = live
+        self._backend = backend
+        self._timers = timers
+        self._domain = EVENT_TIME_CLEANUP if live.by_watermark else PROCESSING_TIME_CLEANUP
+        self._set: dict[Group, int | None] = {}
+
+    def changes(self, made: Iterable[EntryChange], clock: int) -> Iterator[EntryChange]:
+        """What the task has changed, without what is dead by `clock`, and the removal of what is; sets the timers."""
+        groups: dict[Group, dict[bytes, EntryChange]] = {group: {} for group in self.fired}
+        for change in made:
+            group = Group(self._state, change.key_json, change.namespace)
+            groups.setdefault(group, {})[change.entry(self._state)] = change
+        known = self._known([group for group in groups if group not in self.fired])
+        stored = self._stored(self.fired)
+        for group, changed in groups.items():
+            deaths: list[int] = []
+            yield from self._changed(changed.values(), clock, deaths)
+            yield from self._untouched(stored.get(group, []), changed, clock, deaths)
+            self._set_timer(group, known.get(group), min(deaths, default=None), list(changed.values()))
+
+    def writes(self) -> Iterator[Write]:
+        """What the backend has to know of the timers that were set."""
+        for group, time in self._set.items():
+            yield group.entry, stored_time(time)
+
+    def _changed(self, changes: Iterable[EntryChange], clock: int, deaths: list[int]) -> Iterator[EntryChange]:
+        for change in changes:
+            if change.raw is None:
+                yield change
+            elif self._live.is_dead_at(clock, change.stamp, change.own_ttl):
+                self.removed += 1
+                yield change._replace(raw=None)
+            else:
+                deaths.append(self._live.expires_at(change.stamp, change.own_ttl))
+                yield change
+
+    def _untouched(
+        self, stored: Stored, changed: dict[bytes, EntryChange], clock: int, deaths: list[int]
+    ) -> Iterator[EntryChange]:
+        for entry, value in stored:
+            if entry in changed:
+                continue
+            stamp, own_ttl, _ = unpacked(value)
+            if self._live.is_dead_at(clock, stamp, own_ttl):
+                self.removed += 1
+                yield removal(entry)
+            else:
+                deaths.append(self._live.expires_at(stamp, own_ttl))
+
+    def _set_timer(
+        self, group: Group, before: int | None, next_death: int | None, changes: Sequence[EntryChange]
+    ) -> None:
+        """Let the group's timer fire no later than its next entry dies; none is needed where nothing is left."""
+        after = next_death
+        if group not in self.fired and before is not None:
+            is_gone = next_death is None and changes[0].user_key is None
+            after = None if is_gone else min(before, before if next_death is None else next_death)
+        if after == before and group not in self.fired:
+            return
+        if before is not None:
+            self._timers.delete(group.timer(before, self._domain))
+        if after is not None:
+            self._timers.register(group.timer(after, self._domain))
+        self._set[group] = after
+
+    def _known(self, groups: Sequence[Group]) -> dict[Group, int | None]:
+        """When the timers of groups fire."""
+        found = self._backend.get_many([group.entry for group in groups])
+        return {group: time_of(stored) for group, stored in zip(groups, found, strict=True)}
+
+    def _stored(self, groups: Iterable[Group]) -> dict[Group, Stored]:
+        """All that is stored of groups."""
+        singles = {value_entry(*group): group for group in groups}
+        found: dict[Group, Stored] = {}
+        for (entry, group), value in zip(singles.items(), self._backend.get_many(list(singles)), strict=True):
+            prefix = entry_group(*group)
+            found[group] = [] if value is None else [(entry, value)]
+            found[group] += self._backend.scan(prefix, end_of_group(prefix))
+        return found
+
+
+def removal(entry: bytes) -> EntryChange:
+    """The change that removes an entry."""
+    _, key_json, namespace, user_key = named(entry)
+    return EntryChange(key_json, None, 0, 0, namespace, user_key)

@@ -1,0 +1,119 @@
+"""List state of one operator and task: a map whose user keys are the ids of elements.
+
+An id is the place in arrival order of the record or timer that adds the element, and a running index there. So ids grow in the
+order of addition, adding reads nothing, and they don't depend on how the input was split into micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar, cast
+
+from headrace.api import ListState, StateFuture, StateIterator
+from headrace.api._namespace import check_namespace
+from headrace.plan.order import output_order
+from headrace.state.cells import Cells
+from headrace.state.group_cursor import Found, first_page
+from headrace.state.group_store import GroupHandle, GroupStore
+from headrace.state.state_store import Moment
+
+V = TypeVar("V")
+
+
+class ListStore(GroupStore):
+    """The lists of all keys."""
+
+    @property
+    def handle(self) -> ListState[Any]:
+        """See `StateStore.handle`."""
+        return ListHandle(self)
+
+    def peek(self, key_json: bytes, namespace: str = "") -> list[Any]:
+        """A key's list as it stands, TTL apart. For tests and tools."""
+        return [value for _, value in self.peek_entries(key_json, namespace)]
+
+    def resume(self) -> StateFuture[Any]:
+        """See `StateStore.resume`."""
+        return self.whole(self.group(self.moment.key_json, ""), _value_of)
+
+    def named(self, values: Iterable[Any]) -> list[tuple[bytes, Any]]:
+        """Elements behind ids of their own."""
+        moment = self.moment
+        elements = [(_next_id(moment), value) for value in values]
+        if any(value is None for _, value in elements):
+            msg = f"{self.what} was given None: a list has no such elements"
+            raise ValueError(msg)
+        return elements
+
+    def add(self, cells: Cells, elements: Sequence[tuple[bytes, Any]], own_ttl: int) -> StateFuture[None]:
+        """Append elements."""
+        return cast("StateFuture[None]", self._act(partial(self._set_all, cells, elements, own_ttl)))
+
+    def replace(self, cells: Cells, elements: Sequence[tuple[bytes, Any]], own_ttl: int) -> StateFuture[None]:
+        """Put elements in place of those that are there."""
+
+        def finish(moment: Moment, _: Sequence[Any]) -> None:
+            cells.clear()
+            self._set_all(cells, elements, own_ttl, moment, ())
+
+        return cast("StateFuture[None]", self._act(finish))
+
+    def merge(self, target: Cells, sources: Sequence[Cells]) -> StateFuture[None]:
+        """Move all elements of `sources` to `target`."""
+        asked = [cells for cells in sources if not cells.cleared]
+        actions = [page for cells in asked for page in first_page(cells, None)]
+
+        def finish(moment: Moment, found: Sequence[Any]) -> None:
+            stored = dict(zip(map(id, asked), found, strict=True))
+            for cells in sources:
+                target.by_name.update(self.moved(cells, stored.get(id(cells), ()), moment))
+
+        return cast("StateFuture[None]", self.ask(self.moment, actions, finish))
+
+
+class ListHandle(GroupHandle, ListState[V]):
+    """The live handle of a declared `ListState`: it answers for the key of the code that runs."""
+
+    _store: ListStore
+
+    def add(self, value: V, /, ttl: timedelta | None = None) -> StateFuture[None]:
+        """See `ListState.add`."""
+        return self.add_all((value,), ttl)
+
+    def add_all(self, values: Iterable[V], /, ttl: timedelta | None = None) -> StateFuture[None]:
+        """See `ListState.add_all`."""
+        own_ttl = self._store.own_ttl(ttl)
+        return self._store.add(self._here, self._store.named(values), own_ttl)
+
+    def update(self, values: Iterable[V], /, ttl: timedelta | None = None) -> StateFuture[None]:
+        """See `ListState.update`."""
+        own_ttl = self._store.own_ttl(ttl)
+        return self._store.replace(self._here, self._store.named(values), own_ttl)
+
+    def get(self) -> StateFuture[list[V]]:
+        """See `ListState.get`."""
+        return self._store.whole(self._here, _value_of)
+
+    def iterate(self) -> StateIterator[V]:
+        """See `ListState.iterate`."""
+        return self._store.iterator(self._here, _value_of)
+
+    def merge_namespaces(self, target: str, sources: Sequence[str]) -> StateFuture[None]:
+        """See `ListState.merge_namespaces`."""
+        store, key_json = self._store, self._store.moment.key_json
+        for namespace in (target, *sources):
+            check_namespace(namespace)
+        apart = [namespace for namespace in dict.fromkeys(sources) if namespace != target]
+        return store.merge(store.group(key_json, target), [store.group(key_json, namespace) for namespace in apart])
+
+
+def _next_id(moment: Moment) -> bytes:
+    made = output_order(moment.order, moment.index)
+    moment.index += 1
+    return b'"%b"' % made.hex().encode()
+
+
+def _value_of(found: Found) -> Any:
+    return found.value

@@ -1,0 +1,94 @@
+"""The backend on local disk: one RocksDB database per operator, key-group range and checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import cast
+
+from rocksdict import Options, Rdict, WriteBatch, WriteOptions
+
+from headrace.state.backend import GROUPED, VALUES, Write, after
+
+_VISITED = b"c"
+"""The entry that tells how far `visit` came: no state."""
+
+
+class RocksDbBackend:
+    """A RocksDB database in a folder of its own, opened for the length of one task.
+
+    There is no write-ahead log: a task's work counts only once it is committed to Delta, and until
+    `close` has flushed it nobody else reads the folder.
+    """
+
+    answers_at_once = False
+
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        """Open the database in `path`, making it if there is none and `create` allows it."""
+        options = Options(raw_mode=True)
+        options.create_if_missing(create)
+        options.set_max_open_files(256)
+        options.set_keep_log_file_num(1)
+        self._db = Rdict(str(path), options)
+        write_options = WriteOptions()
+        write_options.disable_wal = True  # type: ignore[method-assign, assignment]  # a property; the stub says method
+        self._write_options = write_options
+
+    def get_many(self, keys: Sequence[bytes], /) -> list[bytes | None]:
+        """See `StateBackend.get_many`."""
+        if not keys:
+            return []
+        return cast("list[bytes | None]", self._db.get(list(keys)))
+
+    def write_batch(self, writes: Iterable[Write], /) -> None:
+        """See `StateBackend.write_batch`."""
+        batch = WriteBatch(raw_mode=True)
+        for key, value in writes:
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        self._db.write(batch, self._write_options)
+
+    def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
+        """See `StateBackend.scan`."""
+        for key, value in self._pairs(start):
+            if key >= end:
+                return
+            yield key, value
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """See `StateBackend.items`."""
+        return ((entry, value) for entry, value in self._pairs(None) if entry != _VISITED)
+
+    def visit(self, count: int, /) -> list[tuple[bytes, bytes]]:
+        """See `StateBackend.visit`. How far it came is kept in the database, for the next task."""
+        found = list(islice(self._keyed_from(self._db.get(_VISITED) or b""), count))
+        end = after(found[-1][0]) if len(found) == count else b""
+        self.write_batch([(_VISITED, end)])
+        return found
+
+    def _keyed_from(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for kind in (GROUPED, VALUES):  # in byte order
+            if start < (end := bytes([kind[0] + 1])):
+                yield from self.scan(max(start, kind), end)
+
+    def _pairs(self, start: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        # In raw mode keys and values are bytes; the stub has the union of all modes.
+        return cast("Iterator[tuple[bytes, bytes]]", iter(self._db.items(from_key=start)))
+
+    def remove_range(self, start: bytes, end: bytes) -> None:
+        """Remove all entries with `start <= key < end`, and give their space back."""
+        batch = WriteBatch(raw_mode=True)
+        batch.delete_range(start, end)
+        self._db.write(batch, self._write_options)
+        self._db.flush()
+        self._db.compact_range(start, end)
+
+    def close(self) -> None:
+        """Flush and close, so that the folder can be hard-linked."""
+        try:
+            self._db.flush()
+        finally:
+            self._db.close()

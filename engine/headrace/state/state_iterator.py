@@ -1,0 +1,88 @@
+"""The live iterator over a list or map."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from headrace.api import StateFuture, StateIterator
+from headrace.state.backend import Page
+from headrace.state.group_cursor import END, Found, GroupCursor, first_page
+
+if TYPE_CHECKING:
+    from headrace.state.cells import Cells
+    from headrace.state.state_store import StateStore
+
+T = TypeVar("T")
+
+
+class LiveIterator(StateIterator[T]):
+    """Asks for the first page at once, so that it shows what is there now, and for each further one when it comes to it."""
+
+    def __init__(self, store: StateStore, cells: Cells, made: Callable[[Found], T]) -> None:
+        """`made` gives what user code gets for an entry."""
+        self._store = store
+        self._made = made
+        self._cursor = store.ask(store.moment, first_page(cells), lambda _, found: GroupCursor(store, cells, found))
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        """See `StateIterator`."""
+        self._check_style(blocking=False)
+        return self
+
+    async def __anext__(self) -> T:
+        """See `StateIterator`."""
+        # Awaited for each entry, so that callbacks run in the same order wherever a page ends.
+        cursor: GroupCursor = await self._cursor
+        while isinstance(entry := cursor.next(self._store.moment), Page):
+            await self._further(cursor, entry)
+        if entry is END:
+            raise StopAsyncIteration
+        return self._made(entry)
+
+    def __iter__(self) -> Iterator[T]:
+        """See `StateIterator`."""
+        self._check_style(blocking=True)
+        return self
+
+    def __next__(self) -> T:
+        """See `StateIterator`."""
+        cursor: GroupCursor = self._cursor
+        while isinstance(entry := cursor.next(self._store.moment), Page):
+            self._further(cursor, entry)
+        if entry is END:
+            raise StopIteration
+        return self._made(entry)
+
+    def on_next(self, function: Callable[[T], object], /) -> StateFuture[None]:
+        """See `StateIterator.on_next`."""
+        if self._store.blocking:
+            for entry in self:
+                function(entry)
+            return cast("StateFuture[None]", None)
+        done: StateFuture[None] = self._cursor.derived()
+        self._cursor.then_accept(lambda cursor: self._give(cursor, function, done))
+        return done
+
+    def _give(self, cursor: GroupCursor, function: Callable[[T], object], done: StateFuture[None]) -> None:
+        # One entry a callback, so that those which `function` chains run before the next entry, wherever a page ends; and
+        # no nested futures: a large map would nest them too deep.
+        entry = cursor.next(self._store.moment)
+        if entry is END:
+            done.complete(None)
+            return
+        if isinstance(entry, Page):
+            following = self._further(cursor, entry)
+        else:
+            function(self._made(entry))
+            following = self._store.answer(None)
+        following.then_accept(lambda _: self._give(cursor, function, done))
+
+    def _further(self, cursor: GroupCursor, page: Page) -> Any:
+        return self._store.ask(self._store.moment, (page,), lambda _, found: cursor.feed(found[0]))
+
+    def _check_style(self, *, blocking: bool) -> None:
+        if blocking is not self._store.blocking:
+            where, use = ("a plain 'def'", "for") if self._store.blocking else ("an 'async def'", "async for")
+            msg = f"{self._store.what} is used in {where}: iterate with '{use}', or with on_next()"
+            raise TypeError(msg)

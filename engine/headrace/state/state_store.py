@@ -1,0 +1,453 @@
+"""What all kinds of state have in common in a task: a write-back cache of decoded entries over a backend.
+
+    user code ──> handle ──> entry at hand? ──yes──> operation on its cell, answered at once
+                                  │ no
+                                  v
+                    request to the backend ──answer──> operations of the record's code, in the order of its calls
+
+An operation is a function of cells; how it comes to its cells, and when, is decided here alone. Reading an entry that is not
+at hand waits for the backend, writing one does not. What has changed is told at the end of the task, entry by entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from headrace.api import StateFuture, StateTtl
+from headrace.api._future import CallbackTask
+from headrace.api._ttl import milliseconds_of
+from headrace.state.backend import Action, StateBackend, Write, answers, end_of_group
+from headrace.state.cells import Cell, Cells
+from headrace.state.codec import Codec
+from headrace.state.entry import HEADER_SIZE, EntryChange, change_of, stored_value, unpack_header, unpacked
+from headrace.state.ttl import NO_HISTORY, Lives, LiveTtl, TtlMoment
+
+
+class Moment(TtlMoment, Protocol):
+    """Whose state is accessed, and when: the context of a record or timer."""
+
+    @property
+    def key_json(self) -> bytes:
+        """The current key."""
+        ...
+
+    @property
+    def owns_key(self) -> bool:
+        """Whether nobody else may access the key's state."""
+        ...
+
+    @property
+    def order(self) -> bytes:
+        """The place in arrival order."""
+        ...
+
+    index: int
+    """How many outputs and list elements its code has made so far."""
+
+    callbacks: Any
+    """See `CallbackOwner`."""
+
+    def declared_block(self, future: StateFuture[Any], /) -> str | None:
+        """The id of the declared block that waits for `future`, if nothing else of the code is left."""
+        ...
+
+
+class StateTask(CallbackTask, Protocol):
+    """Who runs user code, whose context is its `Moment`, and takes requests that have to wait."""
+
+    def request(self, context: Any, action: Action, answered: Callable[[Any], None], /) -> None:
+        """Call `answered` with the backend's answer to `action`, as code of the context."""
+        ...
+
+
+_FOR_EVER = timedelta.max // timedelta(milliseconds=1)
+"""As long as a life seems before the first watermark (ms)."""
+
+Operation = Callable[[Moment, Cell], Any]
+"""What is done with an entry; what it returns is the answer."""
+
+Finish = Callable[[Moment, Sequence[Any]], Any]
+"""What is done with the backend's answers; what it returns is the answer, unless that is `More`."""
+
+
+class More(NamedTuple):
+    """Not done yet: ask the backend these as well, and then finish like this."""
+
+    actions: Sequence[Action]
+    finish: Finish
+
+
+class _Asked:
+    """A request to the backend, and its answer."""
+
+    __slots__ = ("action", "answer", "is_ready")
+
+    def __init__(self, action: Action) -> None:
+        self.action = action
+        self.answer: Any = None
+        self.is_ready = False
+
+
+class _Call:
+    """A call of user code that waits for answers of the backend, and for the calls before it."""
+
+    __slots__ = ("asked", "finish", "future", "resumes")
+
+    def __init__(self, asked: list[_Asked], finish: Finish, future: StateFuture[Any], *, resumes: bool) -> None:
+        self.asked = asked
+        self.finish = finish
+        self.future = future
+        self.resumes = resumes
+
+    def is_ready(self) -> bool:
+        """Whether all answers are there."""
+        return all(asked.is_ready for asked in self.asked)
+
+
+class Declared(Protocol):
+    """A declared state."""
+
+    name: str
+    ttl: StateTtl | None
+    type: Any
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatistics:
+    """A state in one task at one moment."""
+
+    cached: int
+    """Entries in memory."""
+    changed: int
+    """Those of them that differ from the backend, or may."""
+    hits: int
+    """Reads answered from memory so far."""
+    misses: int
+    """Accesses that had to ask the backend."""
+    waiting: int
+    """Calls that wait for it now."""
+    expired: int
+    """Entries that reads have found dead."""
+
+
+class StateStore:
+    """The mechanics of one declared state in one task. Lives as long as the task."""
+
+    def __init__(
+        self,
+        declared: Declared,
+        operator: str,
+        backend: StateBackend,
+        task: StateTask,
+        lives: Lives = NO_HISTORY,
+        *,
+        blocking: bool = False,
+    ) -> None:
+        """Bind `declared` to a backend, and to the task whose code will use it.
+
+        `blocking` is for a plain `def`: calls then answer with the value itself.
+        """
+        self.name = declared.name
+        self.what = f"state '{declared.name}' of operator '{operator}'"
+        """How errors name it."""
+        self.waits = True
+        """Whether a read that the cache cannot answer may wait; else it is answered at once, whatever that takes."""
+        self.blocking = blocking
+        self.expired = 0
+        self.hits = 0
+        self.misses = 0
+        self._codec: Codec[Any] = Codec(declared.type, self.what)
+        self._backend = backend
+        self._task = task
+        self._done: StateFuture[None] = StateFuture(None, task)
+        self._loading: dict[int, list[_Call]] = {}
+        self._has_ttl = declared.ttl is not None
+        self._ttl = lives.of(declared.ttl, declared.name)
+        self._creation_counts = self._ttl is not None and not self._ttl.renews_on_write
+
+    @property
+    def handle(self) -> Any:
+        """What user code finds in its attribute."""
+        raise NotImplementedError
+
+    @property
+    def ttl_logic(self) -> LiveTtl | None:
+        """When entries die; None if they don't."""
+        return self._ttl
+
+    @property
+    def moment(self) -> Moment:
+        """That of the code that runs now."""
+        moment: Moment = self._task.context
+        return moment
+
+    # ------------------------------------------------------------------------------------------------ access
+
+    def resume(self) -> StateFuture[Any] | None:
+        """Read all that the key has outside of namespaces: what a declared block may wait for over the end of a run.
+
+        None for kinds whose reads have to say more.
+        """
+        return None
+
+    def read(self, cells: Cells, name: bytes, operation: Operation, *, resumes: bool = False) -> Any:
+        """Answer with `operation`, once the entry is known. `resumes`: see `ask`."""
+        return self._access(self.moment, cells, name, operation, unread=False, resumes=resumes)
+
+    def write(self, cells: Cells, name: bytes, operation: Operation) -> Any:
+        """Do `operation`, which need not know the entry unless TTL has to know when it was created."""
+        return self._access(self.moment, cells, name, operation, unread=not self._creation_counts)
+
+    def _access(
+        self,
+        moment: Moment,
+        cells: Cells,
+        name: bytes,
+        operation: Operation,
+        *,
+        unread: bool,
+        resumes: bool = False,
+    ) -> Any:
+        cell = cells.by_name.get(name)
+        if self.may_act(moment):
+            if cell is not None or unread or cells.cleared:
+                self.hits += not unread
+                return self.answer(operation(moment, cells.blank(name) if cell is None else cell))
+            if self.blocking or not self._may_wait:
+                self.misses += 1
+                cell = cells.by_name[name] = self.decode(*self._backend.get_many((cells.prefix + name,)))
+                return self.answer(operation(moment, cell))
+        actions = () if cell is not None or unread or cells.cleared else (cells.prefix + name,)
+        return self.ask(moment, actions, self.once_known(cells, name, operation, unread=unread), resumes=resumes)
+
+    def once_known(self, cells: Cells, name: bytes, operation: Operation, *, unread: bool = False) -> Finish:
+        """The end of a call that had to wait: the entry is as earlier calls have left it, or as the backend has it."""
+
+        def finish(moment: Moment, found: Sequence[Any]) -> Any:
+            cell = cells.by_name.get(name)
+            if cell is None:
+                if unread or cells.cleared:
+                    cell = cells.blank(name)
+                elif not found:  # it was at hand, and was forgotten meanwhile
+                    return More((cells.prefix + name,), finish)
+                else:
+                    cell = cells.by_name[name] = self.decode(found[0])
+            return operation(moment, cell)
+
+        return finish
+
+    def may_act(self, moment: Moment) -> bool:
+        """Whether a call of the code at `moment` may act at once: the key is its own, and no earlier call of it waits."""
+        return self.blocking or (moment.owns_key and id(moment) not in self._loading)
+
+    def ask(self, moment: Moment, actions: Sequence[Action], finish: Finish, *, resumes: bool = False) -> Any:
+        """Answer with `finish(moment, answers of the backend)`, after all calls that the code made before.
+
+        `resumes` marks the read that `resume` makes again, so that a declared block may wait for it when the run has to stop.
+        """
+        queue = self._loading.get(id(moment))
+        if queue is None:
+            self.misses += 1
+            if self.blocking or (moment.owns_key and (not actions or not self._may_wait)):
+                return self.answer(self._finish_at_once(moment, actions, finish))
+            queue = self._loading[id(moment)] = []
+            actions = actions or (None,)  # the request by which the code comes to own its key
+        call = _Call([], finish, StateFuture.pending(self._task), resumes=resumes)
+        queue.append(call)
+        self._request(moment, queue, call, actions)
+        return call.future
+
+    @property
+    def _may_wait(self) -> bool:
+        return self.waits and not self._backend.answers_at_once
+
+    def answer(self, value: Any) -> Any:
+        """What user code gets for a call that is done: a future, or in a plain `def` the value."""
+        if self.blocking:
+            return value
+        return self._done if value is None else StateFuture(value, self._task)
+
+    def _finish_at_once(self, moment: Moment, actions: Sequence[Action], finish: Finish) -> Any:
+        while True:
+            result = finish(moment, answers(self._backend, actions))
+            if not isinstance(result, More):
+                return result
+            actions, finish = result
+
+    def _request(self, moment: Moment, queue: Sequence[_Call], call: _Call, actions: Sequence[Action]) -> None:
+        """Ask for what no waiting call has asked for."""
+        known = {asked.action: asked for earlier in queue for asked in earlier.asked if isinstance(asked.action, bytes)}
+        call.asked = [known.get(action) or _Asked(action) for action in actions]  # type: ignore[arg-type]
+        fresh = [asked for asked in call.asked if asked.action not in known]
+        for asked in fresh:
+            self._task.request(moment, asked.action, partial(self._answered, moment, asked))
+
+    def _answered(self, moment: Moment, asked: _Asked, answer: Any) -> None:
+        asked.answer, asked.is_ready = answer, True
+        queue = self._loading[id(moment)]
+        while queue and queue[0].is_ready():
+            call = queue[0]
+            result = call.finish(moment, [each.answer for each in call.asked if each.action is not None])
+            if isinstance(result, More):
+                call.finish = result.finish
+                self._request(moment, (), call, result.actions)
+                continue
+            queue.pop(0)
+            call.future.complete(result)
+        if not queue:
+            del self._loading[id(moment)]
+
+    def waiting_block(self, moment: Moment) -> str | None:
+        """The id of the declared block that waits for this state's value, if nothing else of the code at `moment` does."""
+        queue = self._loading.get(id(moment), ())
+        if len(queue) != 1 or not queue[0].resumes:
+            return None
+        return moment.declared_block(queue[0].future)
+
+    def forget_request(self, moment: Moment) -> None:
+        """Take the code's requests back: it will make them again in another task."""
+        del self._loading[id(moment)]
+
+    # ------------------------------------------------------------------------------------------------ operations
+
+    def alive(self, moment: Moment, cell: Cell) -> Any:
+        """Operation: read a value; None if there is none, or it is dead and must not be seen. Renews its life, if reads do."""
+        value: Any = cell.value
+        ttl = self._ttl
+        if ttl is None or value is None:
+            return value
+        if ttl.is_dead(moment, cell.stamp, cell.own_ttl):
+            if ttl.returns_expired:
+                return value
+            self.expired += 1
+            cell.value, cell.dirty = None, True
+            return None
+        # A record that arrives late reads with an older stamp: reading never shortens a life.
+        if ttl.renews_on_read and cell.stamp < (stamp := ttl.stamp(moment)):
+            cell.stamp, cell.dirty = stamp, True
+        return value
+
+    def set(self, moment: Moment, cell: Cell, value: Any, own_ttl: int = 0) -> None:
+        """Operation: write a value; None removes it."""
+        ttl = self._ttl
+        if value is None:
+            pass
+        elif ttl is None:
+            cell.stamp = moment.timestamp
+        elif ttl.renews_on_write or cell.value is None or ttl.is_dead(moment, cell.stamp, cell.own_ttl):
+            cell.stamp = ttl.stamp(moment)
+        cell.value, cell.own_ttl, cell.dirty = value, own_ttl, True
+
+    def remove(self, _: Moment, cell: Cell) -> None:
+        """Operation: remove a value."""
+        cell.value, cell.dirty = None, True
+
+    def left(self, moment: Moment, cell: Cell) -> timedelta | None:
+        """Operation: how long the entry has to live; None without one, or without TTL."""
+        if self._ttl is None or cell.value is None or self.is_dead(moment, cell.stamp, cell.own_ttl):
+            return None
+        milliseconds = self._ttl.remaining(moment, cell.stamp, cell.own_ttl)
+        return timedelta(milliseconds=milliseconds) if milliseconds < _FOR_EVER else timedelta.max
+
+    def is_dead(self, moment: Moment, stamp: int, own_ttl: int) -> bool:
+        """Whether an entry's life is over, whether or not it may be seen."""
+        return self._ttl is not None and self._ttl.is_dead(moment, stamp, own_ttl)
+
+    def own_ttl(self, ttl: timedelta | None) -> int:
+        """A life given with a call, in milliseconds; 0 for none. See `State` for what is refused."""
+        if ttl is None:
+            return 0
+        if not self._has_ttl:
+            msg = f"{self.what} has no TTL, so no entry of it can be given a life: declare it with ttl=StateTtl(...)"
+            raise ValueError(msg)
+        return milliseconds_of(ttl)
+
+    def decode(self, stored: bytes | None) -> Cell:
+        """A cell of what the backend has."""
+        if stored is None:
+            return Cell(None, 0, stored=False)
+        stamp, own_ttl = unpack_header(stored)
+        return Cell(self._codec.decode(stored[HEADER_SIZE:]), stamp, own_ttl, stored=True)
+
+    # ------------------------------------------------------------------------------------------------- task
+
+    def groups(self) -> Iterable[Cells]:
+        """All cells of the task."""
+        raise NotImplementedError
+
+    def statistics(self) -> StoreStatistics:
+        """What is going on, as numbers."""
+        cells = [cell for group in self.groups() for cell in group.by_name.values()]
+        return StoreStatistics(
+            cached=len(cells),
+            changed=sum(cell.dirty for cell in cells),
+            hits=self.hits,
+            misses=self.misses,
+            waiting=sum(map(len, self._loading.values())),
+            expired=self.expired,
+        )
+
+    def peek(self, key_json: bytes, namespace: str = "") -> Any:
+        """What a key has as it stands, TTL apart. For tests and tools."""
+        raise NotImplementedError
+
+    def prefetch(self, keys: Iterable[bytes]) -> None:
+        """Load what the code of these keys' records is likely to read, with one call to the backend."""
+
+    def trim(self, limit: int) -> None:
+        """Forget entries that the backend has as well, if there are more than `limit`."""
+        if sum(len(cells.by_name) for cells in self.groups()) > limit:
+            for cells in self.groups():
+                cells.trim()
+
+    def changes(self) -> Iterator[EntryChange]:
+        """What differs from the backend, one change an entry.
+
+        Raises `StateSchemaError` for a value that does not fit the declared type.
+        """
+        encode, change = self._codec.encode, self._change
+        for cells in self.groups():
+            self._find_out_what_is_stored(cells)
+            for name, cell in cells.by_name.items():
+                if not cell.dirty:
+                    continue
+                value = cell.value
+                if value is not None:
+                    yield change(cells, name, encode(value), cell)
+                elif cell.stored and not cells.cleared:
+                    yield change(cells, name, None, cell)
+            if cells.cleared:
+                yield from self._cleared(cells)
+
+    def _find_out_what_is_stored(self, cells: Cells) -> None:
+        """Ask for entries that were removed unread: only one that is there is removed."""
+        unknown = [name for name, cell in cells.by_name.items() if cell.stored is None and cell.value is None]
+        if not unknown or cells.cleared:
+            return
+        stored = self._backend.get_many([cells.prefix + name for name in unknown])
+        for name, value in zip(unknown, stored, strict=True):
+            cells.by_name[name].stored = value is not None
+
+    def _cleared(self, cells: Cells) -> Iterator[EntryChange]:
+        for entry, stored in self._backend.scan(cells.prefix, end_of_group(cells.prefix)):
+            name = entry[len(cells.prefix) :]
+            cell = cells.by_name.get(name)
+            if cell is None or cell.value is None:
+                yield EntryChange(cells.key_json, None, unpacked(stored).stamp, 0, cells.namespace, name)
+
+    def _change(self, cells: Cells, name: bytes, raw: bytes | None, cell: Cell, /) -> EntryChange:
+        return change_of((cells.key_json, raw, cell.stamp, cell.own_ttl, cells.namespace, name))
+
+    def writes(self, changes: Sequence[EntryChange]) -> Iterator[Write]:
+        """`changes` as the backend takes them."""
+        for change in changes:
+            raw = None if change.raw is None else stored_value(change.stamp, change.raw, change.own_ttl)
+            yield change.entry(self.name), raw
+
+    def expires_at(self, stamp: int, own_ttl: int = 0) -> int | None:
+        """When an entry with this stamp dies (ms); `None` without TTL."""
+        return None if self._ttl is None else self._ttl.expires_at(stamp, own_ttl)

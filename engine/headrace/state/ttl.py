@@ -1,0 +1,208 @@
+"""When entries of a state die (FLIP-25): integers in, integers out; no entries, no backend.
+
+A life is measured on a clock that stands still during the gaps that prolong it. An entry is dead when the clock has reached
+`expires_at`:
+
+    ttl 10, gap 20-50             15      20------50     55
+    stamp 15, without the gap     |------------------->  expires at 25
+    stamp 15, prolonged           |-- 5 --|      |- 5 -| expires at 55
+
+A pause is measured in processing time, and becomes known when it is over. Where event time ran ahead of the wall clock, the
+watermark has already ended lives in what turns out to be the pause, and reads and sweeps have removed what was dead. What has
+died stays dead: for a state that expires by the watermark, a gap begins no earlier than the watermark at which the job stopped.
+
+    the same, watermark 30        15      20   30----50
+    stamp 15                      |------------->           expired at 25, before the gap begins
+    stamp 22                           |--- 8 ---|    |- 2 -| expires at 52
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import NamedTuple, Protocol
+
+from headrace.api import OnGap, StateTtl, TtlTime, UpdateType, Visibility
+
+Span = tuple[int, int]
+"""From when to when (ms), the end not included."""
+
+
+class Gap(NamedTuple):
+    """A pause of the job: from the last checkpoint before it to the first micro-batch after it (ms, processing time)."""
+
+    start: int
+    end: int
+    watermark: int | None = None
+    """At which watermark the job stopped (ms). None if there was none yet, or nobody noted it: earlier versions did not."""
+
+    @property
+    def of_event_time(self) -> Span:
+        """The part of it that no watermark had passed when the job stopped. Empty (its end not after its start) if all of it had."""
+        return (self.start if self.watermark is None else max(self.start, self.watermark), self.end)
+
+
+class TtlMoment(Protocol):
+    """When an entry is accessed (ms): the context of a record or timer."""
+
+    @property
+    def timestamp(self) -> int:
+        """The record's event time."""
+        ...
+
+    @property
+    def watermark(self) -> int:
+        """The last watermark before it."""
+        ...
+
+    @property
+    def processing_time(self) -> int:
+        """The processing time of the micro-batch."""
+        ...
+
+
+class LiveTtl:
+    """The TTL of one state in one task.
+
+    An entry's `own_ttl_ms` is what TTL per call has given it; 0 stands for the state's.
+    """
+
+    __slots__ = (
+        "_in_event_time",
+        "_starts",
+        "by_watermark",
+        "gaps",
+        "milliseconds",
+        "renews_on_read",
+        "renews_on_write",
+        "returns_expired",
+        "since",
+    )
+
+    def __init__(self, ttl: StateTtl, gaps: Sequence[Gap] = (), since: int | None = None) -> None:
+        """Use `of`."""
+        self.milliseconds = ttl.milliseconds
+        self.renews_on_read = ttl.update is UpdateType.ON_READ_AND_WRITE
+        """Whether a read renews an entry, unless its stamp is younger already."""
+        self.renews_on_write = ttl.update is not UpdateType.ON_CREATE
+        """Whether a write renews an entry that is alive."""
+        # With exact cleanup, dead is cleaned up.
+        self.returns_expired = ttl.visibility is Visibility.RETURN_IF_NOT_CLEANED_UP and not ttl.cleanup.exact
+        """Whether a dead entry may be seen as long as it is there."""
+        self._in_event_time = ttl.time is TtlTime.EVENT
+        self.by_watermark = ttl.expires_by_watermark
+        """Whether the clock is the watermark, not processing time."""
+        self.gaps = _counted(gaps, ttl)
+        """The spans of this state's clock that prolong a life, in order, and apart."""
+        self._starts = [start for start, _ in self.gaps]
+        self.since = since
+        """No life begins before this (ms)."""
+
+    @classmethod
+    def of(cls, ttl: StateTtl | None, gaps: Sequence[Gap] = (), since: int | None = None) -> LiveTtl | None:
+        """The logic for a declared TTL; None where nothing expires.
+
+        `gaps` are the job's pauses, oldest first, and apart. `since` is the moment (ms, of the clock that stamps entries) at
+        which TTL was switched on for a state that had entries already: no life begins before it.
+        """
+        return None if ttl is None or not ttl.is_active else cls(ttl, gaps, since)
+
+    def stamp(self, moment: TtlMoment) -> int:
+        """The stamp of an entry that is created or renewed now."""
+        return moment.timestamp if self._in_event_time else moment.processing_time
+
+    def clock(self, moment: TtlMoment) -> int:
+        """What ages entries: an entry is dead when this has reached `expires_at`."""
+        return moment.watermark if self.by_watermark else moment.processing_time
+
+    def is_dead(self, moment: TtlMoment, stamp: int, own_ttl_ms: int = 0) -> bool:
+        """Whether an entry's life is over."""
+        clock = moment.watermark if self.by_watermark else moment.processing_time
+        return self.is_dead_at(clock, stamp, own_ttl_ms)
+
+    def is_dead_at(self, clock: int, stamp: int, own_ttl_ms: int = 0) -> bool:
+        """As `is_dead`, by what the clock says (ms)."""
+        # Gaps, and having been switched on late, only ever prolong a life.
+        return stamp + (own_ttl_ms or self.milliseconds) <= clock and (
+            (not self._starts and self.since is None) or self.expires_at(stamp, own_ttl_ms) <= clock
+        )
+
+    def expires_at(self, stamp: int, own_ttl_ms: int = 0) -> int:
+        """When the entry dies (ms), as far as gaps are known."""
+        if self.since is not None and stamp < self.since:
+            stamp = self.since
+        end = stamp + (own_ttl_ms or self.milliseconds)
+        # The gap before the first one that begins after the stamp may still contain it.
+        for number in range(max(0, bisect_right(self._starts, stamp) - 1), len(self._starts)):
+            gap_start, gap_end = self.gaps[number]
+            if gap_start >= end:
+                break
+            if gap_end > stamp:
+                end += gap_end - max(gap_start, stamp)
+        return end
+
+    def dead_until(self, clock: int) -> int | None:
+        """The youngest stamp that is dead when the clock says this (ms), of entries without a life of their own; None: none is."""
+        left, time = self.milliseconds, clock
+        for start, end in reversed(self.gaps):
+            if start >= time:
+                continue
+            if left <= time - end:
+                break
+            left -= max(0, time - end)
+            time = start
+        youngest = time - left
+        return None if self.since is not None and youngest < self.since else youngest
+
+    def age(self, clock: int) -> Age:
+        """Which entries are dead when the clock says this (ms)."""
+        youngest = self.dead_until(clock)
+        return Age(self, clock, float("-inf") if youngest is None else youngest)
+
+    def remaining(self, moment: TtlMoment, stamp: int, own_ttl_ms: int = 0) -> int:
+        """How long the entry has to live (ms), 0 when it is dead."""
+        return max(0, self.expires_at(stamp, own_ttl_ms) - self.clock(moment))
+
+
+def _counted(gaps: Sequence[Gap], ttl: StateTtl) -> list[Span]:
+    if ttl.on_gap is not OnGap.PROLONG or ttl.gap_threshold is None:
+        return []
+    longest = ttl.gap_threshold // timedelta(milliseconds=1)
+    pauses = [gap for gap in gaps if gap.end - gap.start > longest]
+    if not ttl.expires_by_watermark:
+        return [(gap.start, gap.end) for gap in pauses]
+    return [(start, end) for start, end in (gap.of_event_time for gap in pauses) if start < end]
+
+
+class Age(NamedTuple):
+    """Who is dead at one moment: for many entries at once.
+
+    `youngest` is the youngest stamp that is dead of entries without a life of their own.
+    """
+
+    live: LiveTtl
+    clock: int
+    youngest: float
+
+    def is_dead(self, stamp: int, own_ttl_ms: int) -> bool:
+        """Whether an entry's life is over."""
+        return self.live.is_dead_at(self.clock, stamp, own_ttl_ms) if own_ttl_ms else stamp <= self.youngest
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """What is known of a job when a micro-batch begins, as far as lives of entries depend on it."""
+
+    gaps: Sequence[Gap] = ()
+    since: Mapping[str, int] = field(default_factory=dict)
+    """By state: when TTL was switched on (see `LiveTtl.of`)."""
+
+    def of(self, ttl: StateTtl | None, state: str) -> LiveTtl | None:
+        """The logic for a state's TTL; None where nothing expires."""
+        return LiveTtl.of(ttl, self.gaps, self.since.get(state))
+
+
+NO_HISTORY = Lives()
+"""A job that was never paused, and whose states have had their TTL from the beginning."""

@@ -1,0 +1,127 @@
+"""Value state of one operator and task."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+from typing import Any, Generic, TypeVar, cast
+
+from headrace.api import StateFuture, ValueState
+from headrace.state.backend import StateBackend
+from headrace.state.cells import Cell
+from headrace.state.single_store import SingleHandle, SingleStore
+from headrace.state.state_store import Moment, StateTask
+from headrace.state.ttl import NO_HISTORY, Lives
+
+V = TypeVar("V")
+
+
+class ValueStore(SingleStore, ValueState[V], Generic[V]):
+    """The live handle of a declared `ValueState`: it answers for the key of the code that runs.
+
+    It is its own handle, and a value at hand is read and written without a further call: that is what most records do.
+    """
+
+    def __init__(
+        self,
+        declared: ValueState[V],
+        operator: str,
+        backend: StateBackend,
+        task: StateTask,
+        lives: Lives = NO_HISTORY,
+        *,
+        blocking: bool = False,
+    ) -> None:
+        """See `StateStore`."""
+        SingleStore.__init__(self, declared, operator, backend, task, lives, blocking=blocking)
+        self.type, self.ttl = declared.type, declared.ttl
+        self._cells = self.cells.by_name
+
+    @property
+    def handle(self) -> ValueState[V]:
+        """See `StateStore.handle`."""
+        return self
+
+    def namespace(self, namespace: str, /) -> Any:
+        """See `State.namespace`."""
+        return ValueHandle(self).namespace(namespace)
+
+    def resume(self) -> StateFuture[Any]:
+        """See `StateStore.resume`."""
+        return self.value()
+
+    def value(self) -> StateFuture[V | None]:
+        """See `ValueState.value`."""
+        moment = self._task.context
+        cell = self._cells.get(moment.key_json)
+        if cell is None or not moment.owns_key or (self._loading and id(moment) in self._loading):
+            return self._value_later(moment)
+        self.hits += 1
+        return StateFuture(cell.value if self._ttl is None else self.alive(moment, cell), self._task)
+
+    def update(self, value: V, /, ttl: timedelta | None = None) -> StateFuture[None]:
+        """See `ValueState.update`."""
+        moment = self._task.context
+        cell = self._cells.get(moment.key_json)
+        if ttl is None and moment.owns_key and not (self._loading and id(moment) in self._loading):
+            if cell is None and not self._creation_counts:
+                cell = self.cells.blank(moment.key_json)
+            if cell is not None:
+                self.set(moment, cell, value)
+                return self._done
+        operation = partial(self.set, value=value, own_ttl=self.own_ttl(ttl))
+        return cast("StateFuture[None]", self.write(self.cells, moment.key_json, operation))
+
+    def clear(self) -> StateFuture[None]:
+        """See `ValueState.clear`."""
+        return cast("StateFuture[None]", self.write(self.cells, self.moment.key_json, self.remove))
+
+    def remaining(self) -> StateFuture[timedelta | None]:
+        """See `ValueState.remaining`."""
+        return cast("StateFuture[timedelta | None]", self.read(self.cells, self.moment.key_json, self.left))
+
+    def _value_later(self, moment: Moment) -> StateFuture[V | None]:
+        """As `read`, but a declared block may wait for it over the end of a run."""
+        name = moment.key_json
+        actions = () if name in self._cells else (self.cells.prefix + name,)
+        return cast(
+            "StateFuture[V | None]",
+            self.ask(moment, actions, self.once_known(self.cells, name, self.alive), resumes=True),
+        )
+
+
+class BlockingValueStore(ValueStore[V]):
+    """The handle that a plain `def process` gets: a call answers with the value itself."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """See `StateStore`."""
+        super().__init__(*arguments, **(options | {"blocking": True}))
+
+    def value(self) -> Any:
+        """Read the key's value; `None` if there is none or it has expired."""
+        moment = self._task.context
+        return self.alive(moment, self._cell(moment.key_json))
+
+    def update(self, value: V, /, ttl: timedelta | None = None) -> Any:
+        """See `ValueState.update`."""
+        moment = self._task.context
+        own_ttl = 0 if ttl is None else self.own_ttl(ttl)
+        self.set(moment, self._cell(moment.key_json), value, own_ttl)
+
+    def _cell(self, key_json: bytes) -> Cell:
+        if key_json not in self._cells:
+            self.prefetch((key_json,))
+        return self._cells[key_json]
+
+
+class ValueHandle(SingleHandle, ValueState[V]):
+    """A value state in a namespace."""
+
+    def value(self) -> StateFuture[V | None]:
+        """See `ValueState.value`."""
+        return cast("StateFuture[V | None]", self._store.read(self._store.cells, self._here, self._store.alive))
+
+    def update(self, value: V, /, ttl: timedelta | None = None) -> StateFuture[None]:
+        """See `ValueState.update`."""
+        operation = partial(self._store.set, value=value, own_ttl=self._store.own_ttl(ttl))
+        return cast("StateFuture[None]", self._store.write(self._store.cells, self._here, operation))

@@ -1,0 +1,409 @@
+"""Drives one async function."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from headrace import clock
+from headrace.api import (
+    AsyncFunction,
+    AsyncRetryStrategy,
+    AsyncWait,
+    Batching,
+    CircuitBreaker,
+    LookupCache,
+    NoRetry,
+    OnFailure,
+    OutputMode,
+    RecoveryOption,
+    RowKind,
+)
+from headrace.api._pipeline import input_type, output_type
+from headrace.async_io.async_wait import AsyncWaitOperator, queue_of
+from headrace.async_io.attempts import Attempts
+from headrace.async_io.element import AsyncElement, Status
+from headrace.async_io.element_queue import QueuedWatermark
+from headrace.async_io.recovery import recovered
+from headrace.async_io.stored_element import StoredElement, loaded, stored
+from headrace.execution.element import Emitted
+from headrace.plan.order import record_order
+from headrace.testing._keyed_harness import Watermark
+from headrace.testing._stepped_keys import SteppedKeys
+from headrace.testing._virtual_loop import LoopClock, VirtualLoop
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class CapacityFull(Exception):  # noqa: N818 - it is the answer to a question, not a failure
+    """The queue has as many elements as the operator may have; nothing was taken in."""
+
+
+class QuarantinedRecord(msgspec.Struct, frozen=True):
+    """A record that was given up on, with its last error."""
+
+    record: Any
+    error: str | None
+
+
+class AsyncSnapshot(msgspec.Struct, frozen=True):
+    """What a checkpoint holds: all that was taken in and not emitted. A watermark is told by its time (ms)."""
+
+    queued: tuple[StoredElement | int, ...]
+    ordinal: int
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncWaitStatistics:
+    """What is going on, as numbers."""
+
+    attempts: int
+    """Calls that were begun."""
+    in_flight: int
+    """Calls under way."""
+    completed: int
+    """Elements that are done and wait for others, to be emitted."""
+    waiting_for_retry: int
+    """Elements that wait for their next call in the operator."""
+    parked: int
+    """Elements that wait for it in the table."""
+    queued: int
+    """Elements and watermarks that were taken in and not emitted."""
+    emitted: int
+    """Elements whose results were emitted."""
+    quarantined: int
+    retries: int
+    timeouts: int
+    cache_hits: int
+    coalesced: int
+    batches: int
+    breaker: str
+    """`closed`, `open` or `half_open`; empty without one."""
+
+
+@dataclass
+class AsyncWaitHarness(Generic[R]):
+    """One `AsyncFunction` on a virtual clock: nothing waits in real time, and nothing happens by itself.
+
+        with AsyncWaitHarness(WeatherLookup(), mode=OutputMode.ORDERED, capacity=2, timeout=timedelta(seconds=1)) as h:
+            h.process(FlightEvent(...))
+            h.clock.advance(5)
+            assert h.output() == [Enriched(...)]
+
+    `process` begins a call and returns. `h.clock.advance(ms)` moves time on: calls end, retries begin and timeouts run
+    out on the way, in order. An error that fails the run is raised by whatever call made it happen.
+
+    In mode `KEYED_ORDERED` it drives the very controller that jobs drive (FLIP-425), a step at a time.
+
+    Unlike in a micro-batch, elements that are done and wait for earlier ones, and watermarks, take capacity, as in Flink;
+    parked elements do not, and are taken up as soon as they are due, as if a micro-batch began then.
+    """
+
+    function: AsyncFunction[R, Any]
+    mode: OutputMode = OutputMode.UNORDERED
+    capacity: int = 100
+    timeout: timedelta = timedelta(seconds=30)
+    retry: AsyncRetryStrategy = field(default_factory=NoRetry)
+    recovery: RecoveryOption = RecoveryOption.COST_TIME
+    park_after: timedelta | None = None
+    on_failure: OnFailure = OnFailure.FAIL
+    breaker: CircuitBreaker | None = None
+    cache: LookupCache | None = None
+    batch: Batching | None = None
+    key: Callable[[R], Any] | None = None
+    """Mode `KEYED_ORDERED`: the key of a record."""
+    services: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Put the virtual clock in place, and open the function; `close`, or leaving a `with` block, undoes both."""
+        if (self.key is not None) is not (self.mode is OutputMode.KEYED_ORDERED):
+            raise ValueError("mode KEYED_ORDERED needs a key, and no other mode takes one")
+        self._loop = VirtualLoop()
+        self.clock = LoopClock(self._loop, self._advanced)
+        self._queue = queue_of(self.mode)
+        self._parked: set[AsyncElement] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._due: deque[AsyncElement] = deque()
+        """Elements that were parked, and are due: they wait for a place, or for the controller's next step."""
+        self._told: list[Any] = []
+        self._failure: BaseException | None = None
+        self._ordinal = 1
+        self._emitted = 0
+        self._is_finishing = False
+        self._operator = AsyncWaitOperator(self._described(), self.services)
+        self._stack = AsyncExitStack()
+        try:
+            self._by_key = self._open()
+        except BaseException:
+            self._loop.close()
+            clock.use(self.clock.replaced)
+            raise
+
+    @classmethod
+    def restore(cls, snapshot: AsyncSnapshot, function: AsyncFunction[R, Any], **arguments: Any) -> AsyncWaitHarness[R]:
+        """A harness that goes on from `snapshot`: what has its results is not called again.
+
+        The clock starts at the snapshot's time; give `now=ms` for a later one, as after an outage.
+        """
+        now = arguments.pop("now", snapshot.now)
+        harness = cls(function, **arguments)
+        harness.clock.start_at(now)
+        harness._ordinal = snapshot.ordinal
+        for one in snapshot.queued:
+            if isinstance(one, int):
+                harness._queue.put_watermark(one)
+            else:
+                harness._resume(one)
+        harness._advanced_to_rest()
+        return harness
+
+    def process(
+        self, record: R, timestamp: int | None = None, *, kind: RowKind = RowKind.INSERT, block: bool = False
+    ) -> None:
+        """Take in a record, and begin its call. Without `timestamp` it has the clock's time.
+
+        Raises `CapacityFull` when there is no room; with `block` the clock is moved on until there is.
+        """
+        clock.use(self.clock)
+        self._make_room(block=block)
+        time = self.clock.now() if timestamp is None else timestamp
+        element = AsyncElement(Emitted(record_order(self._ordinal), time, kind, record))
+        self._ordinal += 1
+        if self.key is not None:
+            element.key_json = msgspec.json.encode(self.key(record))
+        self._take_in(element)
+        self._advanced_to_rest()
+
+    def watermark(self, timestamp: int, *, block: bool = False) -> None:
+        """Take in a watermark. It goes out when its mode lets it: see `OutputMode`. Errors as in `process`."""
+        clock.use(self.clock)
+        if self.mode is OutputMode.UNORDERED_PROCESSING_TIME:
+            self._told.append(Watermark(timestamp))
+            return
+        self._make_room(block=block)
+        self._queue.put_watermark(timestamp)
+        self._emit()
+
+    def finish(self) -> None:
+        """The input has ended: waiting retries are made at once and for the last time, and everything runs to its end."""
+        clock.use(self.clock)
+        self._is_finishing = True
+        self._attempts.finish()
+        for queued in self._queue.remaining():
+            if isinstance(queued, AsyncElement):
+                queued.is_last = True
+        for element in sorted(self._parked, key=lambda one: one.emitted.order):
+            self._unpark(element)
+        self._advanced_to_rest()
+        while len(self._queue) and self._is_at_work:
+            self._loop.run_to_next_timer()
+            self._advanced()
+
+    def output(self) -> list[Any]:
+        """What was emitted since the last call: records, `Watermark` and `QuarantinedRecord`, in order."""
+        told, self._told = self._told, []
+        return told
+
+    def snapshot(self) -> AsyncSnapshot:
+        """What a checkpoint would hold. The harness goes on."""
+        queued = (
+            one.timestamp if isinstance(one, QueuedWatermark) else self._stored(one) for one in self._queue.remaining()
+        )
+        return AsyncSnapshot(tuple(queued), self._ordinal, self.clock.now())
+
+    def statistics(self) -> AsyncWaitStatistics:
+        """The counters."""
+        made, attempts = self._operator.metrics, self._attempts
+        elements = [one for one in self._queue.remaining() if isinstance(one, AsyncElement)]
+        self._operator.note_breaker()
+        return AsyncWaitStatistics(
+            attempts=made.calls,
+            in_flight=len(attempts.under_way) - len(attempts.retrying),
+            completed=sum(one.is_done for one in elements),
+            waiting_for_retry=len(attempts.retrying),
+            parked=len(self._parked),
+            queued=len(self._queue),
+            emitted=self._emitted,
+            quarantined=made.quarantined,
+            retries=made.retries,
+            timeouts=made.timeouts,
+            cache_hits=made.cache_hits,
+            coalesced=made.coalesced,
+            batches=made.batches,
+            breaker=made.breaker,
+        )
+
+    def close(self) -> None:
+        """Interrupt what is under way, close the function, and put the real clock back."""
+        if self._loop.is_closed():
+            return
+        try:
+            clock.use(self.clock)
+            self._attempts.stop()
+            if self._by_key is not None:
+                self._by_key.close()
+            else:
+                self._loop.run_whole(self._end())
+        finally:
+            self._loop.close()
+            clock.use(self.clock.replaced)
+
+    def __enter__(self) -> AsyncWaitHarness[R]:
+        """The harness itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """See `close`."""
+        self.close()
+
+    # ------------------------------------------------------------------------------------------------- private
+
+    def _described(self) -> AsyncWait:
+        return AsyncWait(
+            "function",
+            self.function,
+            self.mode,
+            self.capacity,
+            self.timeout,
+            self.retry,
+            park_after=self.park_after,
+            recovery=self.recovery,
+            on_failure=self.on_failure,
+            breaker=self.breaker,
+            cache=self.cache,
+            batch=self.batch,
+            key=None if self.key is None else "key",
+        )
+
+    def _open(self) -> SteppedKeys | None:
+        if self.key is not None:
+            return SteppedKeys(self._operator, self._loop)
+        self._loop.run_whole(self._stack.enter_async_context(self._operator.opened()))
+        return None
+
+    @property
+    def _attempts(self) -> Attempts:
+        assert self._operator.attempts is not None  # noqa: S101 - the function was opened
+        return self._operator.attempts
+
+    @property
+    def _is_at_work(self) -> bool:
+        return bool(self._tasks) or (self._by_key is not None and self._by_key.controller.in_flight > 0)
+
+    async def _end(self) -> None:
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._stack.aclose()
+
+    def _make_room(self, *, block: bool) -> None:
+        while len(self._queue) - len(self._parked) >= self.capacity:
+            if not block or not self._loop.run_to_next_timer():
+                raise CapacityFull(f"all {self.capacity} places are taken")
+            self._advanced()
+
+    def _take_in(self, element: AsyncElement) -> None:
+        self._queue.put(element)
+        if element.is_done:
+            self._queue.done(element)
+        elif self._by_key is not None:
+            self._by_key.take_in(element)
+        else:
+            self._begin(element)
+
+    def _begin(self, element: AsyncElement) -> None:
+        pause = (element.next_attempt_at or 0) - self.clock.now()
+        if pause > 0 and not self._is_finishing:
+            self._park(element, pause)
+            return
+        if len(self._tasks) >= self.capacity:
+            self._due.append(element)
+            return
+        task = self._loop.create_task(self._settle(element))
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self._due and not self._loop.is_closed():
+            self._begin(self._due.popleft())
+
+    async def _settle(self, element: AsyncElement) -> None:
+        try:
+            await self._attempts.settle(element)
+        except Exception as error:  # noqa: BLE001 - raised again by the call that made it happen
+            self._failure = self._failure or error
+            return
+        if element.is_parked:
+            self._park(element, (element.next_attempt_at or 0) - self.clock.now())
+        elif element.is_done:
+            self._queue.done(element)
+            self._emit()
+
+    def _park(self, element: AsyncElement, milliseconds: int) -> None:
+        self._parked.add(element)
+        self._loop.call_later(max(milliseconds, 0) / 1000, self._unpark, element)
+
+    def _unpark(self, element: AsyncElement) -> None:
+        if element in self._parked:
+            self._parked.discard(element)
+            element.next_attempt_at = None
+            if self._by_key is None:
+                self._begin(element)
+            else:
+                self._due.append(element)  # the controller must not run within the loop that it runs
+
+    def _emit(self) -> None:
+        for one in self._queue.take():
+            if isinstance(one, QueuedWatermark):
+                self._told.append(Watermark(one.timestamp))
+            elif one.status is Status.QUARANTINED:
+                self._told.append(QuarantinedRecord(one.emitted.record, one.last_error))
+            else:
+                self._emitted += 1
+                self._told += one.results or ()
+
+    def _advanced_to_rest(self) -> None:
+        """Run what can be done at once."""
+        self._loop.run_until(self._loop.time())
+        self._advanced()
+
+    def _step_keys(self, keys: SteppedKeys) -> None:
+        while True:
+            due, self._due = self._due, deque()
+            for element in due:
+                keys.take_up(element)
+            for element in keys.step():
+                self._queue.done(element)
+            for element in keys.blocking():
+                if element not in self._parked:
+                    self._park(element, (element.next_attempt_at or 0) - self.clock.now())
+            self._loop.run_until(self._loop.time())  # what is parked for no time at all
+            if not self._due:
+                return
+
+    def _advanced(self) -> None:
+        if self._by_key is not None:
+            self._step_keys(self._by_key)
+        self._emit()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+    def _stored(self, element: AsyncElement) -> StoredElement:
+        row = stored(element, element.sequence or int.from_bytes(element.emitted.order[:8]))
+        attempts, cost = self._attempts.so_far(element)
+        return msgspec.structs.replace(row, attempts=attempts, cost_ms=round(cost))
+
+    def _resume(self, row: StoredElement) -> None:
+        (element,) = loaded([row], input_type(self.function), output_type(self.function))
+        recovered(element, self.recovery)
+        if self.recovery is RecoveryOption.RESTART:
+            element.next_attempt_at = None
+        self._take_in(element)

@@ -1,0 +1,352 @@
+"""Drives one keyed process function."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from headrace import clock
+from headrace.api import KeyedProcessFunction, Process, RowKind, SideOutput
+from headrace.api._pipeline import input_type
+from headrace.execution.element import Element, Emitted, ProcessingTime
+from headrace.execution.element import Watermark as ElementWatermark
+from headrace.execution.keyed_process import KeyedProcess
+from headrace.execution.options import AsyncStateOptions
+from headrace.execution.state_executor import InlineStateExecutor
+from headrace.plan.order import processing_time_order, record_order
+from headrace.state.backend import StateBackend
+from headrace.state.ttl import Gap, Lives
+from headrace.testing._backends import BackendName, open_backend
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class Watermark(msgspec.Struct, frozen=True):
+    """A watermark that went out: all records before it are done, and the timers that it fired."""
+
+    timestamp: int
+
+
+class LateRecord(msgspec.Struct, frozen=True):
+    """A record that came at or behind the watermark; it was processed like any other."""
+
+    record: Any
+
+
+class SideRecord(msgspec.Struct, frozen=True):
+    """A record that went to a side output."""
+
+    name: str
+    record: Any
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """All that the function has left behind: what a checkpoint holds."""
+
+    entries: tuple[tuple[bytes, bytes], ...]
+    watermark: int | None
+    ordinal: int
+    max_parallelism: int
+    processing_time: int = 0
+    gaps: tuple[Gap, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HarnessStatistics:
+    """What is going on, as numbers; see `ControllerStatistics`."""
+
+    in_flight: int
+    active: int
+    blocking: int
+    occupied_keys: int
+    epochs: int
+    batches: int
+    batches_in_flight: int
+    requests: int
+    cache_hits: int
+    cache_misses: int
+    expired: int
+    late: int
+    timers_fired: int
+
+
+class HarnessClock(clock.VirtualClock):
+    """The clock of a harness, which tells it when time moves on."""
+
+    def __init__(self, advanced: Callable[[int], None]) -> None:
+        """Start at 0. `advanced` is called with the new time."""
+        super().__init__()
+        self._advanced = advanced
+        self.use()
+
+    def use(self) -> None:
+        """Be the clock in place: that of the harness which is being used, of several."""
+        before = clock.use(self)
+        self.replaced: clock.Clock = before.replaced if isinstance(before, HarnessClock) else before
+
+    def start_at(self, now: int) -> None:
+        """Begin at another time: no timer fires on the way."""
+        super().advance(now - self.now())
+
+    def advance(self, milliseconds: int) -> None:
+        """Move time on; timers of processing time that are due then fire."""
+        super().advance(milliseconds)
+        self._advanced(self.now())
+
+
+@dataclass
+class KeyedHarness(Generic[R]):
+    """One `KeyedProcessFunction` over one backend.
+
+        h = KeyedHarness(CountWords(), key=lambda word: word.text)
+        h.process(Word("a"), timestamp=1)
+        h.watermark(10)
+        assert h.output() == [Count("a", 1), Watermark(10)]
+
+    Processing time is that of `clock`, a virtual one that starts at 0: `h.clock.advance(ms)` moves it on, and timers that are
+    due then fire before it returns. A record sees the processing time at which it runs, as if each call were a micro-batch.
+    `h.pause(ms)` moves it on, too, but nothing runs meanwhile: TTL with `OnGap.PROLONG` takes that out of lives.
+
+    By itself every call runs to quiescence. With `automatic=False` it does not: records run until they wait for state, and
+    `step()` answers one batch of requests. State is then never answered at once, whatever the backend, unless it is in the
+    cache: so the same function shows the same counters on every backend.
+    """
+
+    function: KeyedProcessFunction[R, Any]
+    key: Callable[[R], Any]
+    backend: BackendName | StateBackend = "hashmap"
+    options: AsyncStateOptions = field(default_factory=AsyncStateOptions)
+    max_parallelism: int = 128
+    automatic: bool = True
+    side_outputs: dict[str, type[msgspec.Struct]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Put the virtual clock in place; `close`, or leaving a `with` block, takes it away."""
+        self.clock = HarnessClock(self._advance)
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._store = self._open()
+        self._ordinal = 1
+        self._moved = 0
+        self._watermark: int | None = None
+        self._gaps: tuple[Gap, ...] = ()
+        self._told: list[Any] = []
+        self._emitted_before: list[Emitted] = []
+        self._taken = dict.fromkeys(("", *self.side_outputs), 0)
+        self._start()
+
+    @classmethod
+    def restore(cls, snapshot: Snapshot, function: KeyedProcessFunction[R, Any], **arguments: Any) -> KeyedHarness[R]:
+        """A harness that goes on from `snapshot`, with any other backend, options or code."""
+        harness = cls(function, **arguments)
+        if harness.max_parallelism != snapshot.max_parallelism:
+            harness.close()
+            msg = f"the snapshot has {snapshot.max_parallelism} key groups, not {harness.max_parallelism}"
+            raise ValueError(msg)
+        harness._store.write_batch(snapshot.entries)
+        harness._ordinal, harness._watermark = snapshot.ordinal, snapshot.watermark
+        harness._gaps = snapshot.gaps
+        harness.clock.start_at(snapshot.processing_time)
+        harness._start()
+        return harness
+
+    def process(self, record: R, timestamp: int | None = None, *, kind: RowKind = RowKind.INSERT) -> None:
+        """Give the function a record. Without `timestamp` it has the clock's time."""
+        self.clock.use()
+        time = self.clock.now() if timestamp is None else timestamp
+        if self._watermark is not None and time <= self._watermark:
+            self._told.append(LateRecord(record))
+            self._late += 1
+        order = record_order(self._ordinal)
+        self._ordinal += 1
+        self._process.process(
+            Element(order, time, kind, msgspec.json.encode(self.key(record)), msgspec.json.encode(record))
+        )
+        self._settle()
+
+    def watermark(self, timestamp: int) -> None:
+        """Move event time on. `ValueError` if that would be back."""
+        if self._watermark is not None and timestamp < self._watermark:
+            msg = f"the watermark is at {self._watermark} and cannot go back to {timestamp}"
+            raise ValueError(msg)
+        self.clock.use()
+        self._watermark = timestamp
+        at = ElementWatermark(record_order(self._ordinal), timestamp)
+        self._process.advance(at, lambda: self._passed(timestamp))
+        self._settle()
+
+    def pause(self, milliseconds: int) -> None:
+        """Pause the job: what has begun is done and committed, processing time moves on, and the next micro-batch begins.
+
+        States that say `OnGap.PROLONG` live longer by a pause longer than their `gap_threshold`; by the watermark, only by the
+        part of it that the watermark has not passed. Timers of processing time that have come due fire at the end of the pause.
+        Counters of `statistics` begin anew. `ValueError` for less than a millisecond.
+        """
+        if milliseconds < 1:
+            msg = f"a pause takes at least 1 ms, not {milliseconds}"
+            raise ValueError(msg)
+        self.clock.use()
+        self._commit()
+        since = self.clock.now()
+        self.clock.start_at(since + milliseconds)
+        self._gaps = (*self._gaps, Gap(since, self.clock.now(), self._watermark))
+        self._start()
+        self._advance(self.clock.now())
+
+    def step(self) -> bool:
+        """Answer one batch of state requests and run the callbacks that it made ready; False when nothing was left."""
+        self.clock.use()
+        controller = self._process.controller
+        busy = controller.fire() or controller.has_work
+        controller.poll()
+        return busy
+
+    def drain(self) -> None:
+        """Run to quiescence."""
+        self.clock.use()
+        self._process.controller.drain()
+
+    def output(self) -> list[Any]:
+        """What was emitted since the last call: records, `Watermark`, `LateRecord` and `SideRecord`, in order."""
+        self._collect()
+        told, self._told = self._told, []
+        return told
+
+    def kinds(self) -> list[tuple[RowKind, Any]]:
+        """All records emitted to the main output so far, each with its row kind."""
+        emitted = [*self._emitted_before, *self._process.emitted]
+        return [(RowKind(one.kind), one.record) for one in emitted]
+
+    def state(self, name: str, key: Any, namespace: str = "") -> Any:
+        """What a state has for a key as it stands, TTL apart: a value or accumulator, None if there is none; a list; a dict."""
+        store = next(store for store in self._process.stores if store.name == name)
+        return store.peek(msgspec.json.encode(key), namespace)
+
+    def statistics(self) -> HarnessStatistics:
+        """The counters of the controller, and of the state's cache. What they count begins anew with a snapshot."""
+        parts = self._process.statistics()
+        states = parts.states.values()
+        return HarnessStatistics(
+            in_flight=parts.controller.in_flight,
+            active=parts.controller.active,
+            blocking=parts.controller.blocking,
+            occupied_keys=parts.controller.occupied_keys,
+            epochs=parts.controller.epochs,
+            batches=parts.controller.batches,
+            batches_in_flight=parts.controller.batches_in_flight,
+            requests=parts.controller.requests,
+            cache_hits=sum(state.hits for state in states),
+            cache_misses=sum(state.misses for state in states),
+            expired=sum(state.expired for state in states) + parts.removed,
+            late=self._late,
+            timers_fired=parts.timers.fired,
+        )
+
+    def snapshot(self) -> Snapshot:
+        """Drain, and take what a checkpoint would hold. The harness goes on."""
+        self._commit()
+        self._start()
+        entries = tuple(sorted(self._store.items()))
+        return Snapshot(entries, self._watermark, self._ordinal, self.max_parallelism, self.clock.now(), self._gaps)
+
+    def close(self) -> None:
+        """Put the real clock back, and close the backend unless it was given."""
+        self._process.controller.close()
+        if self._store is not self.backend:
+            self._store.close()
+        clock.use(self.clock.replaced)
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def __enter__(self) -> KeyedHarness[R]:
+        """The harness itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """See `close`."""
+        self.close()
+
+    # ------------------------------------------------------------------------------------------------- private
+
+    def _open(self) -> StateBackend:
+        if not isinstance(self.backend, str):
+            return self.backend
+        self._folder = tempfile.TemporaryDirectory()
+        return open_backend(self.backend, Path(self._folder.name), self.max_parallelism)
+
+    def _start(self) -> None:
+        """A new task over what the backend holds, as a micro-batch starts one."""
+        sides = tuple(SideOutput(name, record, name) for name, record in self.side_outputs.items())
+        backend = self._store if self.automatic else _Deferred(self._store)
+        self._process = KeyedProcess(
+            Process("function", "key", self.function, sides),
+            backend,
+            record=input_type(self.function),
+            watermark=self._watermark,
+            last_watermark=None,
+            lives=Lives(self._gaps),
+            options=self.options,
+            executor=InlineStateExecutor(self._store),
+        )
+        self._process.controller.fires_by_itself = self.automatic
+        self._late = 0
+        self._taken = dict.fromkeys(self._taken, 0)
+
+    def _commit(self) -> None:
+        """End the micro-batch: nothing is left to do, and the backend has what has changed."""
+        self.drain()
+        self._collect()
+        writes = [write for store, changes in self._process.changes() for write in store.writes(changes)]
+        writes += self._process.cleanup.writes()
+        writes += self._process.timers.writes(self._process.timers.changes())
+        self._store.write_batch(writes)
+        self._emitted_before += self._process.emitted
+
+    def _advance(self, now: int) -> None:
+        """Processing time has moved on, as it does between two micro-batches."""
+        self.clock.use()
+        self._moved += 1
+        self._process.advance_processing_time(ProcessingTime(processing_time_order(self._ordinal, self._moved), now))
+        self._settle()
+
+    def _settle(self) -> None:
+        if self.automatic:
+            self.drain()
+            self._collect()
+
+    def _passed(self, timestamp: int) -> None:
+        self._collect()
+        self._told.append(Watermark(timestamp))
+
+    def _collect(self) -> None:
+        new = [(one.order, one.record) for one in self._new("", self._process.emitted)]
+        for name in self.side_outputs:
+            emitted = self._new(name, self._process.side_outputs[name])
+            new += [(one.order, SideRecord(name, one.record)) for one in emitted]
+        if self.automatic:
+            new.sort(key=itemgetter(0))
+        self._told += [record for _, record in new]
+
+    def _new(self, name: str, emitted: Sequence[Emitted]) -> Sequence[Emitted]:
+        fresh = emitted[self._taken[name] :]
+        self._taken[name] = len(emitted)
+        return fresh
+
+
+class _Deferred:
+    """A backend that never answers at once, so that single steps can be seen."""
+
+    answers_at_once = False
+
+    def __init__(self, backend: StateBackend) -> None:
+        self.get_many = backend.get_many
+        self.write_batch = backend.write_batch
+        self.scan = backend.scan
+        self.items = backend.items
+        self.visit = backend.visit
+        self.close = backend.close

@@ -1,0 +1,241 @@
+"""Drives one sink upsert materializer."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from headrace import clock
+from headrace.api import Emit, Keep, OnConflict, RowKind, StateTtl, Strategy, UpsertMaterialize
+from headrace.api._pipeline import check_field
+from headrace.execution.element import Element
+from headrace.execution.element import Watermark as ElementWatermark
+from headrace.materializer.options import MaterializerOptions
+from headrace.materializer.upsert_materializer import UpsertMaterializer
+from headrace.plan.order import record_order
+from headrace.state.backend import StateBackend
+from headrace.state.codec import encode
+from headrace.testing._backends import BackendName, open_backend
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class MaterializerSnapshot(msgspec.Struct, frozen=True):
+    """All that the materializer has left behind: what a checkpoint holds."""
+
+    entries: tuple[tuple[bytes, bytes], ...]
+    watermark: int | None
+    ordinal: int
+    processing_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class MaterializerStatistics:
+    """What has happened since the harness was made, and how much is kept."""
+
+    records: int
+    unmatched_retractions: int
+    expired: int
+    """Rows that have died."""
+    conflicts: int
+    """Rows that `on_conflict` has dropped."""
+    keys: int
+    rows: int
+    maps: int
+    """Keys whose history is laid out as a map."""
+
+
+@dataclass
+class MaterializerHarness(Generic[R]):
+    """One upsert materializer over one backend, as a task runs it.
+
+        h = MaterializerHarness(Row, primary_key=("k",))
+        h.process(RowKind.INSERT, Row("k", 1))
+        h.process(RowKind.UPDATE_AFTER, Row("k", 2))
+        assert h.output() == [(RowKind.INSERT, Row("k", 1)), (RowKind.UPDATE_AFTER, Row("k", 2))]
+
+    A micro-batch lasts until `output()`, `watermark()`, `snapshot()` or `clock.advance()` ends it: with NET_CHANGE there is
+    one change a key in each. Event time is that of `process`, processing time that of `clock`, which starts at 0.
+    The thresholds are those of ADAPTIVE; None: the backend's defaults.
+    """
+
+    row_type: type[R]
+    primary_key: tuple[str, ...]
+    upsert_key: tuple[str, ...] | None = None
+    strategy: Strategy = Strategy.ADAPTIVE
+    threshold_high: int | None = None
+    threshold_low: int | None = None
+    ttl: StateTtl | None = None
+    on_conflict: OnConflict = OnConflict.KEEP_HISTORY
+    emit: Emit = Emit.EVERY_CHANGE
+    keep: Keep = Keep.LAST
+    backend: BackendName | StateBackend = "hashmap"
+
+    def __post_init__(self) -> None:
+        """Put the virtual clock in place; `close`, or leaving a `with` block, takes it away.
+
+        Raises `ValueError` for thresholds that contradict each other, without a primary key, and for a field that rows lack.
+        """
+        if not self.primary_key:
+            msg = "a materializer needs a primary key"
+            raise ValueError(msg)
+        for field in (*self.primary_key, *(self.upsert_key or ())):
+            check_field(self.row_type, field)
+        options = MaterializerOptions(threshold_high=self.threshold_high, threshold_low=self.threshold_low)
+        name = self.backend if isinstance(self.backend, str) else "hashmap"
+        self._layouts = options.layouts(self.strategy, name)
+        self._operator = UpsertMaterialize(
+            "materializer",
+            self.primary_key,
+            self.upsert_key,
+            self.strategy,
+            self.emit,
+            ttl=self.ttl,
+            on_conflict=self.on_conflict,
+            force=True,
+            keep=self.keep,
+        )
+        self.clock = _Clock(self._end_micro_batch)
+        self._replaced = clock.use(self.clock)
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._store = self._open()
+        self._ordinal = 1
+        self._watermark: int | None = None
+        self._taken: list[Element] = []
+        self._told: list[tuple[RowKind, R]] = []
+        self._counts = dict.fromkeys(("records", "unmatched_retractions", "expired", "conflicts"), 0)
+        self.unmatched: list[R] = []
+        """Retractions that matched no row, in order: what goes to quarantine."""
+
+    @classmethod
+    def restore(cls, snapshot: MaterializerSnapshot, row_type: type[R], **arguments: Any) -> MaterializerHarness[R]:
+        """A harness that goes on from `snapshot`, with any other backend, strategy or thresholds."""
+        harness = cls(row_type, **arguments)
+        harness._store.write_batch(snapshot.entries)
+        harness._ordinal, harness._watermark = snapshot.ordinal, snapshot.watermark
+        harness.clock.start_at(snapshot.processing_time)
+        return harness
+
+    def process(self, kind: RowKind, row: R, timestamp: int | None = None) -> None:
+        """Give the materializer a change. Without `timestamp` it has the clock's time.
+
+        Raises `ValueError` for a row whose key is null: a job would quarantine it before.
+        """
+        from headrace.plan.stages import stage_key
+
+        time = self.clock.now() if timestamp is None else timestamp
+        key = stage_key(row, self.primary_key)
+        if key is None:
+            msg = f"the key ({', '.join(self.primary_key)}) is null in {row}: no materializer of a job gets such a row"
+            raise ValueError(msg)
+        self._taken.append(Element(record_order(self._ordinal), time, kind, encode(key), encode(row)))
+        self._ordinal += 1
+
+    def watermark(self, timestamp: int) -> None:
+        """Move event time on, as at the end of a micro-batch. `ValueError` if that would be back."""
+        if self._watermark is not None and timestamp < self._watermark:
+            msg = f"the watermark is at {self._watermark} and cannot go back to {timestamp}"
+            raise ValueError(msg)
+        self._end_micro_batch(timestamp)
+
+    def output(self) -> list[tuple[RowKind, R]]:
+        """What was emitted since the last call, in order."""
+        self._end_micro_batch()
+        told, self._told = self._told, []
+        return told
+
+    def history(self, *key: Any) -> list[R]:
+        """A key's rows in order, given the values of its primary key."""
+        self._end_micro_batch()
+        raw = encode(key[0] if len(key) == 1 else list(key))
+        return [msgspec.json.decode(row, type=self.row_type) for row in self._materializer().rows_of(raw)]
+
+    def statistics(self) -> MaterializerStatistics:
+        """The counters as they stand."""
+        self._end_micro_batch()
+        sizes = self._materializer().sizes(entry for entry in dict(self._store.items()))
+        return MaterializerStatistics(
+            **self._counts,
+            keys=len(sizes),
+            rows=sum(size for size, _ in sizes),
+            maps=sum(is_map for _, is_map in sizes),
+        )
+
+    def snapshot(self) -> MaterializerSnapshot:
+        """What a checkpoint would hold. The harness goes on."""
+        self._end_micro_batch()
+        entries = tuple(sorted(self._store.items()))
+        return MaterializerSnapshot(entries, self._watermark, self._ordinal, self.clock.now())
+
+    def close(self) -> None:
+        """Put the real clock back, and close the backend unless it was given."""
+        if self._store is not self.backend:
+            self._store.close()
+        clock.use(self._replaced)
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def __enter__(self) -> MaterializerHarness[R]:
+        """The harness itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """See `close`."""
+        self.close()
+
+    # ------------------------------------------------------------------------------------------------- private
+
+    def _open(self) -> StateBackend:
+        if not isinstance(self.backend, str):
+            return self.backend
+        self._folder = tempfile.TemporaryDirectory()
+        return open_backend(self.backend, Path(self._folder.name), 128)
+
+    def _materializer(self, *watermarks: int) -> UpsertMaterializer:
+        return UpsertMaterializer(
+            self._operator,
+            self._store,
+            record=self.row_type,
+            layouts=self._layouts,
+            watermark=self._watermark,
+            watermarks=[ElementWatermark(record_order(self._ordinal), time) for time in watermarks],
+            processing_time=self.clock.now(),
+        )
+
+    def _end_micro_batch(self, *watermarks: int) -> None:
+        """Run what was taken in as a task does, and commit what it leaves behind."""
+        taken, self._taken = self._taken, []
+        if not taken and not watermarks and self.ttl is None:
+            return
+        task = self._materializer(*watermarks)
+        task.run([taken])
+        for name in self._counts:
+            self._counts[name] += task.metrics[name]
+        self.unmatched += [msgspec.json.decode(one.element.raw, type=self.row_type) for one in task.unmatched]
+        sweeps = task.timer_changes()
+        self._store.write_batch([*task.writes(), *task.timer_writes(sweeps)])
+        self._told += [(out.kind, msgspec.json.decode(out.raw, type=self.row_type)) for out in task.outputs()]
+        self._watermark = watermarks[-1] if watermarks else self._watermark
+
+
+class _Clock(clock.VirtualClock):
+    """The clock of a harness: what came before it moves on belongs to the micro-batch before."""
+
+    def __init__(self, moving: Callable[[], None]) -> None:
+        super().__init__()
+        self._moving = moving
+
+    def start_at(self, now: int) -> None:
+        """Begin at another time than 0."""
+        super().advance(now - self.now())
+
+    def advance(self, milliseconds: int) -> None:
+        """End the micro-batch, move time on, and sweep what is due then."""
+        self._moving()
+        super().advance(milliseconds)
+        self._moving()

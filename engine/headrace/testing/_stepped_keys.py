@@ -1,0 +1,61 @@
+"""The keyed-ordered wait of jobs, single-stepped: it goes on as far as it can without time going by, and no further."""
+
+from __future__ import annotations
+
+from headrace.async_io.async_wait import AsyncWaitOperator
+from headrace.async_io.element import AsyncElement
+from headrace.async_io.keyed_ordered import KeyedOrderedWait
+from headrace.execution.record_context import RecordContext
+from headrace.testing._virtual_loop import VirtualLoop
+
+
+class SteppedKeys(KeyedOrderedWait):
+    """Takes elements in one by one, where a micro-batch has them all; what comes after that is the controller's work alone."""
+
+    def __init__(self, wait: AsyncWaitOperator, loop: VirtualLoop) -> None:
+        """Open the function, on `loop`, which only `step` and the loop's owner move on after that."""
+        loop.let_time_run()
+        super().__init__(wait, loop=loop)
+        self._loop = loop
+        self._waiting: list[AsyncElement] = []
+
+    def take_in(self, element: AsyncElement) -> None:
+        """Ask for an element, or let it wait for its key."""
+        self._waiting.append(element)
+        self.controller.process(RecordContext(element.key_json, element))
+
+    def step(self) -> list[AsyncElement]:
+        """Do what can be done now: hand over calls, and answer what has come, until nothing more follows from that.
+
+        Returns the elements that are done by now, each of them once. Raises what fails a run.
+        """
+        controller = self.controller
+        while True:
+            while controller.fire():
+                pass
+            self._loop.run_until(self._loop.time())
+            controller.poll()
+            if not controller.buffer.active:
+                break
+        done = [one for one in self._waiting if one.is_done]
+        if done:
+            self._waiting = [one for one in self._waiting if not one.is_done]
+        return done
+
+    def blocking(self) -> list[AsyncElement]:
+        """The elements that are parked, or not due yet, and block their keys."""
+        first = {one.key_json: one for one in reversed(self._waiting)}
+        return [one for key, one in first.items() if key in self._blocked]
+
+    def take_up(self, element: AsyncElement) -> None:
+        """The time of one that blocks its key has come: ask for it, and for those behind it, as the next micro-batch would."""
+        key = element.key_json
+        self._blocked.discard(key)
+        for one in self._waiting:
+            if one.key_json == key:
+                self.controller.process(RecordContext(key, one))
+
+    def close(self) -> None:
+        """Close the function, and the loop."""
+        self._loop.let_time_run()
+        self.controller.close()

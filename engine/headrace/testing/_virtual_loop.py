@@ -1,0 +1,128 @@
+"""An asyncio loop whose time is virtual: what waits, waits until somebody moves the clock on."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from headrace import clock
+
+T = TypeVar("T")
+
+
+class _Selector(selectors.DefaultSelector):
+    """Tells the loop's owner when the loop has nothing left to do but to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle: Callable[[float | None], None] = lambda _: None
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        """Look for events, and never wait for them."""
+        found = super().select(0)
+        if not found and timeout != 0:
+            self.idle(timeout)
+        return found
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Its time moves in `run_until` and `run_whole` alone, from one timer to the next."""
+
+    def __init__(self) -> None:
+        """Start at 0."""
+        self._virtual = 0.0
+        self._until = 0.0
+        selector = _Selector()
+        selector.idle = self._idle
+        super().__init__(selector)
+
+    def time(self) -> float:
+        """Seconds since the start."""
+        return self._virtual
+
+    def run_until(self, seconds: float) -> None:
+        """Run everything that is due until this time. With the present time: what can be done at once."""
+        self._until = seconds
+        self.run_forever()
+        self._virtual = max(self._virtual, seconds)
+
+    def run_whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end, whatever time that takes."""
+        self.let_time_run()
+        return self.run_until_complete(work)
+
+    def let_time_run(self) -> None:
+        """From now on time moves by itself, whoever runs the loop, as long as there is a timer."""
+        self._until = float("inf")
+
+    def run_to_next_timer(self, until: float = float("inf")) -> bool:
+        """Move time on to the next timer, and run what is due then; whether there was one up to `until`."""
+        before, self._until = self._virtual, -1.0
+        self.run_forever()
+        self._virtual = before
+        if self._next is None or self._next > until + 1e-9:
+            return False
+        self.run_until(self._next)
+        return True
+
+    def run_in_executor(  # type: ignore[override] # typeshed: with type variables for the arguments
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Call at once, in this thread: a thread could not know of virtual time."""
+        del executor
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever awaits the future
+            future.set_exception(error)
+        return future
+
+    def _idle(self, timeout: float | None) -> None:
+        self._next = None if timeout is None else self._virtual + timeout
+        if self._next is not None and self._next <= self._until + 1e-9:
+            self._virtual = self._next
+        elif self._until == float("inf"):
+            raise RuntimeError("it waits for something that no timer will bring about")
+        else:
+            self.stop()
+
+    _next: float | None = None
+
+
+class LoopClock(clock.VirtualClock):
+    """The clock that goes with a virtual loop: `advance` runs the loop on."""
+
+    def __init__(self, loop: VirtualLoop, advanced: Callable[[], None]) -> None:
+        """`advanced` is called whenever time has moved on: in each `advance`, at each moment at which something was due."""
+        super().__init__()
+        self._loop = loop
+        self._advanced = advanced
+        before = clock.use(self)
+        self.replaced: clock.Clock = before.replaced if isinstance(before, LoopClock) else before
+
+    def start_at(self, now: int) -> None:
+        """Begin at another time than 0."""
+        self._now = now - round(self._loop.time() * 1000)
+
+    def advance(self, milliseconds: int) -> None:
+        """Move time on; what is due on the way happens in its order. What fails on the way is raised, and time stops there."""
+        clock.use(self)
+        until = self._loop.time() + milliseconds / 1000
+        while self._loop.run_to_next_timer(until):
+            self._advanced()
+        self._loop.run_until(until)
+        self._advanced()
+
+    def now(self) -> int:
+        """See `Clock.now`."""
+        return self._now + int(self._loop.time() * 1000 + 1e-6)
+
+    def monotonic(self) -> float:
+        """See `Clock.monotonic`."""
+        return self._loop.time()
+
+    async def sleep_async(self, seconds: float) -> None:
+        """See `Clock.sleep_async`."""
+        await asyncio.sleep(seconds)  # noqa: TID251 - on the virtual loop

@@ -1,0 +1,129 @@
+"""`headrace run --finish`: what waits is called for once more, due or not, and after that nothing waits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import CircuitBreaker, FixedDelay, OnFailure, OutputMode, RecoveryOption
+from headrace.errors import ServiceError
+from tests.unit.async_io.test_async_micro_batches import MODES, MS, Job, script
+from tests.unit.support.asking import Answer, Promised
+
+FAILS = (0.0, False)
+NEVER = (1e6, True)
+
+
+class WithDefault(Promised):
+    def default(self, question, error, /):
+        return [Answer(question.number, 0)]
+
+
+def job_of(mode, function, *, delay=3_600_000, on_failure=OnFailure.QUARANTINE, **options):
+    job = Job(mode, function, park_after=0 * MS, **options)
+    job.wait = replace(job.wait, on_failure=on_failure, retry=FixedDelay(max_retries=9, delay=delay * MS))
+    return job
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_parked_and_long_not_due_is_called_for_once_more(mode):
+    job = job_of(mode, Promised({0: [FAILS], 1: [FAILS], 3: [FAILS, FAILS]}))
+    job.micro_batch("abcd")
+    job.micro_batch("", finishes=True)
+    assert (sorted(job.emitted), job.given_up, job.table.rows) == ([0, 1, 2], [3], {})
+    assert job.now == 0, "it has waited for a retry"
+
+
+#   "a" is blocked by 0: neither 1 nor 2 was ever called
+
+
+@pytest.mark.parametrize("fails", [0, 1, 9])
+def test_keyed_ordered_what_waits_behind_a_parked_element_is_called_after_it(fails):
+    job = job_of(OutputMode.KEYED_ORDERED, Promised({0: [FAILS] * (1 + fails), 1: [FAILS] * fails}))
+    job.micro_batch("aaa")
+    assert job.wait.function.calls == [0]
+    job.micro_batch("", finishes=True)
+    assert job.wait.function.calls == [0, 0, 1, 2]
+    assert (job.emitted, job.given_up) == (([0, 1, 2], []) if not fails else ([2], [0, 1]))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_open_breaker_stops_nobody(mode):
+    breaker = CircuitBreaker(failures=1, probe_after=timedelta(hours=1), longest=timedelta(hours=1))
+    job = job_of(mode, Promised({0: [FAILS] * 2, 1: [FAILS], 2: [FAILS]}), breaker=breaker)
+    job.wait = replace(job.wait, capacity=1)
+    job.micro_batch("abcd")
+    assert (job.wait.function.calls, job.open_until) == ([0], 3_600_000)
+    job.micro_batch("", finishes=True)
+    assert (job.wait.function.calls, job.table.rows) == ([0, 0, 1, 2, 3], {})
+    assert (job.emitted, sorted(job.given_up)) == ([3], [0, 1, 2])
+    assert job.open_until is None, "3 was answered"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("last", [FAILS, NEVER])
+def test_what_fails_the_last_time_is_given_up_on_as_the_operator_says(mode, last):
+    outcomes = {}
+    for on_failure in OnFailure:
+        job = job_of(mode, WithDefault({0: [FAILS, last]}), on_failure=on_failure)
+        job.micro_batch("a")
+        before = dict(job.table.rows)
+        try:
+            job.micro_batch("", finishes=True)
+        except ServiceError:
+            assert (on_failure, job.table.rows) == (OnFailure.FAIL, before)
+        outcomes[on_failure] = (job.emitted, job.given_up)
+    assert outcomes == {OnFailure.FAIL: ([], []), OnFailure.QUARANTINE: ([], [0]), OnFailure.DEFAULT: ([0], [])}
+
+
+def test_an_answer_that_is_refused_the_last_time_is_emitted_as_it_is():
+    job = job_of(OutputMode.ORDERED, Promised())
+    job.wait = replace(job.wait, retry=FixedDelay(max_retries=9, delay=9000 * MS, results=lambda _: True))
+    job.micro_batch("a")
+    assert len(job.table.rows) == 1
+    job.micro_batch("", finishes=True)
+    assert (job.emitted, job.table.rows) == ([0], {})
+
+
+def test_an_element_that_is_new_to_the_operator_keeps_all_its_retries():
+    # As what an earlier wait of the chain has just let go of.
+    job = job_of(OutputMode.ORDERED, Promised({0: [FAILS], 1: [FAILS]}))
+    job.micro_batch("a")
+    job.micro_batch("b", finishes=True)
+    assert (job.emitted, [row.attempts for row in job.table.rows.values()]) == ([0], [1])
+    job.micro_batch("", finishes=True)
+    assert (job.emitted, job.table.rows) == ([0, 1], {})
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_that_has_to_stop_leaves_what_it_has_not_finished(mode):
+    job = job_of(mode, Promised({0: [FAILS, NEVER]}))
+    job.micro_batch("a")
+    job.micro_batch("", finishes=True, stop=lambda: True)
+    assert [(row.status, row.attempts) for row in job.table.rows.values()] == [("waiting for retry", 1)]
+    job.wait.function.scripts = {}
+    job.micro_batch("", finishes=True)
+    assert (job.emitted, job.table.rows) == ([0], {})
+
+
+@given(
+    mode=st.sampled_from(MODES),
+    batches=st.lists(st.tuples(st.text("abc", max_size=8), st.integers(0, 120)), max_size=4),
+    scripts=st.dictionaries(st.integers(0, 20), script),
+    breaker=st.sampled_from([None, CircuitBreaker(failures=2, probe_after=70 * MS)]),
+    recovery=st.sampled_from(RecoveryOption),
+)
+def test_one_micro_batch_and_one_call_for_each_and_nothing_waits(mode, batches, scripts, breaker, recovery):
+    job = job_of(mode, Promised(scripts), delay=50, breaker=breaker, recovery=recovery)
+    for keys, pause in batches:
+        job.micro_batch(keys)
+        job.now += pause
+    waited = [one.emitted.record.number for one in job.table.elements() if not one.is_done]
+    before = len(job.wait.function.calls)
+    job.micro_batch("", finishes=True)
+    assert sorted(job.wait.function.calls[before:]) == sorted(waited)
+    assert job.table.rows == {}

@@ -1,0 +1,360 @@
+"""What user code of async I/O does wrong: it is blamed for it, whatever it raises, and nothing hangs or is lost in silence."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+
+import pytest
+
+from headrace import (
+    AsyncFunction,
+    AsyncWait,
+    Batching,
+    BlockingFunction,
+    ExponentialBackoff,
+    FixedDelay,
+    LookupCache,
+    NoRetry,
+    OnFailure,
+    OutputMode,
+)
+from headrace.async_io.async_wait import AsyncWaitOperator
+from headrace.async_io.keyed_ordered import KeyedOrderedWait
+from headrace.checkpoint.async_requests import rows_of
+from headrace.checkpoint.changelog import Changelog
+from headrace.errors import UserFunctionError
+from headrace.execution.element import Emitted
+from headrace.plan.order import record_order
+from headrace.testing import AsyncWaitHarness
+from tests.unit.support.asking import Answer, Promised, Question, Unavailable
+
+MS = timedelta(milliseconds=1)
+MODES = (OutputMode.UNORDERED, OutputMode.ORDERED, OutputMode.KEYED_ORDERED)
+TWICE = FixedDelay(max_retries=2, delay=0 * MS)
+
+
+class Fatal(BaseException):
+    """One that no `except Exception` sees."""
+
+
+ENDINGS = (KeyboardInterrupt, SystemExit, GeneratorExit, Fatal, asyncio.CancelledError, StopIteration)
+
+
+def run(function, mode=OutputMode.UNORDERED, **options):
+    options = {"timeout": 20_000 * MS, "retry": NoRetry(), **options}
+    wait = AsyncWait("ask", function, mode, 3, options.pop("timeout"), options.pop("retry"), **options)
+    operator = AsyncWaitOperator(wait, {})
+    asked = [Emitted(record_order(number), 0, 0, Question(number)) for number in range(5)]
+    if mode is OutputMode.KEYED_ORDERED:
+        KeyedOrderedWait(operator).run([(b"%d" % one.record.number, one) for one in asked])
+    else:
+        operator.run(asked)
+    return operator
+
+
+def function_of(**methods):
+    """A function that answers, less what is given."""
+    return type("Function", (Promised,), methods)()
+
+
+def coroutine_raising(error):
+    async def method(self, *_):
+        raise error
+
+    return method
+
+
+def raising(error):
+    def method(*_):
+        raise error
+
+    return method
+
+
+# ----------------------------------------------------------------------------------------- it raises anything at all
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("error", ENDINGS)
+@pytest.mark.parametrize("method", ["open", "invoke", "close"])
+def test_whatever_a_method_raises_is_the_functions_fault(mode, error, method):
+    with pytest.raises(UserFunctionError, match=error.__name__):
+        run(function_of(**{method: coroutine_raising(error)}), mode)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("error", ENDINGS)
+def test_whatever_the_hook_for_timeouts_raises_is_its_fault(mode, error):
+    function = function_of(timeout=coroutine_raising(error))
+    function.scripts = {0: [(60.0, True)]}
+    with pytest.raises(UserFunctionError, match=error.__name__):
+        run(function, mode, timeout=5 * MS)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("error", ENDINGS)
+def test_whatever_default_raises_is_its_fault(mode, error):
+    function = function_of(default=raising(error))
+    function.scripts = {0: [(0.0, False)]}
+    with pytest.raises(UserFunctionError, match=error.__name__):
+        run(function, mode, on_failure=OnFailure.DEFAULT)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("error", ENDINGS)
+@pytest.mark.parametrize("options", [{"cache": LookupCache()}, {"batch": Batching(size=2)}])
+def test_a_call_that_several_share_is_no_different(mode, error, options):
+    function = function_of(invoke=coroutine_raising(error), invoke_many=coroutine_raising(error))
+    with pytest.raises(UserFunctionError, match=error.__name__):
+        run(function, mode, **options)
+
+
+class Thread(BlockingFunction[Question, Answer]):
+    def __init__(self, error):
+        self.error = error
+
+    def call(self, question, /):
+        raise self.error
+
+
+@pytest.mark.parametrize("error", ENDINGS)
+def test_nor_is_one_in_a_thread(error):
+    with pytest.raises(UserFunctionError, match=error.__name__):
+        run(Thread(error))
+
+
+# --------------------------------------------------------------------------------------------- it is no coroutine
+
+
+async def async_generator(self, question):
+    yield Answer(question.number, 0)
+
+
+def generator(self, question):
+    yield Answer(question.number, 0)
+
+
+def plain(self, question):
+    return [Answer(question.number, 0)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("invoke", [async_generator, generator, plain])
+def test_an_invoke_that_is_no_coroutine_is_not_taken_for_a_failing_service(mode, invoke):
+    with pytest.raises(UserFunctionError, match=r"invoke\(\) must be an 'async def' without a yield"):
+        run(function_of(invoke=invoke), mode, retry=TWICE)
+
+
+def test_an_invoke_that_hands_on_a_coroutine_is_as_good():
+    class Wrapped(Promised):
+        def invoke(self, question, /):
+            return super().invoke(question)
+
+    assert run(Wrapped()).metrics.calls == 5
+
+
+@pytest.mark.parametrize("method", ["open", "close"])
+def test_a_plain_method_that_raises_is_blamed_as_well(method):
+    with pytest.raises(UserFunctionError, match=rf"{method}\(\) failed[^$]*ZeroDivisionError"):
+        run(function_of(**{method: raising(ZeroDivisionError)}))
+
+
+def test_an_answer_of_the_wrong_type_names_the_method_that_gave_it():
+    async def timeout(self, question, /):
+        return None
+
+    late = function_of(timeout=timeout)
+    late.scripts = {0: [(60.0, True)]}
+    with pytest.raises(UserFunctionError, match=r"timeout\(\) must answer with a list of Answer"):
+        run(late, timeout=5 * MS)
+    given_up = function_of(default=lambda *_: 7)
+    given_up.scripts = {0: [(0.0, False)]}
+    with pytest.raises(UserFunctionError, match=r"default\(\) must answer with a list of Answer"):
+        run(given_up, on_failure=OnFailure.DEFAULT)
+
+
+# ------------------------------------------------------------------------------------------- strategies of one's own
+
+
+class Strategy:
+    """All is well, less what is given."""
+
+    def __init__(self, **methods):
+        self.__dict__ |= methods
+
+    def can_retry(self, retries, /):
+        return retries < 3
+
+    def backoff(self, retries, /):
+        return 0 * MS
+
+    def retries_exception(self, error, /):
+        return True
+
+    def retries_result(self, results, /):
+        return False
+
+
+def failing():
+    return Promised({1: [(0.0, False)]})
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("method", ["can_retry", "backoff", "retries_exception", "retries_result"])
+def test_a_strategy_that_raises_is_blamed_with_the_failure_that_it_was_asked_about(mode, method):
+    with pytest.raises(UserFunctionError, match="ZeroDivisionError") as raised:
+        run(failing(), mode, retry=Strategy(**{method: raising(ZeroDivisionError)}))
+    assert method == "retries_result" or "Unavailable: call 1 for 1" in raised.value.traceback
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("answer", [0.5, float("nan"), None, -1])
+def test_a_backoff_that_is_no_timedelta_is_blamed(mode, answer):
+    with pytest.raises(UserFunctionError, match=r"backoff\(\) of the retry strategy must answer with a timedelta, not"):
+        run(failing(), mode, retry=Strategy(backoff=lambda _: answer))
+
+
+@pytest.mark.parametrize("wait", [timedelta.min, timedelta(days=-1)])
+def test_a_negative_backoff_is_none_at_all(wait):
+    with AsyncWaitHarness(failing(), retry=Strategy(backoff=lambda _: wait)) as h:
+        h.process(Question(1))
+        assert (h.output(), h.clock.now()) == ([Answer(1, 2)], 0)
+
+
+def test_a_negative_backoff_parks_where_everything_is_parked():
+    with AsyncWaitHarness(failing(), retry=Strategy(backoff=lambda _: -MS), park_after=0 * MS) as h:
+        h.process(Question(1))
+        assert h.output() == [Answer(1, 2)]
+        assert h._operator.metrics.parked == 1
+
+
+def test_the_longest_backoff_that_there_is_can_be_stored():
+    operator = run(failing(), retry=Strategy(backoff=lambda _: timedelta.max), park_after=0 * MS)
+    stored = Changelog("ask", 1, 128).requests(*rows_of(operator.pending, [], 1))
+    assert stored["next_attempt_at"].to_pylist()[0].year == 9999
+
+
+def test_a_multiplier_that_is_no_number_is_refused():
+    with pytest.raises(ValueError, match="multiplier must be at least 1, not nan"):
+        ExponentialBackoff(max_retries=1, initial_delay=MS, max_delay=MS, multiplier=float("nan"))
+
+
+# ----------------------------------------------------------------------------------------------- calls that never end
+
+
+class Hanging(BlockingFunction[Question, Answer]):
+    """A client without a timeout of its own."""
+
+    threads = 2
+    patience = 20 * MS
+
+    def __init__(self):
+        self.comes_back = threading.Event()
+
+    def call(self, question, /):
+        if question.number == 0:
+            self.comes_back.wait()
+        return [Answer(question.number, 0)]
+
+
+def test_a_thread_that_hangs_past_the_timeout_does_not_hold_up_the_end():
+    function = Hanging()
+    try:
+        operator = run(function, timeout=50 * MS, on_failure=OnFailure.QUARANTINE)
+        assert [one.emitted.record.number for one in operator.quarantined] == [0]
+        assert not function.comes_back.is_set()
+    finally:
+        function.comes_back.set()
+
+
+class Counting(AsyncFunction[Question, Answer]):
+    """Its first so many calls never end."""
+
+    def __init__(self, hang):
+        self.hang, self.calls, self.running, self.most = hang, 0, 0, 0
+
+    async def invoke(self, question, /):
+        (answer,) = await self.invoke_many([question])
+        return answer
+
+    async def invoke_many(self, questions, /):
+        self.calls += 1
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await asyncio.sleep(1e6 if self.calls <= self.hang else 0.001)
+            return [[Answer(one.number, 0)] for one in questions]
+        finally:
+            self.running -= 1
+
+    async def timeout(self, question, /):
+        return []
+
+    def cache_key(self, question, /):
+        return question.key
+
+
+#   calls for the key "a" and "b" hang; both records time out at 10 ms, and two others take their places
+
+
+@pytest.mark.parametrize("options", [{"cache": LookupCache()}, {"batch": Batching(size=1)}, {}])
+def test_a_call_that_nobody_waits_for_any_more_is_ended_so_capacity_holds(options):
+    function = Counting(hang=2)
+    with AsyncWaitHarness(function, capacity=2, timeout=10 * MS, **options) as h:
+        for number in range(4):
+            h.process(Question(number, "abcd"[number]), block=True)
+        h.clock.advance(20)
+        assert [one.number for one in h.output()] == [2, 3]
+        assert (function.most, function.running) == (2, 0)
+
+
+def test_nobody_joins_a_call_that_was_given_up_on():
+    function = Counting(hang=1)
+    with AsyncWaitHarness(function, timeout=10 * MS, cache=LookupCache()) as h:
+        h.process(Question(1, "a"))
+        h.clock.advance(10)
+        h.process(Question(2, "a"))
+        h.clock.advance(1)
+        assert h.output() == [Answer(2, 0)]
+        assert function.calls == 2
+
+
+def test_a_group_goes_on_as_long_as_one_of_its_records_waits():
+    class Slow(Counting):
+        async def invoke_many(self, questions, /):
+            await asyncio.sleep(0.012)
+            return [[Answer(one.number, 0)] for one in questions]
+
+    with AsyncWaitHarness(Slow(0), timeout=18 * MS, batch=Batching(size=2, wait=9 * MS)) as h:
+        h.process(Question(1))
+        h.clock.advance(5)
+        h.process(Question(2))
+        h.clock.advance(12)
+        assert h.output() == [Answer(1, 0), Answer(2, 0)]
+    with AsyncWaitHarness(Slow(0), timeout=14 * MS, batch=Batching(size=2, wait=9 * MS)) as h:
+        h.process(Question(1))
+        h.clock.advance(5)
+        h.process(Question(2))
+        h.clock.advance(12)
+        assert h.output() == [Answer(2, 0)]
+
+
+def test_in_a_group_one_record_may_fail_alone():
+    class Partly(Counting):
+        async def invoke_many(self, questions, /):
+            self.calls += 1
+            return [
+                Unavailable() if self.calls == 1 and one.number == 1 else [Answer(one.number, self.calls)]
+                for one in questions
+            ]
+
+    with AsyncWaitHarness(
+        Partly(0), batch=Batching(size=2, wait=9 * MS), retry=FixedDelay(max_retries=1, delay=5 * MS)
+    ) as h:
+        h.process(Question(1))
+        h.process(Question(2))
+        assert h.output() == [Answer(2, 1)]
+        h.clock.advance(5 + 9)
+        assert h.output() == [Answer(1, 2)]

@@ -1,0 +1,233 @@
+"""Runs that crash, stop, change their mode and bring things back: every element is in one place, asked for no more than needed."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import (
+    AsyncFunction,
+    AsyncWait,
+    Batching,
+    CircuitBreaker,
+    FixedDelay,
+    LookupCache,
+    NoRetry,
+    OnFailure,
+    OutputMode,
+    RecoveryOption,
+)
+from headrace.async_io.async_wait import AsyncWaitOperator
+from headrace.async_io.element import AsyncElement
+from headrace.async_io.service_limit import ServiceLimit
+from headrace.async_io.stored_element import came, came_as
+from headrace.execution.element import Emitted
+from headrace.plan.order import record_order
+from tests.unit.async_io.test_async_micro_batches import Table
+from tests.unit.support.asking import Answer, Question, Unavailable, micro_batch
+
+MS = timedelta(milliseconds=1)
+CAPACITY = 3
+FREE_MODES = (OutputMode.ORDERED, OutputMode.UNORDERED, OutputMode.UNORDERED_PROCESSING_TIME)
+
+
+class Wild(AsyncFunction[Question, Answer]):
+    """Calls take, and end, as the script of their record says; one that never ends takes a day."""
+
+    def __init__(self, scripts, *, keyed=False):
+        self.scripts, self.keyed = scripts, keyed
+        self.calls = []
+        self.running, self.most = 0, 0
+
+    def cache_key(self, question, /):
+        return question.number % 5
+
+    async def invoke(self, question, /):
+        (answer,) = await self.invoke_many([question])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def invoke_many(self, questions, /):
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            made = [self._next(one) for one in questions]
+            await asyncio.sleep(max(seconds for seconds, _ in made))
+            return [
+                [Answer(one.number, 0)] if succeeds else Unavailable(one.number)
+                for one, (_, succeeds) in zip(questions, made, strict=True)
+            ]
+        finally:
+            self.running -= 1
+
+    def _next(self, question):
+        attempt = self.calls.count(question.number)
+        self.calls.append(question.number)
+        script = self.scripts.get(question.number, ())
+        return script[attempt] if attempt < len(script) else (0.0, True)
+
+
+@dataclass
+class Runs:
+    """Micro-batches over one table. A crash is one that is not committed."""
+
+    wait: AsyncWait
+    limit: int | None = None
+    table: Table = field(default_factory=Table)
+    now: int = 0
+    taken: list = field(default_factory=list)
+    emitted: list = field(default_factory=list)
+    quarantine: list = field(default_factory=list)
+    requeued: set = field(default_factory=set)
+    open_until: int | None = None
+
+    def micro_batch(self, keys, *, mode=None, crashes=False, looks=None):
+        """`looks`: stop when the operator has asked so often whether to."""
+        arriving = [Question(len(self.taken) + place, key) for place, key in enumerate(keys)]
+        wait = replace(self.wait, mode=mode or self.wait.mode)
+        limit = None if self.limit is None else ServiceLimit(concurrency=self.limit)
+        stop = None if looks is None else iter([False] * looks + [True]).__next__
+        operator = AsyncWaitOperator(wait, {}, limit=limit, open_until=self.open_until, stop=stop)
+        done = {one.emitted.record.number for one in self.table.elements() if one.is_done}
+        before = len(wait.function.calls)
+        sent = self._run(operator, [Emitted(record_order(one.number), one.number, 0, one) for one in arriving])
+        assert wait.cache is not None or not done & set(wait.function.calls[before:]), "a result was asked for again"
+        assert wait.function.running == 0
+        if crashes:
+            return
+        self.taken += arriving
+        self.emitted += [int.from_bytes(one.order[:8]) for one in sent]
+        self.quarantine += [(one.key_json, came_as(one.emitted)) for one in operator.quarantined]
+        self.table.commit(operator)
+        self.open_until = operator.metrics.open_until
+        self.check()
+
+    def requeue(self):
+        """As `headrace quarantine --requeue` does."""
+        back = []
+        for key, text in self.quarantine:
+            element = AsyncElement(came(text, Question))
+            element.key_json = key
+            back.append(element)
+        self.requeued |= {one.emitted.record.number for one in back}
+        self.quarantine = []
+        nothing = AsyncWaitOperator(self.wait, {})
+        nothing.pending = back
+        self.table.commit(nothing)
+
+    def check(self):
+        pending = [one.emitted.record.number for one in self.table.elements()]
+        given_up = [came(text, Question).record.number for _, text in self.quarantine]
+        assert sorted([*self.emitted, *given_up, *pending]) == list(range(len(self.taken)))
+        assert self.wait.function.most <= min(self.wait.capacity, self.limit or CAPACITY)
+
+    def check_order(self):
+        """What was never given up on is in order: of arrival, or of arrival within its key."""
+        sent = [number for number in self.emitted if number not in self.requeued]
+        if self.wait.mode is OutputMode.ORDERED:
+            assert sent == sorted(sent)
+        if self.wait.mode is OutputMode.KEYED_ORDERED:
+            by_key = sorted(sent, key=lambda number: self.taken[number].key)
+            assert by_key == sorted(by_key, key=lambda number: (self.taken[number].key, number))
+
+    def _run(self, operator, elements):
+        sent, self.now = micro_batch(operator, elements, self.table.elements(), self.now)
+        if operator.operator.mode is not OutputMode.KEYED_ORDERED:
+            for one in operator.pending:
+                one.key_json = b"%d" % one.emitted.record.number if one.sequence is None else one.key_json
+        return sent
+
+
+class Pondering(Wild):
+    async def timeout(self, question, /):
+        await asyncio.sleep(86_400)
+
+
+@pytest.mark.parametrize(("mode", "emitted"), [(OutputMode.ORDERED, []), (OutputMode.KEYED_ORDERED, [1])])
+def test_a_run_that_has_to_stop_does_not_wait_for_a_hook(mode, emitted):
+    function = Pondering({0: [(86_400.0, True)]})
+    runs = Runs(AsyncWait("ask", function, mode, CAPACITY, 20 * MS, NoRetry()))
+    runs.micro_batch("ab", looks=0)
+    assert runs.emitted == emitted
+    assert runs.now < 1000
+
+
+call = st.tuples(st.sampled_from([0.0, 0.001, 0.03, 0.3, 86_400.0]), st.booleans())
+steps = st.lists(
+    st.tuples(
+        st.text("abc", max_size=6),
+        st.sampled_from(FREE_MODES),
+        st.booleans(),
+        st.none() | st.integers(0, 3),
+        st.integers(0, 900),
+        st.booleans(),
+    ),
+    max_size=7,
+)
+options_of = st.fixed_dictionaries(
+    {
+        "park_after": st.sampled_from([0 * MS, 40 * MS, None]),
+        "breaker": st.sampled_from([None, CircuitBreaker(failures=2, probe_after=70 * MS, longest=300 * MS)]),
+        "recovery": st.sampled_from(RecoveryOption),
+        "cache": st.sampled_from([None, LookupCache(ttl=100 * MS), LookupCache(size=1, negative_ttl=0 * MS)]),
+        "batch": st.sampled_from([None, None, Batching(size=2, wait=2 * MS), Batching(size=5, wait=0 * MS)]),
+    }
+)
+
+
+def story(mode, changes, drawn, scripts, options, retries, timeout, limit):
+    function = Wild(scripts)
+    retry = FixedDelay(max_retries=retries, delay=50 * MS, exceptions=(Unavailable,))
+    wait = AsyncWait("ask", function, mode, CAPACITY, timeout * MS, retry, on_failure=OnFailure.QUARANTINE, **options)
+    runs = Runs(wait, limit)
+    changes = changes and mode is not OutputMode.KEYED_ORDERED
+    for keys, other, crashes, looks, pause, requeues in drawn:
+        runs.micro_batch(keys, mode=other if changes else None, crashes=crashes, looks=looks)
+        runs.now += pause
+        if requeues:
+            runs.requeue()
+        if not changes:
+            runs.check_order()
+    function.scripts = {}
+    for _ in range(30):
+        runs.now += 1000
+        runs.micro_batch("")
+        if not runs.table.rows:
+            break
+        runs.requeue()
+    assert not runs.table.rows
+
+
+stories = given(
+    mode=st.sampled_from([OutputMode.ORDERED, OutputMode.KEYED_ORDERED]),
+    changes=st.booleans(),
+    drawn=steps,
+    scripts=st.dictionaries(st.integers(0, 20), st.lists(call, max_size=5)),
+    options=options_of,
+    retries=st.integers(0, 4),
+    timeout=st.sampled_from([20, 200, 5_000]),
+    limit=st.sampled_from([None, 1, 2]),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@stories
+def test_whatever_happens_between_runs_every_element_is_in_one_place(
+    mode, changes, drawn, scripts, options, retries, timeout, limit
+):
+    story(mode, changes, drawn, scripts, options, retries, timeout, limit)
+
+
+@pytest.mark.slow
+@settings(max_examples=3_000, deadline=None)
+@stories
+def test_in_many_more_stories_every_element_is_in_one_place(
+    mode, changes, drawn, scripts, options, retries, timeout, limit
+):
+    story(mode, changes, drawn, scripts, options, retries, timeout, limit)

@@ -1,0 +1,345 @@
+"""What lies between an operator and its service: breaker, cache, groups, limits, threads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import timedelta
+
+import pytest
+
+from headrace import (
+    AsyncFunction,
+    AsyncWait,
+    Batching,
+    BlockingFunction,
+    CircuitBreaker,
+    FixedDelay,
+    LookupCache,
+    LookupFunction,
+    NoRetry,
+    OutputMode,
+    clock,
+)
+from headrace.async_io.async_wait import AsyncWaitOperator
+from headrace.async_io.circuit_breaker import Breaker
+from headrace.async_io.service_limit import ServiceLimit
+from headrace.errors import UserFunctionError
+from headrace.execution.element import Emitted
+from headrace.plan.order import record_order
+from headrace.testing import AsyncWaitHarness
+from tests.unit.support.asking import Answer, Promised, Question, Unavailable
+
+MS = timedelta(milliseconds=1)
+ALWAYS = FixedDelay(max_retries=99, delay=10 * MS)
+
+
+def harness(function, **options):
+    return AsyncWaitHarness(function, **{"capacity": 100, "timeout": 100_000 * MS, **options})
+
+
+def failing(calls):
+    return {number: [(0.0, False)] * calls for number in range(1000)}
+
+
+# ------------------------------------------------------------------------------------------------------ breaker
+
+
+def test_a_breaker_opens_after_so_many_failures_in_a_row_and_parks_the_rest():
+    breaker = CircuitBreaker(failures=3, probe_after=1000 * MS)
+    scripts = {number: [(0.0, False)] for number in range(3)}
+    with harness(Promised(scripts), breaker=breaker, park_after=0 * MS, retry=ALWAYS) as h:
+        for number in range(100):
+            h.process(Question(number))
+        assert (h.statistics().breaker, h.statistics().attempts, h.statistics().parked) == ("open", 3, 100)
+        h.clock.advance(999)
+        assert h.statistics().attempts == 3
+        h.clock.advance(1)
+        assert h.statistics().breaker == "closed"
+        h.clock.advance(100)
+        assert sorted(one.number for one in h.output()) == list(range(100))
+
+
+#   opens at 0; probes at 1,000, at 1,000 + 2,000 = 3,000, at 3,000 + 3,000 (the longest) = 6,000
+
+
+def test_a_probe_that_fails_doubles_the_wait_up_to_the_longest():
+    breaker = CircuitBreaker(failures=1, probe_after=1000 * MS, longest=3000 * MS)
+    function = Promised(failing(4))
+    with harness(function, breaker=breaker, retry=FixedDelay(max_retries=99, delay=0 * MS)) as h:
+        h.process(Question(1))
+        at = []
+        for _ in range(7000):
+            before = len(function.calls)
+            h.clock.advance(1)
+            at += [h.clock.now()] * (len(function.calls) - before)
+        assert at == [1000, 3000, 6000]
+
+
+def test_a_probe_that_fails_costs_its_element_no_attempt():
+    breaker = CircuitBreaker(failures=1, probe_after=10 * MS, longest=10 * MS)
+    function = Promised(failing(50))
+    with harness(function, breaker=breaker, retry=FixedDelay(max_retries=1, delay=0 * MS)) as h:
+        h.process(Question(1))
+        h.clock.advance(499)
+        assert (len(function.calls), h.output()) == (50, [])
+        h.clock.advance(1)
+        assert h.output() == [Answer(1, 51)]
+
+
+def test_a_call_from_before_that_fails_late_is_no_probe():
+    # 1 fails at once and opens it until 10; 2, called before that, fails at 12, while the probe is under way until 20.
+    scripts = {1: [(0.0, False), (0.010, True)], 2: [(0.012, False)]}
+    breaker = CircuitBreaker(failures=1, probe_after=10 * MS)
+    with harness(Promised(scripts), breaker=breaker, retry=FixedDelay(max_retries=9, delay=0 * MS)) as h:
+        h.process(Question(2))
+        h.process(Question(1))
+        h.clock.advance(15)
+        assert h.statistics().breaker == "half_open"
+        h.clock.advance(5)
+        assert h.statistics().breaker == "closed"
+
+
+def test_a_clock_that_was_put_back_keeps_it_open_for_no_longer_than_the_longest_wait():
+    policy = CircuitBreaker(probe_after=10 * MS, longest=500 * MS)
+    virtual = clock.VirtualClock(1000)
+    before = clock.use(virtual)
+    try:
+        assert Breaker(policy, open_until=86_400_000).seconds_to_probe() == 0.5
+        assert Breaker(policy, open_until=1100).seconds_to_probe() == 0.1
+    finally:
+        clock.use(before)
+
+
+def test_a_success_among_failures_keeps_it_closed():
+    scripts = {1: [(0.0, False)], 2: [(0.0, True)], 3: [(0.0, False)]}
+    with harness(Promised(scripts), breaker=CircuitBreaker(failures=2), retry=ALWAYS) as h:
+        for number in (1, 2, 3):
+            h.process(Question(number))
+        assert h.statistics().breaker == "closed"
+
+
+def test_records_that_share_a_failed_call_count_as_one_failure():
+    with harness(
+        Promised({0: [(0.001, False)]}), breaker=CircuitBreaker(failures=2), cache=LookupCache(), retry=ALWAYS
+    ) as h:
+        for _ in range(10):
+            h.process(Question(0))
+        h.clock.advance(1)
+        assert (h.statistics().breaker, h.statistics().waiting_for_retry) == ("closed", 10)
+
+
+def test_calls_that_never_answer_open_it_as_well():
+    class Silent(Promised):
+        async def timeout(self, question, /):
+            return []
+
+    scripts = {number: [(9e9, True)] for number in range(3)}
+    with harness(Silent(scripts), breaker=CircuitBreaker(failures=3), timeout=50 * MS) as h:
+        for number in range(3):
+            h.process(Question(number))
+        h.clock.advance(50)
+        assert h.statistics().breaker == "open"
+
+
+# -------------------------------------------------------------------------------------------------------- cache
+
+
+class Prices(LookupFunction[Question, Answer]):
+    """Looks up by key; a key that is empty is unknown."""
+
+    def __init__(self):
+        self.asked = []
+
+    def cache_key(self, question, /):
+        return question.key
+
+    async def look_up(self, key, /):
+        self.asked.append(key)
+        await asyncio.sleep(0.005)
+        if key == "broken":
+            raise Unavailable(key)
+        return len(key) or None
+
+    def join(self, question, found, /):
+        return [Answer(question.number, found)] if found else []
+
+
+def test_equal_calls_in_flight_are_one_and_later_ones_are_answered_from_the_cache():
+    with harness(Prices(), cache=LookupCache()) as h:
+        h.process(Question(1, "abc"))
+        h.process(Question(2, "abc"))
+        h.clock.advance(5)
+        h.process(Question(3, "abc"))
+        assert h.output() == [Answer(1, 3), Answer(2, 3), Answer(3, 3)]
+        assert h.function.asked == ["abc"]
+        assert (h.statistics().coalesced, h.statistics().cache_hits) == (1, 1)
+
+
+def test_an_answer_is_forgotten_when_its_time_is_over_and_a_negative_one_sooner():
+    cache = LookupCache(ttl=100 * MS, negative_ttl=10 * MS)
+    with harness(Prices(), cache=cache) as h:
+        for wait in (0, 10, 95, 10):
+            h.clock.advance(wait)
+            h.process(Question(1, "abc"))
+            h.process(Question(2, ""))
+            h.clock.advance(5)
+        assert (h.function.asked.count("abc"), h.function.asked.count("")) == (2, 4)
+
+
+def test_the_answer_used_longest_ago_goes_first():
+    with harness(Prices(), cache=LookupCache(size=2)) as h:
+        for key in ("a", "b", "a", "c", "a", "b"):
+            h.process(Question(1, key))
+            h.clock.advance(5)
+        assert h.function.asked == ["a", "b", "c", "b"]
+
+
+def test_a_failure_is_shared_and_never_remembered():
+    with harness(Prices(), cache=LookupCache(), retry=FixedDelay(max_retries=1, delay=10 * MS)) as h:
+        h.process(Question(1, "broken"))
+        h.process(Question(2, "broken"))
+        h.clock.advance(14)
+        assert h.function.asked == ["broken"]
+        h.clock.advance(1)
+        assert h.function.asked == ["broken", "broken"]
+
+
+def test_a_record_that_runs_into_its_timeout_does_not_take_the_answer_from_others():
+    class Patient(Prices):
+        async def timeout(self, question, /):
+            return []
+
+    with harness(Patient(), cache=LookupCache(), timeout=4 * MS) as h:
+        h.process(Question(1, "abc"))
+        h.clock.advance(3)
+        h.process(Question(2, "abc"))
+        h.clock.advance(2)
+        assert h.output() == [Answer(2, 3)]
+
+
+def test_an_answer_that_the_strategy_refuses_is_not_remembered():
+    retry = FixedDelay(max_retries=3, delay=10 * MS, results=lambda answers: answers[0].attempt < 2)
+    with harness(Promised(), cache=LookupCache(), retry=retry) as h:
+        h.process(Question(1))
+        h.clock.advance(10)
+        assert h.output() == [Answer(1, 2)]
+
+
+# ------------------------------------------------------------------------------------------------------- groups
+
+
+class Bulk(AsyncFunction[Question, Answer]):
+    def __init__(self, answer=None):
+        self.groups = []
+        self.answer = answer or (lambda questions: [[Answer(one.number, 0)] for one in questions])
+
+    async def invoke(self, question, /):
+        raise AssertionError("invoke_many is called in its place")
+
+    async def invoke_many(self, questions, /):
+        self.groups.append([one.number for one in questions])
+        await asyncio.sleep(0.001)
+        return self.answer(questions)
+
+
+def test_records_are_grouped_by_size_and_wait():
+    with harness(Bulk(), batch=Batching(size=3, wait=10 * MS)) as h:
+        for number in range(5):
+            h.process(Question(number))
+        h.clock.advance(1)
+        assert len(h.output()) == 3
+        h.clock.advance(9)
+        assert h.function.groups == [[0, 1, 2], [3, 4]]
+        h.clock.advance(1)
+        assert (len(h.output()), h.statistics().batches) == (2, 2)
+
+
+def test_a_group_that_fails_is_tried_again_record_by_record():
+    def once(questions):
+        if len(bulk.groups) == 1:
+            raise Unavailable
+        return [[Answer(one.number, 0)] for one in questions]
+
+    bulk = Bulk(once)
+    with harness(bulk, batch=Batching(size=2), retry=ALWAYS) as h:
+        h.process(Question(1))
+        h.process(Question(2))
+        h.clock.advance(12)
+        assert sorted(one.number for one in h.output()) == [1, 2]
+
+
+@pytest.mark.parametrize("answer", [lambda _: [], lambda _: None, lambda _: [[]]])
+def test_a_group_with_too_few_answers_is_the_functions_fault(answer):
+    with harness(Bulk(answer), batch=Batching(size=2)) as h:
+        h.process(Question(1))
+        h.process(Question(2))
+        with pytest.raises(UserFunctionError, match=r"invoke_many\(\) got 2 records and answered with"):
+            h.clock.advance(1)
+
+
+# ------------------------------------------------------------------------------------------------------- limits
+
+
+def test_a_rate_spaces_calls_and_concurrency_bounds_them():
+    async def run():
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        at, running, most = [], 0, 0
+
+        async def call(asked):
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            at.append(round(loop.time() - began, 3))
+            await asyncio.sleep(0.25)
+            running -= 1
+            return asked
+
+        limited = ServiceLimit(rate=10, concurrency=2).over(call)
+        assert await asyncio.gather(*map(limited, range(4))) == [0, 1, 2, 3]
+        return at, most
+
+    with harness(Promised()) as h:
+        at, most = h._loop.run_whole(run())
+    assert at == [0.0, 0.1, 0.25, 0.35]
+    assert most == 2
+
+
+# ------------------------------------------------------------------------------------------------------ threads
+
+
+class Blocking(BlockingFunction[Question, Answer]):
+    threads = 3
+
+    def __init__(self):
+        self.names = set()
+
+    def call(self, question, /):
+        self.names.add(threading.current_thread().name)
+        if question.number == 13:
+            raise ZeroDivisionError
+        return [Answer(question.number, 0)]
+
+
+def run_blocking(*numbers):
+    wait = AsyncWait("ask", Blocking(), OutputMode.ORDERED, 10, timedelta(seconds=30), NoRetry())
+    asked = [Emitted(record_order(place), 0, 0, Question(number)) for place, number in enumerate(numbers)]
+    return [one.record.number for one in AsyncWaitOperator(wait, {}).run(asked)], wait.function
+
+
+def test_a_blocking_client_runs_in_threads_of_its_own():
+    found, function = run_blocking(*range(12))
+    assert found == list(range(12))
+    assert 1 <= len(function.names) <= 3
+    assert all(name.startswith("Blocking") for name in function.names)
+
+
+def test_an_exception_in_a_thread_is_one_like_any_other():
+    with pytest.raises(UserFunctionError, match="ZeroDivisionError"):
+        run_blocking(12, 13)
+
+
+def test_a_blocking_function_that_was_not_opened_says_so():
+    with pytest.raises(RuntimeError, match=r"called before open\(\)"):
+        asyncio.run(Blocking().invoke(Question(1)))

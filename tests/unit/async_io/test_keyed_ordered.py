@@ -1,0 +1,110 @@
+"""Look-ups in order of keys, through the controller that state access goes through."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import AsyncFunction, AsyncWait, FixedDelay, NoRetry, OutputMode, Struct
+from headrace.async_io.async_wait import AsyncWaitOperator
+from headrace.async_io.keyed_ordered import KeyedOrderedWait
+from headrace.errors import ServiceError, UserFunctionError
+from headrace.execution.element import Emitted
+from headrace.plan.order import record_order
+
+
+class Question(Struct, frozen=True):
+    key: str
+    number: int
+    turns: int = 0
+    fails: int = 0
+
+
+class Answer(Struct, frozen=True):
+    key: str
+    number: int
+
+
+class Service(AsyncFunction[Question, Answer]):
+    """Takes as many turns of the loop as a question says, and fails as often."""
+
+    def __init__(self):
+        self.running, self.most, self.began, self.log = {}, 0, [], []
+        self.failed = {}
+
+    async def open(self, services, /):
+        self.log.append("open")
+
+    async def close(self):
+        self.log.append("close")
+
+    async def invoke(self, question, /):
+        assert question.key not in self.running, "two calls for one key"
+        self.running[question.key] = question.number
+        self.began.append(question.number)
+        self.most = max(self.most, len(self.running))
+        try:
+            for _ in range(question.turns):
+                await asyncio.sleep(0)
+            failed = self.failed[question.number] = self.failed.get(question.number, 0) + 1
+            if failed <= question.fails:
+                raise OSError(f"call {failed} for {question.number}")
+            return [Answer(question.key, question.number)]
+        finally:
+            del self.running[question.key]
+
+
+def ask(service, questions, capacity=3, retry=None):
+    operator = AsyncWait("ask", service, OutputMode.UNORDERED, capacity, timedelta(seconds=60), retry or NoRetry())
+    elements = [
+        (question.key.encode(), Emitted(record_order(place), place, 0, question))
+        for place, question in enumerate(questions)
+    ]
+    return [emitted.record.number for emitted in KeyedOrderedWait(AsyncWaitOperator(operator, {})).run(elements)]
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.integers(0, 2)), max_size=30), st.integers(1, 5)
+)
+def test_calls_of_a_key_follow_each_other_and_no_more_than_capacity_run(drawn, capacity):
+    questions = [Question(key, number, turns, fails) for number, (key, turns, fails) in enumerate(drawn)]
+    service = Service()
+    retry = FixedDelay(max_retries=2, delay=timedelta(0), exceptions=(OSError,))
+    assert ask(service, questions, capacity, retry) == list(range(len(questions)))
+    assert service.most <= capacity
+    for key in "abc":
+        mine = [question.number for question in questions if question.key == key]
+        began = [number for number in service.began if number in mine]
+        assert list(dict.fromkeys(began)) == mine
+    assert service.log == ["open", "close"]
+
+
+def test_calls_for_other_keys_overtake():
+    service = Service()
+    ask(service, [Question("a", 0, turns=50), Question("a", 1), Question("b", 2)])
+    assert service.began == [0, 2, 1]
+
+
+def test_a_call_that_fails_for_good_fails_the_task_and_closes_the_function():
+    service = Service()
+    with pytest.raises(ServiceError, match="gave up after 2 calls"):
+        ask(
+            service,
+            [Question("a", 0, fails=9)],
+            retry=FixedDelay(max_retries=1, delay=timedelta(0), exceptions=(OSError,)),
+        )
+    assert service.log == ["open", "close"]
+
+
+def test_a_function_that_cannot_be_opened_is_a_user_error():
+    class Closed(Service):
+        async def open(self, services, /):
+            raise ValueError("no client")
+
+    with pytest.raises(UserFunctionError, match="no client"):
+        ask(Closed(), [])

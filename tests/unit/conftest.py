@@ -1,0 +1,101 @@
+"""A virtual clock, and every state backend: one body, every backend."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import hypothesis
+import pytest
+
+from headrace import clock as engine_clock
+from headrace.state.backend import HashMapBackend
+from headrace.state.rocksdb import RocksDbBackend
+from headrace.state.state_cache import StateCache
+from tests.unit.support.committed_state import CommittedState, Memory
+
+# The machine is shared, so a slow example proves nothing; a failure prints what reproduces it.
+hypothesis.settings.register_profile(
+    "engine",
+    deadline=None,
+    max_examples=100,
+    derandomize=False,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("engine")
+
+
+@pytest.fixture(autouse=True)
+def real_time():
+    """No test may leave its clock to the next one."""
+    yield
+    left = engine_clock.use(engine_clock.SystemClock())
+    assert isinstance(left, engine_clock.SystemClock), "the test has left a clock of its own in place"
+
+
+@pytest.fixture
+def clock():
+    """A clock that stands still until the test moves it."""
+    virtual = engine_clock.VirtualClock(1_000_000)
+    previous = engine_clock.use(virtual)
+    yield virtual
+    engine_clock.use(previous)
+
+
+class Backends:
+    """Gives out empty backends of one kind and takes them back: opening a RocksDB costs 20 ms, emptying one 0.1."""
+
+    def __init__(self, kind, folder):
+        self.kind = kind
+        self._folder = folder
+        self._free = []
+        self._made = 0
+        self._tables = None
+        self._opened = {}
+
+    @contextmanager
+    def lent(self):
+        """A function that gives an empty backend with each call; all are taken back at the end of the block."""
+        lent = []
+
+        def new():
+            backend = self._free.pop() if self._free else self._open()
+            lent.append(backend)
+            return backend
+
+        yield new
+        if self.kind == "delta":
+            return  # another one over the same empty tables is made in no time
+        for backend in lent:
+            backend.write_batch([(entry, None) for entry in dict(backend.items())])
+        self._free += lent
+
+    def close(self):
+        for backend in self._free:
+            backend.close()
+
+    def _open(self):
+        self._made += 1
+        if self.kind == "hashmap":
+            return HashMapBackend()
+        if self.kind == "rocksdb":
+            return RocksDbBackend(self._folder / str(self._made))
+        self._tables = self._tables or CommittedState(str(self._folder))
+        backend = self._tables.backend(StateCache(Memory(), 1 << 20))
+        backend._tables = self._opened  # the same empty tables for all: opening them costs 10 ms
+        return backend
+
+
+@pytest.fixture(params=["hashmap", "rocksdb", "delta"], scope="session")
+def backends(request, tmp_path_factory):
+    """Lends backends, as many as an example of a property wants."""
+    found = Backends(request.param, tmp_path_factory.mktemp("backends"))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def backend(backends):
+    """One empty backend."""
+    with backends.lent() as new:
+        yield new()

@@ -1,0 +1,270 @@
+"""Promise 1, asynchronously: whatever the order in which state is answered, each key sees what a plain loop shows it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import threading
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.execution.element import Element, Watermark
+from headrace.execution.keyed_process import KeyedProcess
+from headrace.execution.options import AsyncStateOptions, EventOrder, KeyOrder
+from headrace.execution.state_executor import ThreadedStateExecutor
+from headrace.plan.order import record_order
+from headrace.state.backend import VALUES, HashMapBackend
+from headrace.state.codec import decode_key, encode
+from headrace.state.entry import unpacked
+from headrace.state.key_groups import key_group, key_group_range
+from tests.unit.support.by_hand import End, Stage
+from tests.unit.support.hand_executor import DrawnExecutor
+from tests.unit.support.programs import PATIENT_WAYS, Do, Programs, event_lists, programs_operator
+
+GROUPS = 16
+
+
+class Deferred(HashMapBackend):
+    """One whose answers have to be waited for."""
+
+    answers_at_once = False
+
+
+class Slow(Deferred):
+    """One that lets threads read only while the task waits for them, one batch at a time."""
+
+    def __init__(self):
+        super().__init__()
+        self.permits = threading.Semaphore(0)
+
+    def get_many(self, keys, /):
+        if threading.current_thread() is not threading.main_thread():
+            self.permits.acquire()
+        return super().get_many(keys)
+
+
+class Patient(ThreadedStateExecutor):
+    """Several threads over a slow backend."""
+
+    def completed(self, *, wait):
+        if wait and self.in_flight:
+            self._backend.permits.release()
+        return super().completed(wait=wait)
+
+    def close(self):
+        self._backend.permits.release(self.in_flight + 1)
+        super().close()
+
+
+@dataclass
+class Outcome:
+    """All that must not depend on how the programs were run."""
+
+    sent: list = field(default_factory=list)
+    sides: list = field(default_factory=list)
+    values: dict = field(default_factory=dict)
+    timers: set = field(default_factory=set)
+
+
+def by_hand(events):
+    """What a plain loop makes of the events."""
+    end = End()
+    stage = Stage(Programs(), end)
+    for event in events:
+        if isinstance(event, Do):
+            stage.take(event, event.at)
+        else:
+            stage.advance(event)
+    values = {(name, key): found for name, state in stage.states.items() for key, found in state.found.items()}
+    return Outcome(end.records, [record for _, record in stage.sides], values, stage.due)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How to run the programs. `cuts` are the checkpoints, and `parallelism` that of the runs between them."""
+
+    options: AsyncStateOptions
+    prefetch: bool = False
+    cuts: tuple[int, ...] = ()
+    parallelism: tuple[int, ...] = (1,)
+    numbers: tuple[int, ...] = (0,)
+    batches: int = 1
+
+
+options_of = functools.partial(
+    st.builds,
+    AsyncStateOptions,
+    in_flight_records_limit=st.integers(1, 8) | st.just(6000),
+    buffer_size=st.integers(1, 6),
+    event_order_watermark=st.sampled_from(EventOrder),
+    io_parallelism=st.integers(1, 3),
+    cache_entries=st.sampled_from([1, 1000]),
+)
+settings_of = functools.partial(
+    st.builds,
+    Setting,
+    prefetch=st.booleans(),
+    cuts=st.lists(st.integers(0, 20), max_size=2).map(tuple),
+    parallelism=st.lists(st.sampled_from([1, 2, 5]), min_size=1, max_size=3).map(tuple),
+    numbers=st.lists(st.integers(0, 9), min_size=1, max_size=12).map(tuple),
+    batches=st.integers(1, 4),
+)
+
+
+class Job:
+    """The programs' operator, over state that outlives its tasks."""
+
+    def __init__(self, setting, new_backend=Deferred, executor_of=None):
+        self.setting = setting
+        self.operator = programs_operator()
+        self.new_backend = new_backend
+        self.executor_of = executor_of or (lambda backend: DrawnExecutor(backend, setting.numbers, setting.batches))
+        self.entries = {}
+        self.ordinal = 1
+        self.watermark = None
+        self.sent = []
+        self.sides = []
+
+    def run(self, events):
+        """All events, with a checkpoint at each cut."""
+        places = [0, *sorted(min(cut, len(events)) for cut in self.setting.cuts), len(events)]
+        for (start, end), tasks in zip(
+            itertools.pairwise(places), itertools.cycle(self.setting.parallelism), strict=False
+        ):
+            self.take(events[start:end], tasks)
+        values, timers = left_behind(self.entries)
+        sent = [(out.record, out.timestamp) for out in sorted(self.sent, key=lambda out: out.order)]
+        sides = [out.record for out in sorted(self.sides, key=lambda out: out.order)]
+        return Outcome(sent, sides, values, timers)
+
+    def take(self, events, tasks):
+        """The events between two checkpoints."""
+        before = self.watermark
+        elements, watermarks = [], []
+        for event in events:
+            order = record_order(self.ordinal)
+            if isinstance(event, Do):
+                elements.append(Element(order, event.at, 0, encode(event.key), encode(event)))
+                self.ordinal += 1
+            else:
+                watermarks.append(Watermark(order, event))
+                self.watermark = event
+        for task in range(tasks):
+            self.run_task(key_group_range(task, GROUPS, tasks), elements, watermarks, before)
+
+    def run_task(self, groups, elements, watermarks, before):
+        """What one task does: its keys, over its part of the state."""
+        backend = self.new_backend()
+        backend.write_batch((entry, value) for entry, value in self.entries.items() if group_of(entry) in groups)
+        process = KeyedProcess(
+            self.operator,
+            backend,
+            record=Do,
+            watermark=before,
+            last_watermark=watermarks[-1].timestamp if watermarks and self.setting.prefetch else None,
+            options=self.setting.options,
+            executor=self.executor_of(backend),
+        )
+        owned = [element for element in elements if key_group(element.key_json, GROUPS) in groups]
+        if self.setting.prefetch:
+            process.run([owned[:3], owned[3:]], watermarks)
+        else:
+            with contextlib.closing(process.controller):
+                self.run_without_prefetching(process, owned, watermarks)
+        for store in process.stores:
+            backend.write_batch(store.writes(list(store.changes())))
+        backend.write_batch(process.timers.writes(process.timers.changes()))
+        self.entries = {entry: value for entry, value in self.entries.items() if group_of(entry) not in groups}
+        self.entries |= dict(backend.items())
+        self.sent += process.emitted
+        self.sides += process.side_outputs["odd"]
+
+    def run_without_prefetching(self, process, elements, watermarks):
+        """Every read waits for the executor."""
+        # A watermark is before the record of the same order.
+        for item in sorted([*watermarks, *elements], key=lambda item: (item.order, isinstance(item, Element))):
+            if isinstance(item, Watermark):
+                process.advance(item)
+            else:
+                process.process(item)
+        process.controller.drain()
+        statistics = process.controller.statistics()
+        assert (statistics.in_flight, statistics.blocking, statistics.occupied_keys, statistics.epochs) == (0, 0, 0, 1)
+
+
+def group_of(entry):
+    return key_group(entry.partition(b"\x00")[2] if entry[:1] == VALUES else entry[10:], GROUPS)
+
+
+def left_behind(entries):
+    """The values as (state, key) to (value, stamp), and the timers as (time, key)."""
+    values, timers = {}, set()
+    for entry, stored in entries.items():
+        if entry[:1] == VALUES:
+            state, _, key = entry[1:].partition(b"\x00")
+            stamp, _, raw = unpacked(stored)
+            values[state.decode(), decode_key(key)] = msgspec.json.decode(raw), stamp
+        else:
+            timers.add((int.from_bytes(entry[2:10], "big") - (1 << 63), decode_key(entry[10:])))
+    return values, timers
+
+
+record_ordered = settings_of(options=options_of())
+state_ordered = settings_of(options=options_of(order_with_same_key=st.just(KeyOrder.STATE_ORDERED)))
+
+
+# State-ordered, only what waits for state is in order: code that goes on behind a callback does not wait.
+ordered_either_way = st.tuples(event_lists(least_calls=1), record_ordered) | st.tuples(
+    event_lists(ways=PATIENT_WAYS, least_calls=1), state_ordered
+)
+
+
+@given(events=event_lists(), setting=record_ordered)
+def test_any_order_of_answers_gives_what_a_plain_loop_gives(events, setting):
+    assert Job(setting).run(events) == by_hand(events)
+
+
+@given(events=event_lists(ways=PATIENT_WAYS, least_calls=1), setting=state_ordered)
+def test_state_ordered_programs_that_begin_with_state_give_what_a_plain_loop_gives(events, setting):
+    assert Job(setting).run(events) == by_hand(events)
+
+
+@given(
+    events=event_lists(),
+    setting=settings_of(options=options_of(enabled=st.just(False), order_with_same_key=st.sampled_from(KeyOrder))),
+)
+def test_switched_off_it_gives_what_a_plain_loop_gives(events, setting):
+    assert Job(setting).run(events) == by_hand(events)
+
+
+@given(case=ordered_either_way)
+def test_every_backend_as_a_task_runs_it_gives_what_a_plain_loop_gives(backends, case):
+    events, setting = case
+    with backends.lent() as new:
+        assert Job(setting, new, executor_of=lambda _: None).run(events) == by_hand(events)
+
+
+@given(case=ordered_either_way)
+def test_threads_that_answer_late_give_what_a_plain_loop_gives(case):
+    events, setting = case
+    job = Job(setting, Slow, executor_of=lambda backend: Patient(backend, setting.options.io_parallelism))
+    assert job.run(events) == by_hand(events)
+
+
+@pytest.mark.slow
+@settings(max_examples=8_000)
+@given(events=event_lists(max_size=40), setting=record_ordered)
+def test_many_more_orders_of_answers_give_what_a_plain_loop_gives(events, setting):
+    assert Job(setting).run(events) == by_hand(events)
+
+
+@pytest.mark.slow
+@settings(max_examples=4_000)
+@given(events=event_lists(ways=PATIENT_WAYS, least_calls=1, max_size=40), setting=state_ordered)
+def test_many_more_state_ordered_programs_give_what_a_plain_loop_gives(events, setting):
+    assert Job(setting).run(events) == by_hand(events)

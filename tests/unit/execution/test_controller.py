@@ -1,0 +1,805 @@
+"""The controller alone, a step at a time, with requests to nobody in particular.
+
+A machine's record is called by its key and a number, as in `a1`; its code reads, which the next `step` answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from headrace import StateFuture
+from headrace.execution.controller import AsyncExecutionController, ForeignAwaitError
+from headrace.execution.options import AsyncStateOptions, EventOrder, KeyOrder
+from headrace.execution.record_context import RecordContext
+from tests.unit.support.hand_executor import HandExecutor
+
+STATE_ORDERED = KeyOrder.STATE_ORDERED
+STRICT = EventOrder.STRICTLY_ORDERED
+
+
+class FailedError(Exception):
+    """The user code of a record failed."""
+
+
+class Record(RecordContext):
+    """A record that is its own code."""
+
+    def __init__(self, machine, name, code, due=(), overdue=()):
+        super().__init__(name[:1].encode(), name)
+        self.code, self.due, self.overdue = code, list(due), list(overdue)
+
+
+class Machine:
+    """A controller over an executor that is moved by hand."""
+
+    def __init__(self, **options):
+        self.log = []
+        self.executor = HandExecutor(lambda action: f"answer to {action}")
+        self.controller = AsyncExecutionController(self, self.executor, AsyncStateOptions(**options))
+
+    def take(self, name, code=None, **due):
+        """Take in a record; by default it reads once."""
+        record = Record(self, name, code or reads(1), **due)
+        self.controller.process(record)
+        return record
+
+    def run(self, name, code):
+        """Take in a record and run to quiescence."""
+        self.take(name, code)
+        self.controller.drain()
+
+    def timer(self, name, code=None):
+        """A record that is taken in when another says so."""
+        return Record(self, name, code or reads(1))
+
+    def watermark(self, name):
+        """End an epoch; the log tells when the watermark goes out."""
+        self.controller.on_non_record(lambda _: None, lambda: self.log.append(name))
+
+    def read(self, action="x"):
+        """A request of the code that runs."""
+        context = self.controller.context
+        future = StateFuture.pending(self.controller)
+        self.controller.request(context, action, future.complete)
+        return future
+
+    def tell(self, what):
+        """Log what the record that runs has done."""
+        self.log.append(f"{self.controller.context.record} {what}")
+
+    def step(self):
+        """Answer one batch of requests and run what it made ready."""
+        self.controller.fire()
+        self.executor.finish()
+        self.controller.poll()
+
+    def told(self):
+        """The log since the last call."""
+        log, self.log = self.log, []
+        return log
+
+    @property
+    def counts(self):
+        """Records in flight, active requests, blocked records, occupied keys."""
+        now = self.controller.statistics()
+        return now.in_flight, now.active, now.blocking, now.occupied_keys
+
+    # what the controller asks
+
+    due = ("something",)
+
+    def call(self, record):
+        return record.code(self)
+
+    def before(self, record):
+        return record.due.pop(0) if record.due else None
+
+    def after(self, record):
+        return record.overdue.pop(0) if record.overdue else None
+
+    def failed(self, record, error):
+        return FailedError(record.record, error)
+
+
+def reads(times):
+    """Code that reads so often."""
+
+    async def code(m):
+        m.tell("starts")
+        for _ in range(times):
+            await m.read()
+        m.tell("ends")
+
+    return code
+
+
+@pytest.fixture
+def new(clock):
+    return Machine
+
+
+@pytest.fixture
+def machine(new):
+    return new()
+
+
+# ------------------------------------------------------------------------------------------------- order of a key
+
+
+def test_a_key_belongs_to_one_record_from_its_start_to_its_end(machine):
+    machine.take("a1")
+    machine.take("a2")
+    assert (machine.told(), machine.counts) == (["a1 starts"], (2, 1, 1, 1))
+    machine.step()
+    assert (machine.told(), machine.counts) == (["a1 ends", "a2 starts"], (1, 1, 0, 1))
+    machine.step()
+    assert (machine.told(), machine.counts) == (["a2 ends"], (0, 0, 0, 0))
+
+
+def test_a_key_belongs_to_its_record_until_the_last_callback(machine):
+    def chained(m):
+        m.read().then_compose(lambda _: m.read()).then_accept(lambda _: m.tell("calls back"))
+
+    machine.take("a1", chained)
+    machine.take("a2")
+    machine.step()
+    assert (machine.told(), machine.counts) == ([], (2, 1, 1, 1))
+    machine.step()
+    assert (machine.told(), machine.counts) == (["a1 calls back", "a2 starts"], (1, 1, 0, 1))
+
+
+def test_a_finished_record_lets_exactly_the_next_of_its_key_go(machine):
+    for name in ("a1", "a2", "a3", "b1", "b2"):
+        machine.take(name, reads(1 if name < "b" else 2))
+    assert (machine.told(), machine.counts) == (["a1 starts", "b1 starts"], (5, 2, 3, 2))
+    machine.step()
+    assert (machine.told(), machine.counts) == (["a1 ends", "a2 starts"], (4, 2, 2, 2))
+
+
+#    a1 ====x====x====x===|              a1 reads three times, b1 once, c1 not at all
+#        b1 ====x==|
+#           c1 |
+
+
+def test_other_keys_overtake(machine):
+    machine.take("a1", reads(3))
+    machine.take("b1", reads(1))
+    machine.take("c1", reads(0))
+    machine.controller.drain()
+    assert machine.told() == ["a1 starts", "b1 starts", "c1 starts", "c1 ends", "b1 ends", "a1 ends"]
+
+
+def test_a_record_without_requests_waits_for_its_key_too(machine):
+    machine.take("a1")
+    machine.take("a2", reads(0))
+    assert machine.told() == ["a1 starts"]
+    machine.step()
+    assert machine.told() == ["a1 ends", "a2 starts", "a2 ends"]
+
+
+def test_thousands_of_records_of_one_key_do_not_nest(machine):
+    machine.take("a0")
+    for number in range(5_000):
+        machine.take(f"a{number}", lambda m: m.log.append(1))
+    assert machine.counts == (5_001, 1, 5_000, 1)
+    machine.step()
+    assert (machine.log.count(1), machine.counts) == (5_000, (0, 0, 0, 0))
+
+
+# ---------------------------------------------------------------------------------------------------- references
+
+#    count   1 its own code | 2 a request | 3 then() | own code ends 2 | called back 1 | request answered 0
+
+
+def test_own_code_requests_and_callbacks_are_counted(machine):
+    counts = []
+
+    def code(m):
+        counts.append(record.references)
+        answer = m.read()
+        counts.append(record.references)
+        answer.then_accept(lambda _: counts.append(record.references))
+        counts.append(record.references)
+
+    record = Record(machine, "a1", code)
+    machine.controller.process(record)
+    counts.append(record.references)
+    machine.step()
+    assert [*counts, record.references] == [1, 2, 3, 2, 1, 0]
+
+
+def test_a_request_that_nobody_awaits_is_counted(machine):
+    record = machine.take("a1", lambda m: m.read() and None)
+    machine.take("a2")
+    assert (record.references, machine.counts) == (1, (2, 1, 1, 1))
+    machine.step()
+    assert (record.references, machine.told()) == (0, ["a2 starts"])
+
+
+def test_each_chained_callback_is_counted_until_it_has_run(machine):
+    def code(m):
+        chain = m.read()
+        for _ in range(3):
+            chain = chain.then_accept(lambda _: m.tell("calls back"))
+
+    record = machine.take("a1", code)
+    assert record.references == 4
+    machine.step()
+    assert (record.references, machine.told()) == (0, ["a1 calls back"] * 3)
+
+
+def test_composed_requests_follow_each_other(machine):
+    def code(m):
+        m.read("x").then_compose(lambda _: m.read("y").then_compose(lambda _: m.read("z"))).then_accept(m.tell)
+
+    machine.take("a1", code)
+    for _ in range(3):
+        assert machine.counts == (1, 1, 0, 1)
+        machine.step()
+    assert (machine.executor.batches, machine.told()) == ([["x"], ["y"], ["z"]], ["a1 answer to z"])
+    assert machine.counts == (0, 0, 0, 0)
+
+
+def test_combined_requests_share_a_batch(machine):
+    machine.take("a1", lambda m: m.read("x").then_combine(m.read("y"), "{} and {}".format).then_accept(m.tell) and None)
+    machine.step()
+    assert (machine.executor.batches, machine.told()) == ([["x", "y"]], ["a1 answer to x and answer to y"])
+    assert machine.counts == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_condition_chooses_the_next_request(machine, holds):
+    def code(m):
+        chosen = m.read().then_conditionally_compose(lambda _: holds, lambda _: m.read("yes"), lambda _: m.read("no"))
+        chosen.then_accept(m.tell)
+
+    machine.take("a1", code)
+    machine.controller.drain()
+    assert machine.told() == [f"a1 {(holds, 'answer to yes' if holds else 'answer to no')}"]
+
+
+def test_awaiting_and_chaining_mix(machine):
+    async def code(m):
+        left = m.read("x").then_accept(lambda _: m.tell("calls back"))
+        m.tell(await m.read("y"))
+        await left
+        m.read("z").then_accept(m.tell)
+        m.tell("ends")
+
+    machine.take("a1", code)
+    machine.step()
+    assert (machine.told(), machine.counts) == (["a1 calls back", "a1 answer to y", "a1 ends"], (1, 1, 0, 1))
+    machine.step()
+    assert (machine.told(), machine.counts) == (["a1 answer to z"], (0, 0, 0, 0))
+
+
+def test_code_runs_as_its_own_record_again_after_each_wait(machine):
+    async def code(m):
+        for action in ("x", "y"):
+            m.tell(await m.read(action))
+
+    machine.take("a1", code)
+    machine.take("b1", code)
+    machine.controller.drain()
+    assert machine.told() == ["a1 answer to x", "b1 answer to x", "a1 answer to y", "b1 answer to y"]
+
+
+def test_an_answer_is_taken_in_as_code_of_its_record(machine):
+    def code(m):
+        m.controller.request(m.controller.context, "x", m.tell)
+
+    machine.take("a1", code)
+    machine.take("b1", code)
+    machine.controller.drain()
+    assert machine.told() == ["a1 answer to x", "b1 answer to x"]
+
+
+# --------------------------------------------------------------------------------------- batches and back-pressure
+
+
+def test_a_batch_starts_when_it_is_full(new):
+    machine = new(buffer_size=2)
+    machine.take("a1")
+    assert (machine.executor.batches, machine.counts) == ([], (1, 1, 0, 1))
+    machine.take("b1")
+    assert (machine.executor.batches, machine.counts) == ([["x", "x"]], (2, 0, 0, 2))
+
+
+#    a1 at 0, b1 at 600; c1 at 999 comes too early to start their batch, d1 at 1000 does
+
+
+def test_a_batch_starts_when_its_oldest_request_has_waited_long_enough(new, clock):
+    machine = new(buffer_timeout=timedelta(seconds=1))
+    for name, wait in (("a1", 600), ("b1", 399), ("c1", 1)):
+        machine.take(name)
+        clock.advance(wait)
+    assert machine.executor.batches == []
+    machine.take("d1")
+    assert (machine.executor.batches, machine.counts) == ([["x"] * 3], (4, 1, 0, 4))
+
+
+def test_a_timeout_of_nothing_starts_a_batch_with_the_next_record(new):
+    machine = new(buffer_timeout=timedelta(0))
+    machine.take("a1")
+    machine.take("b1")
+    assert machine.executor.batches == [["x"]]
+
+
+def test_draining_starts_what_waits(machine):
+    machine.take("a1")
+    machine.take("a2")
+    machine.controller.drain()
+    assert (machine.executor.batches, machine.counts) == ([["x"], ["x"]], (0, 0, 0, 0))
+
+
+def test_a_full_batch_waits_for_room(new):
+    machine = new(buffer_size=1)
+    machine.executor.room = 1
+    for name in ("a1", "b1", "c1"):
+        machine.take(name)
+    assert (machine.executor.batches, machine.counts) == ([["x"]], (3, 2, 0, 3))
+    machine.executor.finish()
+    machine.controller.poll()
+    assert (machine.executor.batches, machine.counts) == ([["x"], ["x"]], (2, 1, 0, 2))
+
+
+def test_what_has_waited_for_room_starts_in_batches_of_the_same_size(new):
+    machine = new(buffer_size=2)
+    machine.executor.room = 0
+    for name in "abcde":
+        machine.take(name)
+    assert (machine.executor.batches, machine.counts) == ([], (5, 5, 0, 5))
+    machine.executor.room = 8
+    machine.controller.poll()
+    assert (machine.executor.batches, machine.counts) == ([["x", "x"]] * 2, (5, 1, 0, 5))
+
+
+def test_the_limit_of_records_in_flight_holds_input_up_and_runs_callbacks(new):
+    machine = new(in_flight_records_limit=2)
+    machine.take("a1")
+    machine.take("b1")
+    assert machine.counts == (2, 2, 0, 2)
+    machine.take("c1")
+    assert machine.told() == ["a1 starts", "b1 starts", "a1 ends", "b1 ends", "c1 starts"]
+    assert machine.counts == (1, 1, 0, 1)
+
+
+def test_blocked_records_are_in_flight_too(new):
+    machine = new(in_flight_records_limit=2)
+    for name in ("a1", "a2", "a3"):
+        machine.take(name)
+    assert machine.told() == ["a1 starts", "a1 ends", "a2 starts"]
+    assert machine.counts == (2, 1, 1, 1)
+
+
+def test_a_limit_of_one_record_is_synchronous_execution(new):
+    machine = new(in_flight_records_limit=1)
+    for name in ("a1", "b1", "a2"):
+        machine.take(name, reads(2))
+    machine.controller.drain()
+    assert machine.told() == ["a1 starts", "a1 ends", "b1 starts", "b1 ends", "a2 starts", "a2 ends"]
+
+
+def test_requests_of_records_that_have_begun_are_never_held_up(new):
+    machine = new(in_flight_records_limit=1, buffer_size=2)
+
+    async def many(m):
+        for future in [m.read(number) for number in range(5)]:
+            await future
+
+    machine.take("a1", many)
+    machine.controller.drain()
+    assert machine.executor.batches == [[0, 1], [2, 3], [4]]
+
+
+def test_callbacks_come_before_input(machine):
+    machine.take("a1")
+    machine.controller.fire()
+    machine.executor.finish()
+    machine.take("b1")
+    assert machine.told() == ["a1 starts", "a1 ends", "b1 starts"]
+
+
+def test_batches_may_be_answered_in_any_order(new):
+    machine = new(buffer_size=1)
+    for name in ("a1", "b1", "c1"):
+        machine.take(name)
+    for number in (2, 0, 0):
+        machine.executor.finish(number)
+        machine.controller.poll()
+    assert machine.told()[3:] == ["c1 ends", "a1 ends", "b1 ends"]
+
+
+def test_nothing_starts_by_itself_if_it_must_not(new):
+    machine = new(buffer_size=1)
+    machine.controller.fires_by_itself = False
+    machine.take("a1")
+    machine.controller.poll()
+    assert (machine.executor.batches, machine.counts) == ([], (1, 1, 0, 1))
+
+
+# --------------------------------------------------------------------------------------------------- watermarks
+
+#    a1 | w1 | b1 | w2            b1 is done before a1: w2 waits all the same
+
+
+def test_a_watermark_goes_out_after_all_records_before_it(machine):
+    machine.take("a1", reads(3))
+    machine.watermark("w1")
+    machine.take("b1", reads(1))
+    machine.watermark("w2")
+    machine.controller.drain()
+    assert machine.told() == ["a1 starts", "b1 starts", "b1 ends", "a1 ends", "w1", "w2"]
+
+
+def test_records_behind_a_watermark_overtake_it_and_those_before_it(machine):
+    machine.take("a1")
+    machine.watermark("w1")
+    machine.take("b1", reads(0))
+    assert (machine.told(), len(machine.controller.epochs)) == (["a1 starts", "b1 starts", "b1 ends"], 2)
+
+
+def test_a_watermark_behind_nothing_goes_out_at_once(machine):
+    machine.watermark("w1")
+    assert machine.told() == ["w1"]
+
+
+def test_strictly_ordered_a_watermark_is_out_before_the_next_record(new):
+    machine = new(event_order_watermark=STRICT)
+    machine.take("a1", reads(2))
+    machine.watermark("w1")
+    machine.take("b1", reads(0))
+    assert machine.told() == ["a1 starts", "a1 ends", "w1", "b1 starts", "b1 ends"]
+
+
+def test_other_events_keep_strict_order_by_default(machine):
+    machine.take("a1")
+    machine.controller.on_event(lambda _: machine.log.append("trigger"), lambda: machine.log.append("final"))
+    assert machine.told() == ["a1 starts", "a1 ends", "trigger", "final"]
+
+
+@pytest.mark.parametrize("order", EventOrder)
+def test_a_watermark_goes_out_after_the_work_of_the_timers_that_it_fires(new, order):
+    machine = new(event_order_watermark=order)
+    timer = machine.timer("a!", reads(2))
+    machine.controller.on_non_record(
+        lambda epoch: machine.controller.process(timer, epoch), lambda: machine.log.append("w1")
+    )
+    machine.watermark("w2")
+    machine.take("b1", reads(0))
+    machine.controller.drain()
+    ended = ["a! ends", "w1", "w2"]
+    behind = ["b1 starts", "b1 ends"]
+    assert machine.told() == ["a! starts", *(ended + behind if order is STRICT else behind + ended)]
+
+
+def test_timers_of_a_watermark_wait_for_room(new):
+    machine = new(in_flight_records_limit=1)
+    timers = [machine.timer(name) for name in ("a!", "b!", "c!")]
+    machine.controller.on_non_record(
+        lambda epoch: [machine.controller.process(timer, epoch) for timer in timers], lambda: machine.log.append("w1")
+    )
+    machine.controller.drain()
+    assert machine.told() == ["a! starts", "a! ends", "b! starts", "b! ends", "c! starts", "c! ends", "w1"]
+
+
+# -------------------------------------------------------------------------------------- what comes before and after
+
+
+def test_what_is_due_runs_before_its_record_one_after_the_other(machine):
+    machine.take("a1", due=[machine.timer("a!"), machine.timer("a?")])
+    assert (machine.told(), machine.counts) == (["a! starts"], (2, 1, 1, 1))
+    machine.step()
+    assert (machine.told(), machine.counts) == (["a! ends", "a? starts"], (2, 1, 1, 1))
+    machine.step()
+    assert machine.told() == ["a? ends", "a1 starts"]
+
+
+def test_what_is_due_waits_for_the_record_at_work(machine):
+    machine.take("a1")
+    machine.take("a2", due=[machine.timer("a!")])
+    machine.take("a3")
+    machine.controller.drain()
+    assert machine.told() == [f"{name} {does}" for name in ("a1", "a!", "a2", "a3") for does in ("starts", "ends")]
+
+
+def test_what_follows_from_a_record_runs_right_after_it(machine):
+    machine.take("a1", overdue=[machine.timer("a!")])
+    machine.take("a2")
+    assert machine.counts == (2, 1, 1, 1)
+    machine.controller.drain()
+    assert machine.told() == [f"{name} {does}" for name in ("a1", "a!", "a2") for does in ("starts", "ends")]
+
+
+def test_what_follows_from_a_record_belongs_to_its_epoch(machine):
+    machine.take("a1", overdue=[machine.timer("a!")])
+    machine.watermark("w1")
+    machine.controller.drain()
+    assert machine.told() == ["a1 starts", "a1 ends", "a! starts", "a! ends", "w1"]
+
+
+# --------------------------------------------------------------------------------------------------- state-ordered
+
+
+async def thinks_first(m):
+    m.tell("thinks")
+    await m.read()
+    m.tell("reads")
+
+
+def test_state_ordered_code_before_the_first_access_overtakes(new):
+    machine = new(order_with_same_key=STATE_ORDERED)
+    machine.take("a1", thinks_first)
+    machine.take("a2", thinks_first)
+    assert (machine.told(), machine.counts) == (["a1 thinks", "a2 thinks"], (2, 1, 1, 1))
+    machine.step()
+    assert (machine.told(), machine.counts) == (["a1 reads"], (1, 1, 0, 1))
+    machine.step()
+    assert (machine.told(), machine.counts) == (["a2 reads"], (0, 0, 0, 0))
+
+
+def test_state_ordered_a_record_without_access_waits_for_nobody(new):
+    machine = new(order_with_same_key=STATE_ORDERED)
+    machine.take("a1")
+    machine.take("a2", reads(0))
+    assert (machine.told(), machine.counts) == (["a1 starts", "a2 starts", "a2 ends"], (1, 1, 0, 1))
+
+
+def test_state_ordered_accesses_come_in_order_of_the_first_ones(new):
+    machine = new(order_with_same_key=STATE_ORDERED)
+
+    async def code(m):
+        await m.read()
+        m.tell("reads")
+        await m.read()
+        m.tell("reads again")
+
+    for name in ("a1", "a2", "a3"):
+        machine.take(name, code)
+    machine.controller.drain()
+    assert machine.told() == [f"{name} {does}" for name in ("a1", "a2", "a3") for does in ("reads", "reads again")]
+
+
+#    a1 ==x==|
+#      a2 ==xy           both requests of a2 wait for a1, and so does a3 for a2
+#        a3 ==x
+
+
+def test_state_ordered_a_record_that_waits_for_its_key_may_go_on_and_make_more_requests(new):
+    machine = new(order_with_same_key=STATE_ORDERED)
+
+    async def both(m):
+        x, y = m.read("x"), m.read("y")
+        m.tell(f"{await x}, {await y}")
+
+    for name in ("a1", "a2", "a3"):
+        machine.take(name, both)
+    assert machine.counts == (3, 2, 2, 1)
+    for name in ("a1", "a2", "a3"):
+        machine.step()
+        assert machine.told() == [f"{name} answer to x, answer to y"]
+    assert machine.counts == (0, 0, 0, 0)
+
+
+def test_state_ordered_what_is_due_runs_before_the_first_access(new):
+    machine = new(order_with_same_key=STATE_ORDERED)
+    machine.take("a1", thinks_first, due=[machine.timer("a!")])
+    machine.controller.drain()
+    assert machine.told() == ["a1 thinks", "a! starts", "a! ends", "a1 reads"]
+
+
+def test_state_ordered_code_is_its_own_records_while_what_is_due_runs(new):
+    machine = new(order_with_same_key=STATE_ORDERED)
+
+    async def code(m):
+        x = m.read()
+        m.tell("goes on")
+        await m.read()
+        await x
+        m.tell("ends")
+
+    machine.take("a1", code, due=[machine.timer("a!", reads(0)), machine.timer("a?")])
+    machine.controller.drain()
+    assert machine.told() == ["a1 goes on", "a! starts", "a! ends", "a? starts", "a? ends", "a1 ends"]
+
+
+def test_state_ordered_what_follows_from_a_record_waits_for_the_key(new):
+    machine = new(order_with_same_key=STATE_ORDERED)
+    machine.take("a1")
+    machine.take("a2", reads(0), overdue=[machine.timer("a!")])
+    machine.take("a3", thinks_first)
+    machine.controller.drain()
+    assert machine.told() == [
+        *("a1 starts", "a2 starts", "a2 ends", "a3 thinks"),
+        *("a1 ends", "a! starts", "a! ends", "a3 reads"),
+    ]
+
+
+def test_state_ordered_what_follows_from_a_record_waits_for_those_that_asked_before_it(new):
+    machine = new(order_with_same_key=STATE_ORDERED)
+    machine.take("a1")
+    machine.take("a2", thinks_first)
+    machine.take("a3", reads(0), overdue=[machine.timer("a!")])
+    machine.take("a4", thinks_first)
+    machine.controller.drain()
+    assert machine.told() == [
+        *("a1 starts", "a2 thinks", "a3 starts", "a3 ends", "a4 thinks"),
+        *("a1 ends", "a2 reads", "a! starts", "a! ends", "a4 reads"),
+    ]
+
+
+# -------------------------------------------------------------------------------------------------------- errors
+
+
+def zero(*_):
+    return 1 / 0
+
+
+async def fails_at_once(m):
+    zero()
+
+
+async def fails_later(m):
+    await m.read()
+    zero()
+
+
+def fails_in_a_callback(m):
+    m.read().then_accept(zero)
+
+
+def fails_in_a_plain_function(m):
+    zero()
+
+
+@pytest.mark.parametrize("code", [fails_at_once, fails_later, fails_in_a_callback, fails_in_a_plain_function])
+def test_a_failure_of_user_code_is_that_of_its_record(machine, code):
+    machine.take("a1")
+    with pytest.raises(FailedError) as raised:
+        machine.run("b1", code)
+    assert raised.value.args[0] == "b1"
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+
+
+def test_a_failure_of_a_blocked_record_is_its_own(machine):
+    machine.take("a1")
+    machine.take("a2", fails_at_once)
+    with pytest.raises(FailedError) as raised:
+        machine.step()
+    assert raised.value.args[0] == "a2"
+
+
+def test_a_failed_request_fails_the_task_with_its_own_error(machine):
+    def submit(batch, /):
+        for request in batch:
+            request.error = OSError("the disk is gone")
+        machine.executor._done += batch
+
+    machine.executor.submit = submit
+    machine.take("a1")
+    with pytest.raises(OSError, match="the disk is gone"):
+        machine.controller.drain()
+
+
+def test_awaiting_something_foreign_is_the_records_failure(machine):
+    async def sleeps(m):
+        await asyncio.sleep(0)
+
+    with pytest.raises(FailedError) as raised:
+        machine.take("a1", sleeps)
+    name, error = raised.value.args
+    assert name == "a1"
+    assert isinstance(error, ForeignAwaitError)
+    assert "sleeps awaited something other than its own state in line" in str(error)
+
+
+async def awaits_in_the_end(m):
+    await m.read()
+
+
+async def raises_in_the_end(_):
+    zero()
+
+
+@pytest.mark.parametrize("end", [awaits_in_the_end, raises_in_the_end])
+def test_code_that_will_not_be_stopped_is_told_what_it_did_first(machine, end):
+    async def sleeps(m):
+        try:
+            await asyncio.sleep(0)
+        finally:
+            await end(m)
+
+    with pytest.raises(FailedError, match="sleeps awaited something other"):
+        machine.take("a1", sleeps)
+
+
+def test_awaiting_what_another_record_has_asked_for_is_the_records_failure(machine):
+    asked = []
+
+    async def borrows(m):
+        await asked[0]
+
+    machine.take("a1", lambda m: asked.append(m.read()))
+    with pytest.raises(FailedError) as raised:
+        machine.take("b1", borrows)
+    name, error = raised.value.args
+    assert name == "b1"
+    assert isinstance(error, ForeignAwaitError)
+
+
+def test_chaining_what_another_record_has_asked_for_is_the_records_failure(machine):
+    asked = []
+    machine.take("a1", lambda m: asked.append(m.read()))
+    with pytest.raises(FailedError, match="another record") as raised:
+        machine.take("b1", lambda _: asked[0].then_accept(print))
+    assert raised.value.args[0] == "b1"
+
+
+def test_an_answer_that_is_there_may_be_awaited_by_anyone_and_again(machine):
+    asked = []
+
+    async def asks(m):
+        asked.append(m.read())
+        m.tell(await asked[0])
+        m.tell(await asked[0])
+
+    async def borrows(m):
+        m.tell(await asked[0])
+
+    machine.take("a1", asks)
+    machine.controller.drain()
+    machine.take("b1", borrows)
+    assert machine.told() == ["a1 answer to x"] * 2 + ["b1 answer to x"]
+
+
+def test_a_record_that_nothing_will_wake_is_told_of(machine):
+    async def waits_for_ever(m):
+        await StateFuture.pending(m.controller)
+
+    with pytest.raises(FailedError, match="nothing will complete") as raised:
+        machine.take("a1", waits_for_ever)
+    assert raised.value.args[0] == "a1"
+
+
+def test_thousands_of_waits_behind_callbacks_do_not_nest(machine):
+    async def code(m):
+        for number in range(5_000):
+            StateFuture(number, m.controller).then_accept(m.log.append)
+            await StateFuture(number, m.controller)
+
+    machine.take("a1", code)
+    assert (machine.told(), machine.counts) == (list(range(5_000)), (0, 0, 0, 0))
+
+
+@pytest.mark.parametrize("at_hand", [True, False])
+def test_an_await_goes_on_behind_all_callbacks(machine, at_hand):
+    async def code(m):
+        slow = m.read("x")
+        fast = StateFuture("fast", m.controller) if at_hand else m.read("y")
+        slow.then_accept(lambda _: m.tell("first")).then_accept(lambda _: m.tell("second"))
+        fast.then_accept(lambda _: m.tell("third"))
+        m.tell("goes on")
+        await fast
+        m.tell("ends")
+
+    machine.run("a1", code)
+    assert machine.told() == [f"a1 {what}" for what in ("goes on", "first", "second", "third", "ends")]
+
+
+def test_a_record_that_waits_for_more_than_its_requests_is_told_of(machine):
+    async def waits_for_ever(m):
+        await m.read()
+        await StateFuture.pending(m.controller)
+
+    machine.take("a1", waits_for_ever)
+    with pytest.raises(FailedError, match="nothing will complete") as raised:
+        machine.controller.drain()
+    assert raised.value.args[0] == "a1"
+
+
+def test_closing_lets_go_of_the_executor(machine):
+    machine.controller.close()
+    assert machine.executor.closed

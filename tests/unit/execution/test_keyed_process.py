@@ -1,0 +1,490 @@
+"""The keyed process operator, one record at a time. Times are milliseconds; a watermark stands before an ordinal."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import timedelta
+
+import msgspec
+import pytest
+
+from headrace import KeyedProcessFunction, Process, RowKind, SideOutput, StateTtl, Struct, TtlTime, ValueState
+from headrace.errors import StateSchemaError, UserFunctionError
+from headrace.execution.declarations import declared_states
+from headrace.execution.element import Element, Watermark
+from headrace.execution.keyed_process import LATEST_TIMER, NO_WATERMARK, KeyedProcess
+from headrace.plan.order import record_order
+from headrace.state.codec import encode
+
+
+class Event(Struct, frozen=True):
+    key: str
+    do: str = ""
+    number: int = 0
+
+
+class Line(Struct, frozen=True):
+    text: str
+    number: int = 0
+
+
+class Alert(Struct, frozen=True):
+    text: str
+
+
+class Scripted(KeyedProcessFunction[Event, Line]):
+    """Does what the events say, each a method of the test."""
+
+    seen = ValueState("seen", int)
+    lately = ValueState("lately", int, ttl=StateTtl(timedelta(milliseconds=10)))
+
+    def __init__(self, **methods):
+        self.methods = methods
+
+    async def process(self, event, ctx, /):
+        if event.do:
+            await self.methods[event.do](self, event, ctx)
+
+    async def on_timer(self, timestamp, ctx, /):
+        ctx.collect(Line(f"timer {ctx.key}", timestamp))
+        if "timer" in self.methods:
+            await self.methods["timer"](self, timestamp, ctx)
+
+
+class Harness:
+    """One operator over one backend; each `run` is a micro-batch."""
+
+    def __init__(self, backend, function, sides=()):
+        self.backend, self.operator = backend, Process("delay", "key", function, sides)
+        self.ordinal, self.watermark = 1, None  # no watermark stands before the first record of all
+
+    def run(self, *items):
+        """Take in `(time, event)` and watermarks (plain numbers); the outputs, in the order of their keys."""
+        elements, watermarks = [], []
+        for item in items:
+            if isinstance(item, int):
+                watermarks.append(Watermark(record_order(self.ordinal), item))
+                continue
+            time, event, *kind = item
+            order = record_order(self.ordinal)
+            elements.append(Element(order, time, *(kind or [0]), encode(event.key), encode(event)))
+            self.ordinal += 1
+        last = watermarks[-1].timestamp if watermarks else None
+        self.process = KeyedProcess(
+            self.operator, self.backend, record=Event, watermark=self.watermark, last_watermark=last
+        )
+        self.process.run([elements], watermarks)
+        self.watermark = self.watermark if last is None else last
+        for store in self.process.stores:
+            self.backend.write_batch(store.writes(list(store.changes())))
+        self.backend.write_batch(self.process.timers.writes(self.process.timers.changes()))
+        emitted = sorted(self.process.emitted, key=lambda out: out.order)
+        assert len({out.order for out in emitted}) == len(emitted), "two outputs have the same place"
+        return [(out.record.text, out.record.number) for out in emitted]
+
+
+@pytest.fixture
+def harness(backend):
+    return lambda function=None, sides=(), **methods: Harness(backend, function or Scripted(**methods), sides)
+
+
+async def remind(self, event, ctx):
+    ctx.collect(Line(f"asked {event.key}"))
+    ctx.timers.register_event_time(event.number)
+
+
+async def look(self, event, ctx):
+    ctx.collect(Line(event.key, ctx.watermark))
+
+
+async def count(self, event, ctx):
+    seen = (await self.seen.value() or 0) + 1
+    await self.seen.update(seen)
+    ctx.collect(Line(event.key, seen))
+
+
+def test_records_of_a_key_share_its_state_over_micro_batches(harness):
+    h = harness(count=count)
+    assert h.run((1, Event("a", "count")), (2, Event("b", "count")), (3, Event("a", "count"))) == [
+        ("a", 1),
+        ("b", 1),
+        ("a", 2),
+    ]
+    assert h.run((4, Event("b", "count")), (5, Event("a", "count"))) == [("b", 2), ("a", 3)]
+
+
+#    a@1   |7|   a@2   |9|   a@3        a record sees the last watermark before it, late ones too
+
+
+def test_a_records_clock_is_the_last_watermark_before_it_in_arrival_order(harness):
+    h = harness(look=look)
+    event = Event("a", "look")
+    assert h.run((1, event), 7, (20, event), (3, event), 9, (4, event)) == [
+        ("a", NO_WATERMARK),
+        ("a", 7),
+        ("a", 7),
+        ("a", 9),
+    ]
+    assert h.run((30, event)) == [("a", 9)]
+
+
+def test_records_at_or_behind_the_watermark_are_counted_as_late_and_processed(harness):
+    h = harness(look=look)
+    event = Event("a", "look")
+    assert len(h.run((0, event), 10, (9, event), (10, event), (11, event))) == 4
+    assert h.process.metrics == {"records": 4, "late": 2}
+
+
+def test_a_keys_timers_fire_before_its_next_record_in_time_order(harness):
+    h = harness(remind=remind, look=look)
+    found = h.run((1, Event("a", "remind", 8)), (2, Event("a", "remind", 5)), 8, (9, Event("a", "look")))
+    assert found == [("asked a", 0), ("asked a", 0), ("timer a", 5), ("timer a", 8), ("a", 8)]
+
+
+def test_timers_of_keys_without_later_records_fire_too(harness):
+    h = harness(remind=remind)
+    assert h.run((1, Event("b", "remind", 5)), (1, Event("a", "remind", 5)), 9) == [
+        ("asked b", 0),
+        ("asked a", 0),
+        ("timer a", 5),
+        ("timer b", 5),
+    ]
+
+
+def test_a_timer_waits_for_its_watermark_over_micro_batches(harness):
+    h = harness(remind=remind)
+    h.run((1, Event("a", "remind", 50)), 10)
+    assert h.run(49) == []
+    assert h.run(50) == [("timer a", 50)]
+    assert h.run(51) == []
+    assert list(h.backend.items()) == []
+
+
+def test_in_a_timer_time_is_the_timers_and_the_clock_is_the_watermark(harness):
+    async def timer(self, timestamp, ctx):
+        assert (ctx.timestamp, ctx.watermark, ctx.key, ctx.row_kind) == (5, 8, "a", RowKind.INSERT)
+
+    h = harness(remind=remind, timer=timer)
+    assert h.run((1, Event("a", "remind", 5), RowKind.DELETE), 8)[-1] == ("timer a", 5)
+
+
+@pytest.mark.parametrize("watermark_in_this_slice", [True, False])
+def test_a_timer_for_a_time_already_past_fires_after_its_record(harness, watermark_in_this_slice):
+    h = harness(remind=remind, look=look)
+    slice_ = [(20, Event("a", "remind", 3)), (21, Event("a", "look")), (22, Event("b", "look"))]
+    if watermark_in_this_slice:
+        found = h.run(10, *slice_)
+    else:
+        h.run(10)
+        found = h.run(*slice_)
+    assert found == [("asked a", 0), ("timer a", 3), ("a", 10), ("b", 10)]
+    assert list(h.backend.items()) == []
+
+
+def test_timers_for_past_times_fire_in_time_order(harness):
+    async def several(self, event, ctx):
+        for time in (7, 3, 12, 5):
+            ctx.timers.register_event_time(time)
+        ctx.timers.delete_event_time(5)
+
+    assert harness(several=several).run(10, (20, Event("a", "several")), 11) == [("timer a", 3), ("timer a", 7)]
+
+
+#    at |100|: timer 50 fires, sets 20 (past) and 60; 60 waits for its turn behind 55
+
+
+def test_a_timer_set_by_a_timer_for_an_earlier_time_follows_at_once(harness):
+    async def timer(self, timestamp, ctx):
+        if timestamp == 50:
+            ctx.timers.register_event_time(60)
+            ctx.timers.register_event_time(20)
+            ctx.collect(Line("after registering"))
+
+    h = harness(remind=remind, timer=timer)
+    found = h.run((1, Event("a", "remind", 55)), (1, Event("a", "remind", 50)), 100)
+    assert found[2:] == [
+        ("timer a", 50),
+        ("after registering", 0),
+        ("timer a", 20),
+        ("timer a", 55),
+        ("timer a", 60),
+    ]
+
+
+def test_a_timer_that_sets_itself_again_fires_again_and_its_outputs_keep_apart(harness):
+    async def timer(self, timestamp, ctx):
+        left = await self.seen.value() or 0
+        if left < 2:
+            await self.seen.update(left + 1)
+            ctx.timers.register_event_time(timestamp)
+
+    assert harness(remind=remind, timer=timer).run((1, Event("a", "remind", 5)), 9)[1:] == [("timer a", 5)] * 3
+
+
+def test_a_timer_may_be_taken_back(harness):
+    async def forget(self, event, ctx):
+        ctx.timers.delete_event_time(event.number)
+
+    h = harness(remind=remind, forget=forget)
+    h.run((1, Event("a", "remind", 50)), (1, Event("b", "remind", 50)))
+    assert h.run((2, Event("a", "forget", 50)), (2, Event("a", "forget", 51)), 90) == [("timer b", 50)]
+
+
+@pytest.mark.parametrize("moment", [LATEST_TIMER + 1, -LATEST_TIMER - 1, 5.0, "5", None])
+def test_a_timer_needs_a_whole_number_that_can_be_stored(harness, moment):
+    async def wrong(self, event, ctx):
+        ctx.timers.register_event_time(moment)
+
+    with pytest.raises(UserFunctionError, match=r"integer|must lie within"):
+        harness(wrong=wrong).run((1, Event("a", "wrong")))
+
+
+def test_the_furthest_timers_are_stored_and_fire(harness):
+    h = harness(remind=remind)
+    h.run((1, Event("a", "remind", LATEST_TIMER)), (1, Event("b", "remind", -LATEST_TIMER)))
+    assert h.run(LATEST_TIMER) == [("timer b", -LATEST_TIMER), ("timer a", LATEST_TIMER)]
+
+
+#    written at 5, ttl 10: alive for a record behind |14|, dead behind |15|
+
+
+@pytest.mark.parametrize(("watermark", "expected"), [(14, 1), (15, 0)])
+def test_state_ages_by_the_watermark_not_by_the_latest_record(harness, watermark, expected):
+    async def write(self, event, ctx):
+        await self.lately.update(1)
+
+    async def read(self, event, ctx):
+        ctx.collect(Line("lately", await self.lately.value() or 0))
+
+    h = harness(write=write, read=read, look=look)
+    h.run((5, Event("a", "write")), (1_000, Event("b", "look")))
+    assert h.run(watermark, (6, Event("a", "read"))) == [("lately", expected)]
+
+
+def test_state_in_processing_time_ages_by_that_of_the_micro_batch(harness, clock):
+    class Sessions(Scripted):
+        session = ValueState("session", int, ttl=StateTtl(timedelta(seconds=1), time=TtlTime.PROCESSING))
+
+    async def visit(self, event, ctx):
+        visits = (await self.session.value() or 0) + 1
+        await self.session.update(visits)
+        ctx.collect(Line("visits", visits))
+
+    h = harness(Sessions(visit=visit))
+    assert h.run((5, Event("a", "visit")), 900_000_000, (5, Event("a", "visit"))) == [("visits", 1), ("visits", 2)]
+    clock.advance(1_000)
+    assert h.run((5, Event("a", "visit"))) == [("visits", 1)]
+
+
+def test_outputs_carry_the_time_of_their_cause_and_the_kind_that_was_asked_for(harness):
+    async def both(self, event, ctx):
+        ctx.collect(Line("old"), RowKind.UPDATE_BEFORE)
+        ctx.collect(Line("new"), RowKind.UPDATE_AFTER)
+        ctx.timers.register_event_time(33)
+
+    h = harness(both=both)
+    h.run((7, Event("a", "both")), 40)
+    assert [(out.timestamp, out.kind) for out in h.process.emitted] == [(7, 1), (7, 2), (33, 0)]
+
+
+def test_the_row_kind_of_a_record_is_seen_by_its_function(harness):
+    async def tell(self, event, ctx):
+        ctx.collect(Line(ctx.row_kind.symbol))
+
+    events = [(1, Event("a", "tell"), kind) for kind in RowKind]
+    assert [text for text, _ in harness(tell=tell).run(*events)] == ["+I", "-U", "+U", "-D"]
+
+
+def test_side_outputs_keep_their_place_among_the_others(harness):
+    async def both(self, event, ctx):
+        ctx.collect(Line("first"))
+        ctx.output("alerts", Alert("second"))
+        ctx.collect(Line("third"))
+
+    h = harness(both=both, sides=(SideOutput("alerts", Alert, "alerts_sink"),))
+    h.run((7, Event("a", "both")))
+    (alert,) = h.process.side_outputs["alerts"]
+    first, third = h.process.emitted
+    assert alert.record == Alert("second")
+    assert first.order < alert.order < third.order
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda ctx: ctx.output("alarms", Alert("x")), "'alarms' is not declared in the pipeline .declared: alerts"),
+        (lambda ctx: ctx.output("alerts", Line("x")), "'alerts' takes Alert, not Line"),
+        (lambda ctx: ctx.collect(Alert("x")), "the output takes Line, not Alert"),
+        (lambda ctx: ctx.collect(None), "the output takes Line, not NoneType"),
+    ],
+)
+def test_an_output_that_was_not_declared_so_is_an_error(harness, call, says):
+    async def wrong(self, event, ctx):
+        call(ctx)
+
+    with pytest.raises(UserFunctionError, match=says):
+        harness(wrong=wrong, sides=(SideOutput("alerts", Alert, "s"),)).run((1, Event("a", "wrong")))
+
+
+def test_a_user_error_names_operator_key_record_and_traceback(harness):
+    async def fails(self, event, ctx):
+        raise ZeroDivisionError("of all things")
+
+    with pytest.raises(UserFunctionError) as raised:
+        harness(fails=fails).run((1, Event("ä", "fails", 7)))
+    error = raised.value
+    assert (error.operator, error.key, error.record) == ("delay", '"ä"', '{"key":"ä","do":"fails","number":7}')
+    assert "in fails" in error.traceback
+    assert "ZeroDivisionError: of all things" in str(error)
+
+
+def test_a_user_error_in_a_timer_names_the_timer(harness):
+    async def timer(self, timestamp, ctx):
+        raise KeyError("gone")
+
+    with pytest.raises(UserFunctionError) as raised:
+        harness(remind=remind, timer=timer).run((1, Event("a", "remind", 5)), 9)
+    assert (raised.value.key, raised.value.record) == ('"a"', "timer at 5 ms")
+
+
+@pytest.mark.parametrize("width", [0, 1])
+def test_a_long_record_is_cut_in_the_message_even_within_a_character(harness, width):
+    async def waits(self, event, ctx):
+        await asyncio.sleep(0)
+
+    event = Event("k" * (400 + width) + "ü" * 400, "waits")
+    with pytest.raises(UserFunctionError) as raised:
+        harness(waits=waits).run((1, event))
+    assert 490 < len(raised.value.record.encode()) < 510
+
+
+def test_awaiting_something_foreign_is_an_error_that_says_where(harness):
+    async def waits(self, event, ctx):
+        await asyncio.sleep(0)
+
+    with pytest.raises(UserFunctionError, match=r"Scripted.process awaited something other than its own state in line"):
+        harness(waits=waits).run((1, Event("a", "waits")))
+
+
+def test_a_function_with_other_parameters_is_a_user_error(harness):
+    class Short(Scripted):
+        async def process(self, _, /):
+            return None
+
+    with pytest.raises(UserFunctionError, match="operator 'delay'"):
+        harness(Short()).run((1, Event("a")))
+
+
+class Plain(KeyedProcessFunction[Event, Line]):
+    """State calls answer with the value itself."""
+
+    seen = ValueState("seen", int)
+
+    def process(self, event, ctx, /):
+        seen = (self.seen.value() or 0) + 1
+        self.seen.update(seen)
+        ctx.collect(Line(event.key, seen))
+        ctx.timers.register_event_time(event.number)
+        if event.do == "forget":
+            self.seen.clear()
+
+    def on_timer(self, timestamp, ctx, /):
+        ctx.collect(Line(f"timer {self.seen.value()}", timestamp))
+
+
+def test_a_plain_function_gets_blocking_handles(harness):
+    h = harness(Plain())
+    event = Event("a", number=5)
+    assert h.run((1, event), (2, event), 9) == [("a", 1), ("a", 2), ("timer 2", 5)]
+    assert h.run((10, Event("a", "forget", 20)), 30) == [("a", 3), ("timer None", 20)]
+
+
+def test_a_function_is_plain_as_a_whole_or_not_at_all(harness):
+    class Mixed(Plain):
+        async def on_timer(self, timestamp, ctx, /):
+            """Never called."""
+
+    with pytest.raises(TypeError, match=r"process\(\) and on_timer\(\) of Mixed must both be"):
+        harness(Mixed()).run((1, Event("a")))
+
+
+def test_state_that_does_not_fit_is_not_blamed_on_the_function(harness):
+    class Before(Scripted):
+        seen = ValueState("seen", str)
+
+    async def write(self, event, ctx):
+        await self.seen.update("text")
+        ctx.timers.register_event_time(5)
+
+    async def timer(self, timestamp, ctx):
+        await self.seen.value()
+
+    harness(Before(write=write)).run((1, Event("a", "write")))
+    with pytest.raises(StateSchemaError, match="state 'seen' of operator 'delay'"):
+        harness(timer=timer).run(9)
+
+
+def test_a_record_that_does_not_fit_its_type_names_the_record(harness):
+    # msgspec checks types when it decodes, not when a function makes a record
+    with pytest.raises(UserFunctionError, match="sent a record that does not fit: Expected `int`, got `str`"):
+        harness(look=look).run((1, Event("a", "look", "seven")))
+
+
+def test_a_failed_micro_batch_leaves_nothing_behind(harness):
+    async def fails(self, event, ctx):
+        await self.seen.update(99)
+        ctx.timers.register_event_time(50)
+        raise ValueError("no")
+
+    h = harness(count=count, fails=fails)
+    h.run((1, Event("a", "count")))
+    before = dict(h.backend.items())
+    with pytest.raises(UserFunctionError):
+        h.run((2, Event("a", "count")), (3, Event("a", "fails")))
+    assert dict(h.backend.items()) == before
+
+
+def test_states_are_found_in_base_classes_and_may_be_declared_anew():
+    class Derived(Scripted):
+        seen = ValueState("seen", str)
+        more = ValueState("more", int)
+
+    found = declared_states(Derived())
+    assert {name: state.type for name, state in found.items()} == {"seen": str, "lately": int, "more": int}
+
+
+def test_two_states_of_one_name_are_refused():
+    class Twice(Scripted):
+        again = ValueState("seen", int)
+
+    with pytest.raises(TypeError, match="Twice declares two states named 'seen'"):
+        declared_states(Twice())
+
+
+def test_a_function_may_be_bound_again_and_again(harness):
+    # A worker process runs many tasks with the same instance.
+    function = Scripted(count=count)
+    first = harness(function)
+    first.run((1, Event("a", "count")))
+    first.run((1, Event("a", "count")))
+    assert declared_states(function)["seen"] is Scripted.seen
+    assert re.fullmatch("ValueStore", type(function.seen).__name__)
+    assert msgspec.json.encode(first.run((1, Event("a", "count")))) == b'[["a",3]]'
+
+
+def test_every_part_tells_its_statistics(harness):
+    async def count(f, event, ctx):
+        await f.seen.update((await f.seen.value() or 0) + 1)
+        await f.lately.value()
+        ctx.timers.register_event_time(event.number)
+
+    h = harness(Scripted(count=count))
+    h.run((1, Event("a", "count", 5)), (2, Event("b", "count", 90)), 10, (3, Event("a")))
+    told = h.process.statistics()
+    assert (told.records, told.late, told.removed) == (3, 1, 0)
+    assert (told.timers.due, told.timers.changed, told.timers.fired) == (0, 2, 1)
+    assert (told.controller.in_flight, told.controller.occupied_keys, told.controller.epochs) == (0, 0, 1)
+    seen, lately = told.states["seen"], told.states["lately"]
+    assert (seen.cached, seen.changed, seen.hits + seen.misses, seen.waiting, seen.expired) == (2, 2, 2, 0, 0)
+    assert (lately.cached, lately.changed) == (2, 0)

@@ -1,0 +1,118 @@
+"""A run that has to stop holds records that wait for a list or an accumulator, and finishes those that wait for less."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace import KeyedProcessFunction, ListState, MapState, Process, ReducingState, ValueState, declare
+from headrace.errors import StateSchemaError
+from headrace.execution.keyed_process import KeyedProcess
+from headrace.execution.options import AsyncStateOptions
+from headrace.state.rocksdb import RocksDbBackend
+from tests.unit.execution.test_fast_drain import ELEMENTS, keep, told
+from tests.unit.support.steps import Step
+
+
+class Collects(KeyedProcessFunction[Step, Step]):
+    """Adds to a list, and goes on in blocks when it, and a sum, were read."""
+
+    steps = ListState("steps", int)
+    total = ReducingState("total", int, lambda one, other: one + other)
+
+    async def process(self, step, ctx, /):
+        self.steps.get().then_accept(self.look)
+
+    @declare("look")
+    def look(self, before, step, ctx, /):
+        self.steps.add_all([step.add, -step.add])
+        ctx.collect(Step(f"{before}", step.at))
+        self.total.add(step.add)
+        self.total.get().then_accept(self.tell)
+
+    @declare("tell")
+    def tell(self, total, step, ctx, /):
+        self.steps.add(total)
+        ctx.collect(Step("total", step.at, total))
+
+
+class Looks(KeyedProcessFunction[Step, Step]):
+    """Waits for an entry of a map, and for a value in a namespace."""
+
+    map = MapState("map", str, int)
+    value = ValueState("value", int)
+
+    async def process(self, step, ctx, /):
+        if step.key == "a":
+            self.map.get("x").then_accept(self.tell)
+        else:
+            self.value.namespace("w").value().then_accept(self.tell)
+
+    @declare("tell")
+    def tell(self, found, step, ctx, /):
+        ctx.collect(Step("told", step.at, -1 if found is None else found))
+
+
+class Anew(Collects):
+    steps = MapState("steps", str, int)
+
+
+@pytest.fixture
+def task_over(tmp_path, monkeypatch):
+    """Tasks that read nothing ahead, over a RocksDB of this name."""
+    monkeypatch.setattr(KeyedProcess, "_prefetch", lambda *_: None)
+    opened = {}
+
+    def make(name, function):
+        if name not in opened:
+            opened[name] = RocksDbBackend(tmp_path / name)
+        return opened[name], KeyedProcess(
+            Process("collects", "key", function, ()),
+            opened[name],
+            record=Step,
+            watermark=None,
+            last_watermark=None,
+            options=AsyncStateOptions(buffer_size=100),
+        )
+
+    yield make
+    for backend in opened.values():
+        backend.close()
+
+
+def test_a_record_that_waits_for_a_list_or_a_sum_goes_on_in_the_next_run(task_over):
+    whole, straight = task_over("straight", Collects())
+    straight.run([ELEMENTS], [])
+    keep(whole, straight)
+    backend, task = task_over("stopping", Collects())
+    held = task.run([ELEMENTS[:4], ELEMENTS[4:]], [], stop=lambda: True).requests
+    assert [(request.block_id, request.state) for request in held] == [
+        ("look", "steps"),
+        ("look", "steps"),
+        ("", ""),
+        ("look", "steps"),
+        ("", ""),
+    ]
+    emitted = told(task)
+    keep(backend, task)
+    while held:
+        _, task = task_over("stopping", Collects())
+        held = task.run([], [], resumed=held).requests
+        keep(backend, task)
+        emitted += told(task)
+    assert sorted(emitted) == told(straight)
+    assert sorted(backend.items()) == sorted(whole.items())
+
+
+def test_a_record_that_waits_for_one_entry_or_in_a_namespace_is_finished(task_over):
+    _, task = task_over("looking", Looks())
+    held = task.run([ELEMENTS[:2], ELEMENTS[2:]], [], stop=lambda: True).requests
+    assert [request.block_id for request in held] == ["", "", ""]
+    assert [what for _, what, _ in told(task)] == ["told", "told"]
+
+
+def test_a_state_that_became_a_map_cannot_go_on_where_a_list_was_read(task_over):
+    _, task = task_over("collecting", Collects())
+    held = task.run([ELEMENTS], [], stop=lambda: True).requests
+    _, task = task_over("collecting", Anew())
+    with pytest.raises(StateSchemaError, match="block 'look' waits for what state 'steps' of operator 'collects' had"):
+        task.run([], [], resumed=held)

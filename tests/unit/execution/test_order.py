@@ -1,0 +1,95 @@
+"""Order keys: byte strings that sort as things happen in a plain loop."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.plan.order import output_order, processing_time_order, processing_timer_order, record_order, timer_order
+
+ordinals = st.integers(1, 2**40)
+times = st.integers(-(2**62), 2**62)
+keys = st.sampled_from([b'""', b'"a"', b'"ab"', b"1", b"12", b"null"])
+paths = st.lists(st.integers(0, 300), max_size=3)
+
+
+def nested(cause, path):
+    for index in path:
+        cause = output_order(cause, index)
+    return cause
+
+
+@given(one=ordinals, other=ordinals, path=paths, other_path=paths)
+def test_what_a_record_causes_sorts_with_the_record(one, other, path, other_path):
+    first, second = (one, path), (other, other_path)
+    assert (nested(record_order(one), path) < nested(record_order(other), other_path)) is (first < second)
+
+
+@given(ordinal=ordinals, path=paths, stage=st.integers(0, 5), time=times, key=keys)
+def test_a_timer_comes_after_all_that_precedes_its_watermark_and_before_all_that_follows(
+    ordinal, path, stage, time, key
+):
+    watermark = record_order(ordinal)
+    timer = timer_order(watermark, time, key, stage)
+    assert nested(record_order(ordinal - 1), path) < timer < nested(watermark, path)
+    assert nested(timer, path) < watermark
+    assert timer <= nested(timer, path)
+
+
+fired = st.tuples(st.integers(0, 3), times, keys)
+
+
+@given(ordinal=ordinals, one=fired, other=fired, path=paths, other_path=paths)
+def test_timers_of_a_watermark_sort_by_stage_then_time_then_key_whatever_they_cause(
+    ordinal, one, other, path, other_path
+):
+    def place(timer, path):
+        stage, time, key = timer
+        return nested(timer_order(record_order(ordinal), time, key, stage), path)
+
+    assert (place(one, path) < place(other, other_path)) is ((*one, path) < (*other, other_path))
+
+
+def tick(ordinal, micro_batch, stage, time, key):
+    return processing_timer_order(processing_time_order(ordinal, micro_batch), time, key, stage)
+
+
+@given(ordinal=ordinals, micro_batch=ordinals, one=fired, other=fired, path=paths, other_path=paths)
+def test_timers_of_a_processing_time_stand_between_micro_batches(ordinal, micro_batch, one, other, path, other_path):
+    timer = tick(ordinal, micro_batch, *one)
+    assert nested(record_order(ordinal - 1), path) < timer
+    event_stage, event_time, event_key = other
+    assert nested(timer_order(record_order(ordinal), event_time, event_key, event_stage), path) < timer
+    assert nested(timer, path) < nested(tick(ordinal, micro_batch + 1, *other), other_path) < record_order(ordinal)
+
+
+@given(ordinal=ordinals, one=fired, other=fired, path=paths, other_path=paths)
+def test_timers_of_a_processing_time_sort_by_stage_from_the_last_then_time_then_key(
+    ordinal, one, other, path, other_path
+):
+    places = [nested(tick(ordinal, 1, *timer), path) for timer, path in ((one, path), (other, other_path))]
+    wanted = [(-timer[0], *timer[1:], path) for timer, path in ((one, path), (other, other_path))]
+    assert (places[0] < places[1]) is (wanted[0] < wanted[1])
+
+
+@given(ordinal=ordinals, stage=st.integers(0, 5), time=times, key=keys)
+def test_an_operators_own_timers_of_processing_time_come_before_what_those_upstream_caused(ordinal, stage, time, key):
+    assert processing_time_order(ordinal, 1) < tick(ordinal, 1, stage + 1, time, key) < tick(ordinal, 1, stage, 0, b"")
+
+
+def test_the_table_in_the_documentation_is_in_order():
+    third = output_order(record_order(7), 2)
+    table = [
+        record_order(7),
+        third,
+        output_order(third, 0),
+        timer_order(record_order(8), 5_000, b'"k"'),
+        output_order(timer_order(record_order(8), 5_000, b'"k"'), 0),
+        timer_order(record_order(8), 100, b'"k"', stage=1),
+        tick(8, 3, 1, 100, b'"k"'),
+        tick(8, 3, 0, 5, b'"k"'),
+        output_order(tick(8, 3, 0, 5, b'"k"'), 0),
+        record_order(8),
+    ]
+    assert table == sorted(table)
+    assert len(set(table)) == len(table)

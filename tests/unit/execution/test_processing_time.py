@@ -1,0 +1,433 @@
+"""Timers of processing time: at the start of a micro-batch, before its records. Times are milliseconds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import KeyedProcessFunction, Process, Struct, TimeDomain, ValueState, declare
+from headrace.checkpoint.changelog import Changelog
+from headrace.checkpoint.tables import TIMERS
+from headrace.errors import UserFunctionError
+from headrace.execution.element import ProcessingTime, Watermark
+from headrace.execution.keyed_process import KeyedProcess
+from headrace.execution.options import AsyncStateOptions, KeyOrder
+from headrace.execution.state_executor import InlineStateExecutor
+from headrace.plan.order import processing_time_order, record_order
+from headrace.state.backend import HashMapBackend
+from headrace.state.key_groups import key_group, key_group_range
+from headrace.state.timer_service import Timer, timer_entry
+from headrace.testing import KeyedHarness
+from tests.unit.support.micro_batches import GROUPS, element_of, fake_delta, no_rows
+
+EVENT, PROCESSING = TimeDomain
+NOON = 1_000
+
+
+class Ask(Struct, frozen=True):
+    """Which timers to set and to take back, by their times."""
+
+    key: str
+    wake: tuple[int, ...] = ()
+    remind: tuple[int, ...] = ()
+    forget: tuple[int, ...] = ()
+    at: int = 0
+
+
+class Told(Struct, frozen=True):
+    key: str
+    what: str
+    number: int
+
+
+class Waking(KeyedProcessFunction[Ask, Told]):
+    """Does what it is asked, counts what happens to a key, and tells all it sees."""
+
+    seen = ValueState("seen", int)
+
+    def __init__(self, again=None):
+        self.again = again or (lambda *_: None)
+
+    async def process(self, ask, ctx, /):
+        for time in ask.remind:
+            ctx.timers.register_event_time(time)
+        for time in ask.wake:
+            ctx.timers.register_processing_time(time)
+        for time in ask.forget:
+            ctx.timers.delete_processing_time(time)
+        await self.tell(ctx, f"record at {ctx.processing_time}")
+
+    async def on_timer(self, timestamp, ctx, /):
+        self.again(timestamp, ctx)
+        await self.tell(ctx, f"{ctx.time_domain} {timestamp}")
+
+    async def tell(self, ctx, what):
+        seen = (await self.seen.value() or 0) + 1
+        await self.seen.update(seen)
+        ctx.collect(Told(str(ctx.key), what, seen))
+
+
+class MicroBatches:
+    """A chain of micro-batches of one operator, each in as many tasks as asked for. State comes back from rows of tables."""
+
+    def __init__(self, new_backend, function=None, options=None):
+        self.new_backend = new_backend
+        self.operator = Process("waking", "key", function or Waking())
+        self.options = options
+        self.tables, self.orders = no_rows(), []
+        self.ordinal, self.number, self.watermark = 1, 0, None
+
+    def run(self, now, *items, tasks=1):
+        """Take in asks and watermarks (numbers) at a processing time; what was told, in the order of the order keys."""
+        self.number += 1
+        time = ProcessingTime(processing_time_order(self.ordinal, self.number), now)
+        elements, watermarks = self._arriving(items)
+        emitted = []
+        for task in range(tasks):
+            groups = key_group_range(task, GROUPS, tasks)
+            owned = [element for element in elements if key_group(element.key_json, GROUPS) in groups]
+            emitted += self._task(groups, owned, watermarks, time)
+        self.watermark = watermarks[-1].timestamp if watermarks else self.watermark
+        self.orders += sorted(out.order for out in emitted)
+        emitted.sort(key=lambda out: out.order)
+        return [(out.record.key, out.record.what) for out in emitted]
+
+    def _arriving(self, items):
+        elements, watermarks = [], []
+        for item in items:
+            if isinstance(item, int):
+                watermarks.append(Watermark(record_order(self.ordinal), item))
+            else:
+                elements.append(element_of(record_order(self.ordinal), item.at, item))
+                self.ordinal += 1
+        return elements, watermarks
+
+    def _task(self, groups, elements, watermarks, time):
+        backend = self.new_backend()
+        with fake_delta(self.tables):
+            from headrace.checkpoint import changelog
+
+            versions = dict.fromkeys(self.tables, 0)
+            changelog.rebuild(backend, "job", versions, "waking", groups)
+        process = KeyedProcess(
+            self.operator,
+            backend,
+            record=Ask,
+            watermark=self.watermark,
+            last_watermark=watermarks[-1].timestamp if watermarks else None,
+            processing_time=time,
+            options=self.options,
+        )
+        process.run([elements], watermarks)
+        rows = Changelog("waking", self.number, GROUPS)
+        for store in process.stores:
+            self.tables["keyed_state"].append(rows.values(store, list(store.changes())))
+        self.tables[TIMERS].append(rows.timers(process.timers.changes()))
+        return process.emitted
+
+
+@pytest.fixture
+def micro_batches(backends):
+    with backends.lent() as new:
+        yield lambda again=None, **options: MicroBatches(
+            new, Waking(again), AsyncStateOptions(**options) if options else None
+        )
+
+
+#    noon: record sets 1010, 1005      1004: -      1010: both, in order, then the record
+
+
+def test_a_due_timer_fires_before_the_records_of_the_first_micro_batch_that_has_reached_it(micro_batches):
+    job = micro_batches()
+    assert job.run(NOON, Ask("a", wake=(1010, 1005))) == [("a", "record at 1000")]
+    assert job.run(1004, Ask("b")) == [("b", "record at 1004")]
+    assert job.run(1010, Ask("b"), Ask("a")) == [
+        ("a", "processing_time 1005"),
+        ("a", "processing_time 1010"),
+        ("b", "record at 1010"),
+        ("a", "record at 1010"),
+    ]
+    assert job.run(2000) == []
+
+
+def test_it_fires_without_any_record(micro_batches):
+    job = micro_batches()
+    job.run(NOON, Ask("b", wake=(1001,)), Ask("a", wake=(1002, 1001)))
+    assert job.run(5000) == [
+        ("a", f"processing_time {1001}"),
+        ("b", "processing_time 1001"),
+        ("a", "processing_time 1002"),
+    ]
+
+
+def test_one_that_was_set_twice_fires_once_and_one_that_was_taken_back_never(micro_batches):
+    job = micro_batches()
+    job.run(NOON, Ask("a", wake=(1001, 1002)), Ask("a", wake=(1001,)))
+    job.run(NOON, Ask("a", wake=(1001,), forget=(1002, 1003)))
+    assert job.run(5000) == [("a", "processing_time 1001")]
+
+
+def test_one_that_is_due_already_fires_right_after_the_record_that_set_it(micro_batches):
+    job = micro_batches()
+    assert job.run(NOON, Ask("a", wake=(1000, 7, 1001)), Ask("a")) == [
+        ("a", "record at 1000"),
+        ("a", "processing_time 7"),
+        ("a", "processing_time 1000"),
+        ("a", "record at 1000"),
+    ]
+    assert job.run(1001) == [("a", "processing_time 1001")]
+
+
+def test_a_timer_set_by_a_timer_takes_its_turn_or_follows_at_once_if_that_has_passed(micro_batches):
+    def again(timestamp, ctx):
+        if timestamp == 1050:
+            for time in (1060, 1020, 9999):
+                ctx.timers.register_processing_time(time)
+
+    job = micro_batches(again)
+    job.run(NOON, Ask("a", wake=(1050, 1055)))
+    assert [what for _, what in job.run(1100)] == [f"processing_time {time}" for time in (1050, 1020, 1055, 1060)]
+    assert job.run(9999) == [("a", "processing_time 9999")]
+
+
+def test_the_domains_of_one_key_do_not_meet(micro_batches):
+    job = micro_batches()
+    job.run(NOON, Ask("a", wake=(1005,), remind=(1005,)), Ask("a", forget=(1,)))
+    assert job.run(NOON, Ask("b"), 1005)[1:] == [("a", "event_time 1005")]
+    assert job.run(1005, Ask("a", remind=(1006,)), 1006) == [
+        ("a", "processing_time 1005"),
+        ("a", "record at 1005"),
+        ("a", "event_time 1006"),
+    ]
+
+
+def test_event_time_stands_where_it_stood(micro_batches):
+    moments = []
+    job = micro_batches(lambda _, ctx: moments.append((ctx.timestamp, ctx.watermark, ctx.processing_time)))
+    job.run(NOON, Ask("a", wake=(1001, 1002, 1003)))
+    job.run(1001, Ask("b"), 50)
+    job.run(1002, Ask("b"), 60)
+    job.run(1003)
+    no_watermark = moments[0][1]
+    assert moments == [(0, no_watermark, 1001), (51, 50, 1002), (61, 60, 1003)]
+
+
+def test_each_sets_overdue_ones_of_the_other_domain(micro_batches):
+    def again(timestamp, ctx):
+        if ctx.time_domain is PROCESSING and timestamp == 1001:
+            ctx.timers.register_event_time(3)
+        if ctx.time_domain is EVENT and timestamp == 60:
+            ctx.timers.register_processing_time(4)
+
+    job = micro_batches(again)
+    job.run(NOON, Ask("a", wake=(1001,), remind=(60,)), 50)
+    assert [what for _, what in job.run(1001, Ask("b"), 60)] == [
+        "processing_time 1001",
+        "event_time 3",
+        "record at 1001",
+        "event_time 60",
+        "processing_time 4",
+    ]
+
+
+def test_outputs_sort_after_all_earlier_micro_batches_and_apart(micro_batches):
+    def again(timestamp, ctx):
+        if ctx.time_domain is PROCESSING and timestamp > NOON:
+            ctx.timers.register_processing_time(timestamp + 5)
+
+    job = micro_batches(again)
+    job.run(NOON, Ask("a", wake=(1001,), remind=(5,)), Ask("b", wake=(1001,)), 8)
+    for now in (1001, 1006, 1006, 1011):
+        job.run(now)
+    job.run(1016, Ask("c", wake=(3,)))
+    assert len(job.orders) == 2 + 1 + 3 * 2 + 4
+    assert job.orders == sorted(set(job.orders))
+
+
+def test_state_ordered_execution_fires_them_too(micro_batches):
+    job = micro_batches(order_with_same_key=KeyOrder.STATE_ORDERED)
+    job.run(NOON, Ask("a", wake=(1002, 1001)), Ask("b", wake=(1001,)))
+    assert [what for _, what in job.run(1010, Ask("a"), Ask("b"))][:3] == [
+        "processing_time 1001",
+        "processing_time 1001",
+        "processing_time 1002",
+    ]
+
+
+def test_an_error_names_the_timer(micro_batches):
+    def again(*_):
+        raise ZeroDivisionError
+
+    job = micro_batches(again)
+    job.run(NOON, Ask("a", wake=(1001,)))
+    with pytest.raises(UserFunctionError) as raised:
+        job.run(1001)
+    assert (raised.value.key, raised.value.record) == ('"a"', "processing-time timer at 1001 ms")
+
+
+keys = st.sampled_from(["a", "b", "c", "dé"])
+offsets = st.lists(st.integers(-5, 30), max_size=3).map(tuple)
+asks = st.builds(Ask, keys, wake=offsets, forget=offsets)
+histories = st.lists(st.tuples(st.integers(0, 12), st.lists(asks, max_size=4), st.sampled_from([1, 2, 7])), max_size=6)
+
+
+def by_hand(history):
+    """What each key is told, micro-batch by micro-batch, by the naive model."""
+    told, timers, now = {}, set(), 0
+
+    def fire(due):
+        for time, key in sorted(due):
+            timers.discard((time, key))
+            told.setdefault(key, []).append(f"processing_time {time}")
+
+    for step, batch, _ in history:
+        now += step
+        fire({timer for timer in timers if timer[0] <= now})
+        for ask in batch:
+            told.setdefault(ask.key, []).append(f"record at {now}")
+            timers |= {(now + time, ask.key) for time in ask.wake}
+            timers -= {(now + time, ask.key) for time in ask.forget}
+            fire({timer for timer in timers if timer[0] <= now and timer[1] == ask.key})
+    return told
+
+
+@given(history=histories)
+def test_any_history_at_any_parallelism_is_that_of_a_plain_loop(backends, history):
+    with backends.lent() as new:
+        job, told, now = MicroBatches(new), {}, 0
+        for step, batch, tasks in history:
+            now += step
+            moved = [
+                Ask(ask.key, tuple(now + time for time in ask.wake), forget=tuple(now + time for time in ask.forget))
+                for ask in batch
+            ]
+            for key, what in job.run(now, *moved, tasks=tasks):
+                told.setdefault(key, []).append(what)
+        assert told == by_hand(history)
+        assert job.orders == sorted(set(job.orders))
+
+
+# ------------------------------------------------------------------------------------------------- the fast drain
+
+
+class InBlocks(KeyedProcessFunction[Ask, Told]):
+    """All it does, it does in a declared block."""
+
+    seen = ValueState("seen", int)
+
+    async def process(self, ask, ctx, /):
+        for time in ask.wake:
+            ctx.timers.register_processing_time(time)
+        self.seen.value().then_accept(self.count)
+
+    async def on_timer(self, timestamp, ctx, /):
+        self.seen.value().then_accept(self.count)
+
+    @declare("count")
+    def count(self, seen, subject, ctx, /):
+        self.seen.update((seen or 0) + 1)
+        ctx.collect(Told(str(ctx.key), str(subject if ctx.time_domain else "record"), (seen or 0) + 1))
+
+
+class Slow(HashMapBackend):
+    answers_at_once = False
+
+
+def in_blocks(backend, ordinal, number, now, asks, **how):
+    """One micro-batch; what was told, and what is held."""
+    process = KeyedProcess(
+        Process("blocks", "key", InBlocks()),
+        backend,
+        record=Ask,
+        watermark=None,
+        last_watermark=None,
+        processing_time=ProcessingTime(processing_time_order(ordinal, number), now),
+        options=AsyncStateOptions(),
+        executor=InlineStateExecutor(backend),
+    )
+    elements = [element_of(record_order(ordinal + place), ask.at, ask) for place, ask in enumerate(asks)]
+    held = process.run([[element] for element in elements], [], **how)
+    for store in process.stores:
+        backend.write_batch(store.writes(list(store.changes())))
+    backend.write_batch(process.timers.writes(process.timers.changes()))
+    return [(out.record.what, out.record.number) for out in process.emitted], held
+
+
+def test_a_run_that_has_to_stop_finishes_timers_that_have_begun():
+    backend = Slow()
+    in_blocks(backend, 1, 1, NOON, [Ask("a", wake=(1001,))])
+    told, held = in_blocks(backend, 2, 2, 1001, [Ask("b")], stop=lambda: True)
+    assert (("1001", 2) in told, [request.raw for request in held.requests if b"1001" in request.raw]) == (True, [])
+    assert timer_entry(Timer(1001, b'"a"', PROCESSING)) not in dict(backend.items())
+
+
+#    held: a's second record      in the next run it comes before the timer, which is of a later micro-batch
+
+
+def test_what_an_earlier_run_held_comes_before_the_timers_of_this_one():
+    backend = Slow()
+    in_blocks(backend, 1, 1, NOON, [Ask("a", wake=(1001,))])
+    told, held = in_blocks(backend, 2, 2, NOON, [Ask("a"), Ask("b")], cut=record_order(2))
+    assert (told, len(held.requests)) == ([], 2)
+    told, held = in_blocks(backend, 4, 3, 1001, [Ask("a")], resumed=held.requests)
+    assert [told for told in told if told != ("record", 1)] == [("record", 2), ("1001", 3), ("record", 4)]
+    assert held.requests == []
+
+
+def test_beyond_a_cut_no_timer_fires():
+    backend = Slow()
+    in_blocks(backend, 1, 1, NOON, [Ask("a", wake=(1001,))])
+    told, _ = in_blocks(backend, 4, 2, 1001, [], cut=record_order(2))
+    assert told == []
+    assert timer_entry(Timer(1001, b'"a"', PROCESSING)) in dict(backend.items())
+
+
+# ---------------------------------------------------------------------------------------------------- the harness
+
+
+@pytest.fixture(params=["hashmap", "rocksdb"])
+def harness(request):
+    with KeyedHarness(Waking(), key=lambda ask: ask.key, backend=request.param) as h:
+        yield h
+
+
+def test_moving_the_harness_clock_fires_them(harness):
+    harness.process(Ask("a", wake=(10, 20)))
+    harness.clock.advance(9)
+    assert harness.output() == [Told("a", "record at 0", 1)]
+    harness.clock.advance(1)
+    assert harness.output() == [Told("a", "processing_time 10", 2)]
+    harness.clock.advance(50)
+    harness.process(Ask("a", wake=(30,)))
+    assert [told.what for told in harness.output()] == ["processing_time 20", "record at 60", "processing_time 30"]
+
+
+def test_a_harness_goes_on_from_a_snapshot_at_its_time(harness):
+    harness.clock.advance(5)
+    harness.process(Ask("a", wake=(10,)))
+    snapshot = harness.snapshot()
+    with KeyedHarness.restore(snapshot, Waking(), key=lambda ask: ask.key) as other:
+        other.clock.advance(4)
+        assert (other.output(), other.clock.now()) == ([], 9)
+        other.clock.advance(1)
+        assert [told.what for told in other.output()] == ["processing_time 10"]
+
+
+#    a: its record asks for state, its timer waits for the record      b: its timer asks for state
+
+
+def test_a_due_timer_waits_for_the_running_record_of_its_key_alone():
+    with KeyedHarness(Waking(), key=lambda ask: ask.key, automatic=False) as h:
+        h.process(Ask("a", wake=(10,)))
+        h.process(Ask("b", wake=(10,)))
+        h.drain()
+        h.snapshot()
+        h.output()
+        h.process(Ask("a"))
+        h.clock.advance(10)
+        assert (h.statistics().active, h.statistics().occupied_keys) == (2, 2)
+        assert h.step()
+        told = [(told.key, told.what) for told in h.output()]
+        assert [what for key, what in told if key == "a"] == ["record at 0", "processing_time 10"]
+        assert ("b", "processing_time 10") in told

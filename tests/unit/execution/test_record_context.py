@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+from headrace.execution.record_context import RecordContext
+from headrace.state.key_groups import key_group
+
+
+def test_a_context_has_its_record_key_group_hash_count_and_epoch():
+    context = RecordContext(b'"a"', "record")
+    assert (context.record, context.references, context.epoch) == ("record", 0, None)
+    assert (context.key_group(128), context.hash) == (key_group(b'"a"', 128), hash(b'"a"'))

@@ -1,0 +1,95 @@
+"""Promise 1: results don't depend on parallelism, on batches, on micro-batches, on the backend, or on a rebuild."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.state.backend import VALUES
+from headrace.state.codec import decode_key, encode
+from headrace.state.entry import unpacked
+from tests.unit.support.by_hand import run_by_hand
+from tests.unit.support.micro_batches import BUCKET, LAG, Job, RebuiltJob
+from tests.unit.support.steps import Steps, step_lists, steps_operator
+
+
+def operators(count):
+    return [steps_operator(f"steps_{number}") for number in range(count)]
+
+
+def slices(steps, cuts):
+    places = [0, *sorted(min(cut, len(steps)) for cut in cuts), len(steps)]
+    return [steps[start:end] for start, end in itertools.pairwise(places)]
+
+
+cut_lists = st.lists(st.integers(0, 20), min_size=1, max_size=3)
+stages = pytest.mark.parametrize("count", [1, 3])
+
+
+@stages
+@given(steps=step_lists())
+def test_what_is_sent_sorts_as_a_plain_loop_sends_it(backends, count, steps):
+    _, expected = run_by_hand([Steps() for _ in range(count)], steps, bucket=BUCKET, lag=LAG)
+    with backends.lent() as new:
+        sent, *_ = Job(operators(count), new).take(steps).outcome()
+    assert [(element.raw, element.timestamp) for element in sent] == [(encode(record), at) for record, at in expected]
+
+
+@given(steps=step_lists())
+def test_state_and_timers_are_those_of_a_plain_loop(backends, steps):
+    (stage,), _ = run_by_hand([Steps()], steps, bucket=BUCKET, lag=LAG)
+    with backends.lent() as new:
+        job = Job(operators(1), new).take(steps)
+        found = live_state(job)
+    expected = {(name, key): found for name, state in stage.states.items() for key, found in state.found.items()}
+    assert found == (expected, stage.due)
+
+
+@given(steps=step_lists(), cuts=cut_lists, batch=st.integers(1, 7))
+def test_splitting_into_micro_batches_changes_nothing(backends, steps, cuts, batch):
+    with backends.lent() as new:
+        whole = Job(operators(2), new).take(steps).outcome()
+        job = Job(operators(2), new, batch)
+        for part in slices(steps, cuts):
+            job.take(part)
+        assert job.outcome() == whole
+
+
+@pytest.mark.parametrize("parallelism", [2, 7])
+@given(steps=step_lists(), cuts=cut_lists)
+def test_parallelism_changes_nothing(backends, parallelism, steps, cuts):
+    with backends.lent() as new:
+        whole = Job(operators(2), new).take(steps).outcome()
+        job = Job(operators(2), new)
+        for part in slices(steps, cuts):
+            job.take(part, parallelism)
+        assert job.outcome() == whole
+
+
+@given(steps=step_lists(), cuts=st.lists(st.integers(0, 20), max_size=2), parallelism=st.permutations([1, 2, 7]))
+def test_state_rebuilt_from_its_changelog_is_the_same_at_any_parallelism(backends, steps, cuts, parallelism):
+    with backends.lent() as new:
+        whole = Job(operators(1), new).take(steps).outcome()
+        job = RebuiltJob(operators(1), new)
+        for part, tasks in zip(slices(steps, cuts), parallelism, strict=False):
+            job.take(part, tasks)
+        assert job.outcome() == whole
+
+
+def live_state(job):
+    """The values as (state, key) to (value, stamp), and the timers as (time, key)."""
+    values, timers = {}, set()
+    for backend in job.backends.values():
+        for entry, stored in backend.items():
+            if entry[:1] == VALUES:
+                state, _, key = entry[1:].partition(b"\x00")
+                declared = getattr(Steps, state.decode()).type
+                stamp, _, raw = unpacked(stored)
+                values[state.decode(), decode_key(key)] = msgspec.json.decode(raw, type=declared), stamp
+            else:
+                timers.add((int.from_bytes(entry[2:10], "big") - (1 << 63), decode_key(entry[10:])))
+    return values, timers

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from headrace.execution.request import AsyncRequest
+from headrace.execution.state_executor import InlineStateExecutor, ThreadedStateExecutor
+from headrace.state.backend import VALUES, HashMapBackend
+
+ENTRIES = [VALUES + bytes([number]) for number in range(4)]
+
+
+def requests(*numbers):
+    return [AsyncRequest(None, ENTRIES[number], print) for number in numbers]
+
+
+def filled():
+    backend = HashMapBackend()
+    backend.write_batch((entry, entry[-1:]) for entry in ENTRIES)
+    return backend
+
+
+class Broken(HashMapBackend):
+    def get_many(self, keys, /):
+        raise OSError("the disk is gone")
+
+
+class Gated(HashMapBackend):
+    """Each read waits for the test to let it through."""
+
+    def __init__(self):
+        super().__init__()
+        self.gates = {entry: threading.Event() for entry in ENTRIES}
+        self.begun = threading.Semaphore(0)
+
+    def get_many(self, keys, /):
+        self.begun.release()
+        assert self.gates[keys[0]].wait(30)
+        return super().get_many(keys)
+
+
+@pytest.fixture(params=["inline", "threaded"])
+def executor_of(request):
+    """An executor over a backend; closed at the end."""
+    made = []
+
+    def make(backend):
+        made.append(InlineStateExecutor(backend) if request.param == "inline" else ThreadedStateExecutor(backend, 2))
+        return made[-1]
+
+    yield make
+    for executor in made:
+        executor.close()
+
+
+def test_each_request_is_answered_with_its_entry(executor_of):
+    executor = executor_of(filled())
+    executor.submit(requests(2, 0))
+    assert executor.in_flight == 1
+    assert [request.answer for request in executor.completed(wait=True)] == [b"\x02", b"\x00"]
+    assert executor.in_flight == 0
+
+
+def test_an_entry_that_is_not_there_is_answered_with_none(executor_of):
+    executor = executor_of(HashMapBackend())
+    executor.submit(requests(1))
+    (request,) = executor.completed(wait=True)
+    assert (request.answer, request.error) == (None, None)
+
+
+def test_an_error_of_the_backend_is_kept_for_the_task(executor_of):
+    executor = executor_of(Broken())
+    executor.submit(requests(0, 1))
+    assert [str(request.error) for request in executor.completed(wait=True)] == ["the disk is gone"] * 2
+
+
+def test_a_backend_that_answers_too_little_is_an_error_and_no_hang(executor_of):
+    backend = filled()
+    backend.get_many = lambda _: [b""]
+    executor = executor_of(backend)
+    executor.submit(requests(0, 1))
+    assert {type(request.error) for request in executor.completed(wait=True)} == {ValueError}
+
+
+def test_waiting_for_nothing_returns_at_once(executor_of):
+    assert executor_of(filled()).completed(wait=True) == []
+
+
+@pytest.fixture
+def gated():
+    backend = Gated()
+    executor = ThreadedStateExecutor(backend, 2)
+    yield backend, executor
+    for gate in backend.gates.values():
+        gate.set()
+    executor.close()
+
+
+def test_threads_read_while_the_task_goes_on(gated):
+    backend, executor = gated
+    executor.submit(requests(0))
+    backend.begun.acquire()
+    assert (executor.completed(wait=False), executor.in_flight, executor.has_room) == ([], 1, True)
+    backend.gates[ENTRIES[0]].set()
+    assert [request.action for request in executor.completed(wait=True)] == [ENTRIES[0]]
+
+
+def test_batches_overtake_each_other(gated):
+    backend, executor = gated
+    executor.submit(requests(0))
+    executor.submit(requests(1))
+    backend.gates[ENTRIES[1]].set()
+    assert [request.action for request in executor.completed(wait=True)] == [ENTRIES[1]]
+    assert (executor.in_flight, executor.has_room) == (1, True)
+
+
+def test_there_is_room_for_as_many_batches_as_threads(gated):
+    backend, executor = gated
+    for number in range(3):
+        executor.submit(requests(number))
+    assert (executor.in_flight, executor.has_room) == (3, False)
+    for gate in backend.gates.values():
+        gate.set()
+    answered = []
+    while executor.in_flight:
+        answered += executor.completed(wait=True)
+    assert (len(answered), executor.has_room) == (3, True)

@@ -1,0 +1,184 @@
+"""All kinds of state, on every backend and in every style of code, against a model in plain Python."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import Cleanup, StateTtl, UpdateType, Visibility
+from headrace.execution.keyed_process import NO_WATERMARK
+from headrace.execution.options import KeyOrder
+from tests.unit.conftest import Backends
+from tests.unit.support.kinds import STYLES, Call, Model, Rig, function_of
+
+KEYS = ["a", "b", "dé"]
+NAMESPACES = ["", "w1", "w2"]
+TEN = timedelta(milliseconds=10)
+
+ttls = st.sampled_from(
+    [
+        None,
+        StateTtl(TEN, update=UpdateType.DISABLED),
+        *(
+            StateTtl(TEN, update=update, visibility=visibility, cleanup=Cleanup(entries_per_record=0))
+            for update in (UpdateType.ON_CREATE, UpdateType.ON_CREATE_AND_WRITE, UpdateType.ON_READ_AND_WRITE)
+            for visibility in Visibility
+        ),
+    ]
+)
+user_keys = st.sampled_from([*"xyz", 'q"', "zé"])
+numbers = st.integers(0, 9)
+lives = st.sampled_from([None, None, 3, 25])
+sources = st.lists(st.sampled_from(NAMESPACES), max_size=3)
+
+
+def calls_of(state, *operations):
+    return st.one_of(
+        st.builds(
+            Call, st.just(state), st.just(name), arguments, st.sampled_from(NAMESPACES), lives if lived else st.none()
+        )
+        for name, arguments, lived in operations
+    )
+
+
+no_arguments = st.just(())
+one_number = st.tuples(numbers)
+some_numbers = st.tuples(st.lists(numbers, max_size=4))
+one_key = st.tuples(user_keys)
+merging = st.tuples(st.sampled_from(NAMESPACES), sources)
+
+calls = {
+    "value": calls_of(
+        "value",
+        ("value", no_arguments, False),
+        ("update", st.tuples(st.none() | numbers), True),
+        ("clear", no_arguments, False),
+        ("remaining", no_arguments, False),
+    ),
+    "map": calls_of(
+        "map",
+        ("get", one_key, False),
+        ("put", st.tuples(user_keys, st.none() | numbers), True),
+        ("put_all", st.tuples(st.dictionaries(user_keys, numbers)), True),
+        ("remove", one_key, False),
+        ("contains", one_key, False),
+        ("is_empty", no_arguments, False),
+        ("keys", no_arguments, False),
+        ("values", no_arguments, False),
+        ("entries", no_arguments, False),
+        ("clear", no_arguments, False),
+        ("remaining", one_key, False),
+    ),
+    "list": calls_of(
+        "list",
+        ("add", one_number, True),
+        ("add_all", some_numbers, True),
+        ("update", some_numbers, True),
+        ("get", no_arguments, False),
+        ("iterate", no_arguments, False),
+        ("clear", no_arguments, False),
+        ("merge_namespaces", merging, False),
+    ),
+    **{
+        name: calls_of(
+            name,
+            ("add", one_number, True),
+            ("get", no_arguments, False),
+            ("clear", no_arguments, False),
+            ("remaining", no_arguments, False),
+            ("merge_namespaces", merging, False),
+        )
+        for name in ("reducing", "aggregating")
+    },
+}
+
+
+def steps_of(kinds):
+    records = st.tuples(
+        st.just("record"),
+        st.sampled_from(KEYS),
+        st.integers(-8, 4),
+        st.lists(st.one_of([calls[kind] for kind in kinds]), min_size=1, max_size=5),
+    )
+    return st.lists(
+        st.one_of(
+            records,
+            records,
+            records,
+            st.tuples(st.just("watermark"), st.integers(0, 8)),
+            st.tuples(st.just("restore"), st.integers(1, 3), st.sampled_from(STYLES)),
+            st.tuples(st.just("trim")),
+        ),
+        max_size=14,
+    )
+
+
+@pytest.mark.parametrize("kind", sorted(calls))
+@settings(max_examples=60)
+@given(
+    data=st.data(), ttl=ttls, style=st.sampled_from(STYLES), automatic=st.booleans(), order=st.sampled_from(KeyOrder)
+)
+def test_a_kind_of_state_shows_what_plain_collections_would(backends, kind, data, ttl, style, automatic, order):
+    run(backends, data.draw(steps_of([kind])), ttl, style, automatic=automatic, order=order)
+
+
+@settings(max_examples=60)
+@given(
+    steps=steps_of(sorted(calls)),
+    ttl=ttls,
+    style=st.sampled_from(STYLES),
+    automatic=st.booleans(),
+    order=st.sampled_from(KeyOrder),
+)
+def test_states_of_all_kinds_in_one_function_keep_apart(backends, steps, ttl, style, automatic, order):
+    run(backends, steps, ttl, style, automatic=automatic, order=order)
+
+
+@settings(max_examples=150)
+@given(
+    steps=steps_of(sorted(calls)),
+    ttl=ttls,
+    style=st.sampled_from(STYLES),
+    order=st.sampled_from(KeyOrder),
+    answers_by=st.lists(st.integers(0, 9), min_size=1, max_size=9),
+)
+def test_the_order_in_which_requests_are_answered_makes_no_difference(steps, ttl, style, order, answers_by):
+    run(Backends("hashmap", None), steps, ttl, style, automatic=False, order=order, answers_by=answers_by)
+
+
+def run(backends, steps, ttl, style, *, automatic, order, answers_by=None):
+    """Take the steps with an engine and with the model, and see the same answers to every call."""
+    expected: dict[int, Any] = {}
+    model, clock, watermark = Model(ttl), 0, NO_WATERMARK
+    with (
+        backends.lent() as new,
+        Rig(new, partial(function_of, style, ttl), automatic=automatic, order=order, answers_by=answers_by) as rig,
+    ):
+        for step in [*steps, *everything()]:
+            match step:
+                case ("record", key, offset, made):
+                    made = made if ttl else [msgspec.structs.replace(call, ttl=None) for call in made]
+                    clock += 2
+                    number = rig.process(key, clock + offset, made)
+                    expected[number] = model.answers(key, clock + offset, watermark, made)
+                case ("watermark", more):
+                    watermark = max(watermark, clock + more - 6)
+                    rig.watermark(watermark)
+                case ("restore", parallelism, style):
+                    rig.restore(parallelism, partial(function_of, style, ttl))
+                case _:
+                    rig.trim()
+        assert rig.answers() == expected
+
+
+def everything():
+    """Ask for all that there is, in the end."""
+    asked = [("value", "value"), ("map", "entries"), ("list", "get"), ("reducing", "get"), ("aggregating", "get")]
+    made = [Call(state, name, (), namespace, None) for state, name in asked for namespace in NAMESPACES]
+    return [("record", key, 0, made) for key in KEYS]

@@ -1,0 +1,90 @@
+"""A materializer that is not needed: the last change of each key, and no history."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import Emit, RowKind, Strategy, Struct, UpsertMaterialize
+from headrace.errors import UserFunctionError
+from headrace.execution.element import Element
+from headrace.materializer.pass_through import PassThrough
+from headrace.materializer.upsert_materializer import UpsertMaterializer
+from headrace.plan.order import record_order
+from headrace.state.backend import HashMapBackend
+from headrace.state.codec import encode
+
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = RowKind
+
+
+class Row(Struct, frozen=True):
+    key: str
+    level: float
+
+
+def operator(emit):
+    return UpsertMaterialize("board", ("key",), ("key",), Strategy.ADAPTIVE, emit)
+
+
+def elements(changes):
+    return [
+        Element(record_order(number), number, kind, encode(row.key), encode(row))
+        for number, (kind, row) in enumerate(changes, 1)
+    ]
+
+
+def passed(changes, emit=Emit.NET_CHANGE):
+    task = PassThrough(operator(emit), HashMapBackend(), record=Row)
+    task.run([elements(changes)])
+    assert task.metrics == {"records": len(changes)}
+    return [(out.kind, msgspec.json.decode(out.raw, type=Row)) for out in task.outputs()]
+
+
+def test_the_last_change_of_each_key_goes_on():
+    a, b, c = Row("k", 1), Row("k", 2), Row("j", 3)
+    assert passed([(INSERT, a), (INSERT, c), (UPDATE_BEFORE, a), (UPDATE_AFTER, b), (DELETE, c)]) == [
+        (UPDATE_AFTER, b),
+        (DELETE, c),
+    ]
+
+
+def test_every_change_goes_on_but_the_old_row_of_an_update():
+    a, b = Row("k", 1), Row("k", 2)
+    changes = [(INSERT, a), (UPDATE_BEFORE, a), (UPDATE_AFTER, b), (DELETE, b)]
+    assert [kind for kind, _ in passed(changes, Emit.EVERY_CHANGE)] == [INSERT, UPDATE_AFTER, DELETE]
+
+
+def test_a_row_of_another_type_names_the_row():
+    with pytest.raises(UserFunctionError, match=r"operator 'board'[^$]*sent a row that does not fit"):
+        passed([(INSERT, Row("k", "much"))])
+
+
+@given(
+    updates=st.lists(st.tuples(st.sampled_from("jk"), st.integers(0, 3) | st.none()), max_size=30),
+    size=st.integers(1, 5),
+)
+def test_the_table_is_the_one_that_a_history_leads_to(updates, size):
+    # A changelog whose keys are each in order, as it comes where the upsert key is the primary key.
+    live, changes = {}, []
+    for key, level in updates:
+        old = live.pop(key, None)
+        if level is None:
+            changes += [(DELETE, old)] if old else []
+            continue
+        live[key] = Row(key, float(level))
+        changes += [(UPDATE_BEFORE, old), (UPDATE_AFTER, live[key])] if old else [(INSERT, live[key])]
+    backend, tables = HashMapBackend(), ({}, {})
+    ordered = elements(changes)
+    for first in range(0, len(ordered), size):
+        kept = UpsertMaterializer(operator(Emit.NET_CHANGE), backend, record=Row)
+        plain = PassThrough(operator(Emit.NET_CHANGE), HashMapBackend(), record=Row)
+        for task, table in zip((kept, plain), tables, strict=True):
+            task.run([ordered[first : first + size]])
+            for _, kind, key, raw in task.outputs():
+                table[key] = raw
+                if kind is DELETE:
+                    del table[key]
+        backend.write_batch(kept.writes())
+    assert tables[0] == tables[1] == {encode(key): encode(row) for key, row in live.items()}

@@ -1,0 +1,340 @@
+"""The sink upsert materializer against the rules of facts.md, part 1, written down as a naive list a key."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import Emit, RowKind, Strategy, Struct, UpsertMaterialize
+from headrace.checkpoint import changelog
+from headrace.checkpoint.changelog import Changelog
+from headrace.checkpoint.tables import MATERIALIZER_HISTORY, STATE_TABLES
+from headrace.errors import UserFunctionError
+from headrace.execution.element import Element
+from headrace.materializer.options import Layouts
+from headrace.materializer.upsert_materializer import UpsertMaterializer
+from headrace.plan.order import record_order
+from headrace.state.codec import encode
+from headrace.state.key_groups import KeyGroupRange
+from tests.unit.support.micro_batches import fake_delta, no_rows
+
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = RowKind
+
+
+class Row(Struct, frozen=True):
+    """`key` is the primary key, `part` the upsert key where there is one."""
+
+    key: str
+    part: int | None
+    text: str = ""
+
+
+class Model:
+    """The rules, and what they come to: the rows of each key, and the table that a sink would hold."""
+
+    def __init__(self, upsert_key):
+        self.upsert_key = upsert_key
+        self.rows, self.table, self.emitted, self.unmatched = {}, {}, [], []
+
+    def matches(self, one, other):
+        return one.part == other.part if self.upsert_key else one == other
+
+    def take(self, kind, row):
+        rows = self.rows.setdefault(row.key, [])
+        position = next((place for place, one in enumerate(rows) if self.matches(one, row)), None)
+        if kind in {INSERT, UPDATE_AFTER}:
+            self.emit(UPDATE_AFTER if rows else INSERT, row)
+            if position is not None and self.upsert_key:
+                rows[position] = row
+            else:
+                rows.append(row)
+        elif position is None:
+            self.unmatched.append(row)
+        else:
+            del rows[position]
+            if not rows:
+                self.emit(DELETE, row)
+            elif position == len(rows):
+                self.emit(UPDATE_AFTER, rows[-1])
+
+    def emit(self, kind, row):
+        self.emitted.append((kind, row))
+        apply(self.table, [(kind, row)])
+
+
+def apply(table, changes):
+    """What a sink makes of changes; a change that contradicts the table is a fault of the materializer."""
+    for kind, row in changes:
+        assert (row.key in table) is (kind is not INSERT), f"{kind.symbol} for a table of {table}"
+        if kind is DELETE:
+            del table[row.key]
+        else:
+            table[row.key] = row
+
+
+class Harness:
+    """One materializer over one backend; each `run` is a micro-batch in a task of its own."""
+
+    def __init__(
+        self,
+        backend,
+        *,
+        primary_key=("key",),
+        upsert_key=None,
+        emit=Emit.EVERY_CHANGE,
+        record=Row,
+        strategies=(Strategy.LEGACY,),
+    ):
+        self.backend, self.record = backend, record
+        self.operator = UpsertMaterialize("lines", primary_key, upsert_key, Strategy.LEGACY, emit)
+        self.strategies = itertools.cycle(strategies)
+        self.ordinal = 0
+
+    def run(self, *changes, batch=3):
+        """Take in (kind, row)s; what goes on, in the order of its keys."""
+        elements = [self.element(kind, row) for kind, row in changes]
+        layouts = Layouts(next(self.strategies), high=3, low=1)
+        self.last = UpsertMaterializer(self.operator, self.backend, record=self.record, layouts=layouts)
+        self.last.run(elements[place : place + batch] for place in range(0, len(elements), batch))
+        self.changes = self.last.changes()
+        self.backend.write_batch(self.last.writes())
+        outputs = self.last.outputs()
+        assert [out.order for out in outputs] == sorted({out.order for out in outputs})
+        return [(out.kind, msgspec.json.decode(out.raw, type=self.record)) for out in outputs]
+
+    def element(self, kind, row):
+        self.ordinal += 1
+        return Element(record_order(self.ordinal), 1_000 + self.ordinal, kind, encode(row.key), encode(row))
+
+
+@pytest.fixture(params=Strategy)
+def harness(backend, request):
+    return lambda **options: Harness(backend, strategies=(request.param,), **options)
+
+
+def rows(*texts):
+    """`+1a` inserts (or updates to) part 1 with text a; `-1a` takes it back."""
+    kinds = {"+": UPDATE_AFTER, "-": UPDATE_BEFORE, "i": INSERT, "d": DELETE}
+    return [(kinds[t[0]], Row("k", int(t[1]), t[2:])) for t in texts]
+
+
+def told(changes):
+    """The other way round, with the symbols of row kinds."""
+    return [f"{kind.symbol} {row.part}{row.text}" for kind, row in changes]
+
+
+def test_a_first_row_is_an_insert_and_any_other_an_update(harness):
+    assert told(harness().run(*rows("+1a", "i2b", "+3c"))) == ["+I 1a", "+U 2b", "+U 3c"]
+
+
+def test_taking_back_the_last_row_brings_back_the_one_before_it_as_stored(harness):
+    h = harness()
+    h.run(*rows("+1a", "+2b"))
+    assert told(h.run(*rows("-2b"))) == ["+U 1a"]
+
+
+def test_taking_back_any_other_row_is_silent(harness):
+    assert told(harness().run(*rows("+1a", "+2b", "+3c", "-1a", "-2b")))[3:] == []
+
+
+def test_taking_back_the_only_row_deletes_with_the_retractions_own_columns(harness):
+    found = harness(upsert_key=("part",)).run(*rows("+1a", "d1z"))
+    assert told(found) == ["+I 1a", "-D 1z"]
+
+
+def test_rows_are_duplicates_of_each_other_and_the_first_goes_first(harness):
+    assert told(harness().run(*rows("+1a", "+2b", "+1a", "-1a", "-1a"))) == ["+I 1a", "+U 2b", "+U 1a", "+U 2b"]
+
+
+def test_an_upsert_key_replaces_in_place_and_is_sent_on_all_the_same(harness):
+    h = harness(upsert_key=("part",))
+    assert told(h.run(*rows("+1a", "+2b", "+1c"))) == ["+I 1a", "+U 2b", "+U 1c"]
+    # 1c stands first: taking it back is silent, and taking 2b back deletes
+    assert told(h.run(*rows("-1x", "-2x"))) == ["-D 2x"]
+
+
+def test_replacing_a_row_does_not_move_sequence_numbers_back(harness):
+    # FLINK-39740: this order of changes ends Flink's MAP strategy with a NullPointerException
+    h = harness(upsert_key=("part",))
+    assert told(h.run(*rows("+1a", "+2b", "+1c", "-1c", "+3d"))) == ["+I 1a", "+U 2b", "+U 1c", "+U 3d"]
+    assert told(h.run(*rows("-3d"))) == ["+U 2b"]
+
+
+def test_null_equals_null_in_an_upsert_key(harness):
+    h = harness(upsert_key=("part",))
+    changes = [(UPDATE_AFTER, Row("k", None, "a")), (UPDATE_AFTER, Row("k", None, "b")), (DELETE, Row("k", None, "c"))]
+    assert [kind for kind, _ in h.run(*changes)] == [INSERT, UPDATE_AFTER, DELETE]
+
+
+@pytest.mark.parametrize("upsert_key", [None, ("part",)])
+def test_a_retraction_that_matches_nothing_changes_nothing_and_is_counted(harness, upsert_key):
+    h = harness(upsert_key=upsert_key)
+    assert told(h.run(*rows("-1a", "+1a", "+2b", "-3c"))) == ["+I 1a", "+U 2b"]
+    assert h.last.metrics == {"records": 4, "unmatched_retractions": 2}
+    assert [(one.element.raw, one.rows_in_history) for one in h.last.unmatched] == [
+        (b'{"key":"k","part":1,"text":"a"}', 0),
+        (b'{"key":"k","part":3,"text":"c"}', 2),
+    ]
+
+
+def test_only_rows_that_changed_are_changes(harness):
+    h = harness()
+    h.run(*rows("+1a", "+2b", "+3c"))
+    h.run(*rows("-2b", "+4d", "+5e", "-5e"))
+    assert sorted((c.sequence_number, c.row) for c in h.changes) == [
+        (1, None),
+        (3, b'{"key":"k","part":4,"text":"d"}'),
+    ]
+    h.run(*rows("+6f", "-6f"))
+    assert (h.changes, list(h.last.writes())) == ([], [])
+
+
+def test_a_key_without_rows_leaves_nothing_behind(harness):
+    h = harness()
+    h.run(*rows("+1a", "+2b"))
+    h.run(*rows("-1a", "-2b"))
+    assert list(h.backend.items()) == []
+
+
+def test_rows_are_equal_by_their_declared_types(harness):
+    # A function puts 5 where a float is declared; after the micro-batch its state gives it back as 5.0.
+    class Weight(Struct, frozen=True):
+        key: str
+        tons: float
+
+    h = harness(record=Weight)
+    h.run((INSERT, Weight("k", 5)), (UPDATE_AFTER, Weight("k", 6)))
+    assert h.run((UPDATE_BEFORE, Weight("k", 5.0)), (DELETE, Weight("k", 6.0))) == [(DELETE, Weight("k", 6.0))]
+
+
+def test_sets_and_dicts_have_no_order(harness):
+    class Basket(Struct, frozen=True):
+        key: str
+        items: frozenset[str]
+        prices: dict[str, int]
+
+    # One order in the text of the record, and another one.
+    texts = [
+        b'{"key":"k","items":["a","b"],"prices":{"a":1,"b":2}}',
+        b'{"key":"k","items":["b","a"],"prices":{"b":2,"a":1}}',
+    ]
+    for one, other in itertools.permutations(texts):
+        h = harness(record=Basket)
+        h.element = lambda kind, text: Element(record_order(kind), 0, kind, b'"k"', text)
+        assert [kind for kind, _ in h.run((INSERT, one), (DELETE, other))] == [INSERT, DELETE]
+
+
+def test_a_number_that_json_has_not_is_told(harness):
+    class Weight(Struct, frozen=True):
+        key: str
+        tons: float
+
+    with pytest.raises(UserFunctionError, match=r"got `null` - at `\$.tons`. \(JSON has no NaN"):
+        harness(record=Weight).run((INSERT, Weight("k", float("nan"))))
+
+
+def test_a_row_of_another_type_names_the_row(harness):
+    with pytest.raises(UserFunctionError, match=r"operator 'lines'.*\"part\":\"one\"[^$]*got `str` - at `\$.part`"):
+        harness().run((INSERT, Row("k", "one")))
+
+
+def test_a_key_that_came_and_went_makes_no_net_change(harness):
+    h = harness(emit=Emit.NET_CHANGE)
+    assert h.run(*rows("+1a", "-1a")) == []
+    h.run(*rows("+1a"))
+    assert h.run(*rows("-1a", "+1a")) == []
+    assert told(h.run(*rows("-1a", "+2b", "+3c"))) == ["+U 3c"]
+    assert told(h.run(*rows("-2b", "-3c", "+1a", "-1a"))) == ["-D 1a"]
+
+
+def test_a_row_replaced_in_place_is_the_net_change_even_if_it_is_not_the_last(harness):
+    h = harness(upsert_key=("part",), emit=Emit.NET_CHANGE)
+    h.run(*rows("+1a", "+2b"))
+    assert told(h.run(*rows("+1c"))) == ["+U 1c"]
+    assert told(h.run(*rows("+2b"))) == ["+U 2b"]  # as it was before, but the sink holds 1c
+
+
+def test_an_upsert_key_within_the_primary_key_allows_one_row(harness):
+    h = harness(primary_key=("key", "part"), upsert_key=("part",), emit=Emit.NET_CHANGE)
+    assert told(h.run(*rows("+1a", "+1b"))) == ["+I 1b"]
+    assert h.run(*rows("-1b", "+1b")) == []
+    assert told(h.run(*rows("-1x"))) == ["-D 1x"]
+
+
+changes = st.lists(
+    st.tuples(
+        st.sampled_from([*RowKind]),
+        st.builds(Row, st.sampled_from(["j", "k"]), st.none() | st.integers(0, 3), st.sampled_from(["a", "b"])),
+    ),
+    max_size=40,
+)
+strategies = st.lists(st.sampled_from(Strategy), min_size=1, max_size=4)
+"""Of one micro-batch after the other: switching keeps the history."""
+
+upsert_keys = pytest.mark.parametrize("upsert_key", [None, (), ("part",)])
+
+
+@upsert_keys
+@given(changes=changes, batch=st.integers(1, 5), cuts=st.lists(st.integers(0, 40), max_size=3), strategies=strategies)
+def test_every_change_is_as_the_rules_have_it_over_restarts(backends, upsert_key, changes, batch, cuts, strategies):
+    model = Model(upsert_key)
+    places = [0, *sorted(cuts), len(changes)]
+    with backends.lent() as new:
+        h = Harness(new(), upsert_key=upsert_key, strategies=strategies)
+        for start, end in itertools.pairwise(places):
+            before = len(model.emitted), len(model.unmatched)
+            for change in changes[start:end]:
+                model.take(*change)
+            assert h.run(*changes[start:end], batch=batch) == model.emitted[before[0] :]
+            unmatched = [msgspec.json.decode(one.element.raw, type=Row) for one in h.last.unmatched]
+            assert unmatched == model.unmatched[before[1] :]
+
+
+@upsert_keys
+@given(changes=changes, cuts=st.lists(st.integers(0, 40), max_size=3), strategies=strategies)
+def test_net_changes_bring_the_sink_to_the_same_table_over_restarts(backends, upsert_key, changes, cuts, strategies):
+    model, table = Model(upsert_key), {}
+    places = [0, *sorted(cuts), len(changes)]
+    with backends.lent() as new:
+        h = Harness(new(), upsert_key=upsert_key, emit=Emit.NET_CHANGE, strategies=strategies)
+        for start, end in itertools.pairwise(places):
+            for change in changes[start:end]:
+                model.take(*change)
+            net = h.run(*changes[start:end])
+            assert len({row.key for _, row in net}) == len(net)
+            apply(table, net)
+            assert table == model.table
+
+
+@given(changes=changes, strategies=strategies)
+def test_net_changes_of_whole_rows_say_nothing_that_the_sink_knows(backends, changes, strategies):
+    with backends.lent() as new:
+        h = Harness(new(), emit=Emit.NET_CHANGE, strategies=strategies)
+        table = {}
+        for place in range(0, len(changes), 4):
+            net = h.run(*changes[place : place + 4])
+            assert all(table.get(row.key) != row for kind, row in net if kind is not DELETE)
+            apply(table, net)
+
+
+@upsert_keys
+@given(changes=changes, cut=st.integers(0, 40), strategies=strategies)
+def test_a_history_rebuilt_from_its_changelog_is_the_same(backends, upsert_key, changes, cut, strategies):
+    tables = no_rows()
+    with backends.lent() as new:
+        h = Harness(new(), upsert_key=upsert_key, strategies=strategies)
+        for checkpoint, part in enumerate((changes[:cut], changes[cut:])):
+            h.run(*part)
+            rows = Changelog("lines", checkpoint, 128).history(h.changes, lambda _: None)
+            tables[MATERIALIZER_HISTORY].append(rows)
+        rebuilt = new()
+        with fake_delta(tables):
+            changelog.rebuild(rebuilt, "job", dict.fromkeys(STATE_TABLES, 0), "lines", KeyGroupRange(0, 127))
+        h.run()
+        again = UpsertMaterializer(h.operator, rebuilt, record=Row)
+        for key in (b'"j"', b'"k"'):
+            assert again.rows_of(key) == h.last.rows_of(key)

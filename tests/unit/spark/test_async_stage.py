@@ -1,0 +1,259 @@
+"""Async waits of a task over real tables, without Spark: what is stored can be read, and is the right element's."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from headrace import AsyncFunction, AsyncWait, FixedDelay, OnFailure, OutputMode, clock
+from headrace.async_io.stored_element import came_as, is_element
+from headrace.checkpoint import requeue
+from headrace.checkpoint.async_requests import load
+from headrace.checkpoint.checkpoint import Bucket, Checkpoint, Kind, SourceOffset
+from headrace.checkpoint.opening import open_job
+from headrace.checkpoint.tables import ASYNC_REQUESTS
+from headrace.errors import StateSchemaError, UserFunctionError
+from headrace.execution.element import Element, Emitted
+from headrace.plan.order import record_order
+from headrace.plan.stages import stage_key
+from headrace.spark.async_stage import AsyncStage
+from headrace.spark.micro_batch import open_breakers
+from headrace.spark.reports import AsyncSettings, Place
+from headrace.spark.task_output import TaskOutput
+from headrace.state.codec import encode
+from headrace.state.key_groups import KeyGroupRange
+from tests.jobs.asking import Unavailable
+from tests.jobs.home import Home
+from tests.jobs.purchases import Purchase
+
+HOUR = timedelta(hours=1)
+ALL = KeyGroupRange(0, 127)
+
+
+class Ask(AsyncFunction[Purchase, Purchase]):
+    """Answers with the purchase, or what `instead` makes of it, but not for those that are `down`."""
+
+    def __init__(self, down=(), instead=None):
+        self.down, self.instead = set(down), instead
+        self.asked = []
+
+    async def invoke(self, purchase, /):
+        self.asked.append(purchase.seq)
+        if purchase.seq in self.down:
+            raise Unavailable(purchase.seq)
+        return [self.instead(purchase) if self.instead else purchase]
+
+
+def purchase(number, customer="a"):
+    return Purchase(number, number * 1000, customer, "eggs", 100)
+
+
+def emitted(one):
+    return Emitted(record_order(one.seq), one.at, 0, one)
+
+
+def element(one, key):
+    return Element(record_order(one.seq), one.at, 0, encode(stage_key(one, (key,))), encode(one))
+
+
+class Job:
+    """Micro-batches of one wait, committed one by one."""
+
+    def __init__(self, folder, pipeline="ordered"):
+        self.home = Home(folder)
+        services = {"oracle": {"url": "http://localhost/x", "health": None}}
+        self.home.configure({"pipeline": f"tests.jobs.asking:{pipeline}", "services": services})
+        self.config = self.home.config()
+
+    def wait(self, mode, function, *, key=None, **options):
+        retries = 0 if "on_failure" in options else 3
+        retry = FixedDelay(max_retries=retries, delay=HOUR, exceptions=(Unavailable,))
+        return AsyncWait("ask", function, mode, 4, HOUR, retry, key=key, park_after=timedelta(0), **options)
+
+    def micro_batch(self, wait, purchases):
+        """Run it in one task, and commit; return what it sent on."""
+        with open_job(self.config, "test", create=True) as job:
+            place = Place(
+                pipeline=self.config.pipeline, job_folder=self.config.job_folder, checkpoint_id=job.next_id,
+                attempt_id=job.lease.attempt_id, max_parallelism=128, parallelism=1, local_folder="", backend="hashmap",
+                cache_bytes=0, versions=job.versions, sinks={},
+            )  # fmt: skip
+            output = TaskOutput(place, "ask" if wait.key else "purchases", "t")
+            stage = AsyncStage(place, AsyncSettings(services={}, resumes=True), ALL, output, lambda: False)
+            if wait.key:
+                sent = stage.run_keyed(wait, [[element(one, wait.key) for one in purchases]], Purchase)
+                output.transit(sent, ("customer",))
+            else:
+                sent = stage.run([wait], [emitted(one) for one in purchases])
+            self.report = output.report
+            offset = SourceOffset(bucket=Bucket(), pending=output.report.pending, due=output.report.due)
+            job.commit(Kind.BATCH, files=output.report.state_files, offsets={"purchases": offset})
+        return [one.record.seq for one in sent]
+
+    def rows(self):
+        with open_job(self.config, "looking") as job:
+            return load(self.config.job_folder, job.versions[ASYNC_REQUESTS], "ask", ALL)
+
+
+@pytest.fixture
+def job(tmp_path):
+    return Job(tmp_path)
+
+
+# ---------------------------------------------------------------------------------------- what is stored can be read
+
+
+def wrong(one):
+    """What a service that answers garbage leads to: nobody checks a struct when it is made."""
+    return Purchase(one.seq, one.at, one.customer, one.item, "a dollar")
+
+
+#   1 waits for an hour, 2 has its answer and waits behind it
+
+
+def test_an_answer_that_no_run_could_read_back_is_not_committed(job):
+    job.micro_batch(job.wait(OutputMode.ORDERED, Ask()), [])
+    wait = job.wait(OutputMode.ORDERED, Ask(down=[1], instead=wrong))
+    with pytest.raises(
+        UserFunctionError, match=r"has to wait in async_requests.*Expected `int`, got `str` - at `\$\[0\].cents`"
+    ):
+        job.micro_batch(wait, [purchase(1), purchase(2)])
+    assert job.rows() == []
+
+
+# ---------------------------------------------------------------------------------------- mode and key are others now
+
+
+@pytest.mark.parametrize("before", [(OutputMode.ORDERED, None), (OutputMode.KEYED_ORDERED, "item")])
+def test_elements_that_wait_under_other_keys_are_not_let_out_of_order(job, before):
+    mode, key = before
+    down = Ask(down=[1])
+    job.micro_batch(job.wait(mode, down, key=key), [purchase(1)])
+    with pytest.raises(
+        StateSchemaError, match=r"waits for operator 'ask'.*by key_by\('customer'\) it is \"a\".*Go back"
+    ):
+        job.micro_batch(job.wait(OutputMode.KEYED_ORDERED, Ask(), key="customer"), [purchase(2)])
+    assert [row.status for row in job.rows()] == ["waiting for retry"]
+
+
+@pytest.mark.parametrize("mode", [OutputMode.ORDERED, OutputMode.UNORDERED, OutputMode.UNORDERED_PROCESSING_TIME])
+def test_from_keyed_to_any_other_mode_nothing_is_lost(job, mode):
+    job.micro_batch(job.wait(OutputMode.KEYED_ORDERED, Ask(down=[1]), key="customer"), [purchase(1), purchase(2)])
+    with later(HOUR):
+        assert job.micro_batch(job.wait(mode, Ask()), [purchase(3)]) == [1, 2, 3]
+    assert job.rows() == []
+
+
+class later:  # noqa: N801 - it reads as what it is
+    """A clock that goes ahead by so much."""
+
+    def __init__(self, span):
+        self.span = round(span.total_seconds() * 1000)
+
+    def __enter__(self):
+        span = self.span
+
+        class Ahead(clock.SystemClock):
+            def now(self):
+                return super().now() + span
+
+        self.before = clock.use(Ahead())
+
+    def __exit__(self, *_):
+        clock.use(self.before)
+
+
+# --------------------------------------------------------------------------------------------------------- when it is due
+
+
+#   a: 1 is parked for an hour, 2 waits behind it; b: 3 is parked for two
+
+
+def test_what_waits_behind_a_parked_element_of_its_key_is_due_when_that_is(job):
+    began = clock.now()
+    job.micro_batch(job.wait(OutputMode.KEYED_ORDERED, Ask(down=[1]), key="customer"), [purchase(1), purchase(2)])
+    assert job.report.pending == 2
+    assert job.report.due >= began + HOUR.total_seconds() * 1000
+
+
+# ------------------------------------------------------------------------------------------------------- back from quarantine
+
+
+def keyed_job(folder, down, instead=None):
+    job = Job(folder, "keyed")
+    function = Ask(down, instead)
+    wait = job.wait(OutputMode.KEYED_ORDERED, function, key="customer", on_failure=OnFailure.QUARANTINE)
+    return job, wait
+
+
+def nobodys(one):
+    return Purchase(one.seq, one.at, None, one.item, one.cents)
+
+
+def test_an_answer_without_a_key_in_the_quarantine_does_not_keep_others_from_coming_back(tmp_path):
+    job, wait = keyed_job(tmp_path, down=[2], instead=nobodys)
+    job.micro_batch(wait, [purchase(1), purchase(2)])
+    made = requeue(job.config, "by-hand", operator="ask")
+    assert made.metrics["requeued"] == 1
+    wait.function.down = set()
+    assert job.micro_batch(wait, []) == [2]
+    assert requeue(job.config, "by-hand") is None
+
+
+def test_what_was_given_up_on_in_another_mode_comes_back_under_its_key(tmp_path):
+    job, keyed = keyed_job(tmp_path, down=[])
+    before = job.wait(OutputMode.ORDERED, Ask(down=[1]), on_failure=OnFailure.QUARANTINE)
+    job.micro_batch(before, [purchase(1)])
+    requeue(job.config, "by-hand")
+    assert [row.key for row in job.rows()] == ['"a"']
+    assert job.micro_batch(keyed, [purchase(2)]) == [1, 2]
+
+
+def test_what_comes_back_is_spread_over_the_tasks_as_it_was(job):
+    wait = job.wait(OutputMode.ORDERED, Ask(down=[1, 2]), on_failure=OnFailure.QUARANTINE)
+    job.micro_batch(wait, [purchase(1), purchase(2)])
+    requeue(job.config, "by-hand")
+    assert sorted(row.key for row in job.rows()) == ["1", "2"]
+
+
+def test_only_what_an_element_came_as_is_taken_for_one():
+    wrote = came_as(emitted(purchase(1)))
+    assert is_element(wrote, record_order(1).hex())
+    assert not is_element(wrote, record_order(2).hex())
+    assert not any(
+        is_element(text, record_order(1).hex()) for text in (None, "", "{}", encode(purchase(1)).decode(), "[1]")
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ breakers
+
+
+def checkpoint(number, kind, **services):
+    metrics = {"services": services} if services else {"rows_in": 1}
+    return Checkpoint(
+        checkpoint_id=number,
+        kind=kind,
+        run_id="r",
+        attempt_id="a",
+        max_parallelism=128,
+        versions={},
+        committed_at=0,
+        metrics=metrics,
+    )
+
+
+def test_an_open_breaker_is_remembered_over_checkpoints_that_do_not_tell_of_it():
+    line = [
+        checkpoint(
+            1,
+            Kind.BATCH,
+            ask={"calls": 3, "breaker": "open", "open_until": 500},
+            other={"breaker": "open", "open_until": 7},
+        ),
+        checkpoint(2, Kind.BATCH, other={"calls": 1, "breaker": "closed"}),
+        checkpoint(3, Kind.COMPACTION),
+        checkpoint(4, Kind.REQUEUE),
+        checkpoint(5, Kind.BATCH),
+    ]
+    assert open_breakers(line) == {"ask": 500}

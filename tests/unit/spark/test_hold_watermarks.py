@@ -1,0 +1,44 @@
+"""How far a micro-batch comes when an element waits that lets others pass: to the next watermark, and no further."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.execution.element import Watermark, before_watermark
+from headrace.execution.fast_drain import seen_and_held
+from headrace.plan.order import output_order, record_order
+from headrace.spark.micro_batch import BatchResult
+
+WATERMARKS = [(10, 1000), (20, 2000), (30, 3000)]
+
+
+def cut(blocks, before=None):
+    result = BatchResult(blocks=blocks, cut=before)
+    result.hold_watermarks(WATERMARKS)
+    return result.cut
+
+
+#   records 0..9 | W 10..19 | W 20..29 | W 30..
+
+
+@pytest.mark.parametrize(("waits", "seen"), [(0, 0), (9, 0), (10, 1), (19, 1), (29, 2)])
+def test_event_time_does_not_pass_an_element_that_waits(waits, seen):
+    found = cut(record_order(waits))
+    places = [Watermark(record_order(ordinal), time) for ordinal, time in WATERMARKS]
+    assert len(seen_and_held(places, found)[0]) == seen
+
+
+def test_records_of_its_set_pass_and_later_ones_do_not():
+    found = cut(output_order(record_order(12), 0))
+    assert output_order(record_order(19), 7) < found <= record_order(20)
+
+
+def test_without_a_watermark_after_it_nothing_is_held():
+    assert cut(record_order(30)) is None
+    assert cut(None) is None
+
+
+def test_what_is_held_already_stays_held():
+    earlier = before_watermark(Watermark(record_order(10), 1000))
+    assert cut(record_order(25), earlier) == earlier
+    assert cut(record_order(5), record_order(29)) == earlier

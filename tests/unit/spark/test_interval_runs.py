@@ -1,0 +1,335 @@
+"""Interval runs on real checkpoints, with a micro-batch that takes its files down instead of working on them (no JVM)."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+
+from headrace.checkpoint import compact, restore
+from headrace.checkpoint.checkpoint import Bucket, Kind
+from headrace.errors import ConfigError, IntervalError, SourceError
+from headrace.spark import runner
+from headrace.spark.interval import line
+from headrace.spark.micro_batch import BatchResult
+from headrace.spark.options import RunOptions
+from tests.jobs.home import Home
+from tests.jobs.outcome import assert_well_formed, checkpoints
+from tests.jobs.purchase_files import day_name, day_start, write_rows
+
+
+class Job:
+    """A job, the files that each checkpoint has taken in, and what its last run told."""
+
+    def __init__(self, home):
+        self.home = home
+        self.files = {}
+        self.events = []
+        self._runs = 0
+        self.write(*range(4))
+
+    def write(self, *numbers):
+        for number in numbers:
+            write_rows(self.home.input, day_name(number), [])
+
+    def run(self, **options):
+        self._runs += 1
+        self.events.clear()
+        wishes = RunOptions(**{"run_id": f"run {self._runs}", **options})
+        return runner.run_in(None, self.home.config(), wishes, self.events.append)
+
+    def days(self, first, end=None, **options):
+        interval = {"interval_start": day_start(first), "interval_end": day_start(first + 1 if end is None else end)}
+        return self.run(mode="interval", **interval, **options)
+
+    def straight(self, end=3):
+        for number in range(end):
+            self.days(number)
+
+    @property
+    def contents(self):
+        """The files of the line that leads to the last checkpoint, slice by slice."""
+        trail = line(checkpoints(self.home.config()))
+        return [self.files[c.checkpoint_id] for c in trail if c.kind is Kind.BATCH]
+
+    def told(self, kind="warning"):
+        return " ".join(event.message for event in self.events if event.kind == kind)
+
+
+def each(*numbers):
+    return [[day_name(number)] for number in numbers]
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    made = Job(Home(tmp_path))
+
+    class NotedBatch:
+        def __init__(self, _spark, opened, _plan, **_options):
+            self.opened, self.state_ttl = opened, opened.last.state_ttl
+
+        def run(self, taken):
+            made.files[self.opened.next_id] = [file.name for file in taken.files]
+            last = [file.first_ordinal + file.rows for file in taken.files][-1:]
+            result = BatchResult(bucket=Bucket(*last))
+            result.metrics["rows_in"] = taken.rows
+            return result
+
+    monkeypatch.setattr(runner, "MicroBatch", NotedBatch)
+    return made
+
+
+@contextmanager
+def broken_off(place, visit):
+    """Break the run off when it reaches a place for the n-th time."""
+    visits = []
+
+    def reached(name):
+        visits.append(name)
+        if name == place and visits.count(place) == visit:
+            raise ZeroDivisionError
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("headrace.faults.reached", reached)
+        with pytest.raises(ZeroDivisionError):
+            yield
+
+
+def test_an_interval_that_goes_back_is_refused(job):
+    job.straight()
+    before = checkpoints(job.home.config())
+    for first, end in ((1, None), (0, None), (1, 3), (2, None), (2, 4)):
+        with pytest.raises(
+            IntervalError, match=r"up to 2024-03-04\. Nothing was changed.*--replay.*replay=true"
+        ) as caught:
+            job.days(first, end)
+        assert caught.value.exit_code == 9
+    assert checkpoints(job.home.config()) == before
+    assert job.contents == each(0, 1, 2)
+
+
+def test_a_replay_takes_all_later_intervals_in_again(job):
+    job.straight()
+    report = job.days(0, replay=True)
+    assert report.stopped_because == "interval"
+    assert job.contents == each(0, 1, 2)
+    assert [c.kind for c in checkpoints(job.home.config())[4:]] == [Kind.RESTORE, Kind.BATCH, Kind.BATCH, Kind.BATCH]
+    assert "checkpoints 1 to 3 (2024-03-01 to 2024-03-04, 0 rows in) leave" in job.told()
+    assert job.told("replayed")
+    assert_well_formed(job.home.config())
+
+
+def test_the_last_interval_is_replayed_alone(job):
+    job.straight()
+    assert len(job.days(2, replay=True).checkpoints) == 2
+    assert job.contents == each(0, 1, 2)
+
+
+def test_a_replay_of_something_new_goes_on(job):
+    job.straight(2)
+    job.days(2, replay=True)
+    assert (job.contents, job.told()) == (each(0, 1, 2), "")
+
+
+def test_a_replay_repeats_slices_of_caught_up_runs(job):
+    job.home.configure({"sources": {"purchases": {"max_files_per_batch": 2}}})
+    job.run()
+    job.days(1, replay=True)
+    assert job.contents == [*each(0, 1), [day_name(2), day_name(3)]]
+
+
+def test_slices_without_intervals_are_repeated_by_files(job):
+    limits = {"max_files_per_batch": 1, "interval": None}
+    job.days(0)
+    job.home.configure({"sources": {"purchases": limits}})
+    job.run(max_batches=2)
+    job.home.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
+    job.days(0, replay=True)
+    assert job.contents == each(0, 1, 2)
+    job.run()
+    assert job.contents == each(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("place", "visit", "mode"),
+    [
+        ("commit.after", 1, "interval"),
+        ("run.after", 1, "caught_up"),
+        ("commit.before", 2, "interval"),
+        ("commit.after", 2, "caught_up"),
+        ("run.after", 3, "interval"),
+        ("commit.after", 4, "caught_up"),
+    ],
+)
+def test_any_run_goes_on_with_a_broken_replay(job, place, visit, mode):
+    job.straight()
+    with broken_off(place, visit):
+        job.days(0, replay=True)
+    assert len(job.contents) < 4
+    (job.days(3) if mode == "interval" else job.run())
+    assert job.contents == each(0, 1, 2, 3)
+
+
+def test_a_restore_that_never_committed_changes_nothing(job):
+    job.straight()
+    with broken_off("commit.before", 1):
+        job.days(0, replay=True)
+    job.days(3)
+    assert (job.contents, job.told()) == (each(0, 1, 2, 3), "")
+
+
+@pytest.mark.parametrize(("limit", "missing"), [("max_batches", "2024-03-02"), ("budget", "2024-03-01")])
+def test_a_replay_out_of_budget_says_so(job, monkeypatch, limit, missing):
+    job.straight()
+    if limit == "budget":
+        monkeypatch.setattr(runner._Run, "_seconds_left", lambda run: 1.0 - len(run.committed))
+    report = job.days(0, replay=True, max_batches=1)
+    assert report.stopped_because == limit
+    assert f"state and sinks lack {missing} to 2024-03-04. The next run goes on with it" in job.told()
+
+
+def test_a_stopped_replay_leaves_the_rest(job, monkeypatch):
+    job.straight()
+    batch = runner._Run._batch
+
+    def stopped_after(self, *arguments, **options):
+        batch(self, *arguments, **options)
+        self.stop()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(runner._Run, "_batch", stopped_after)
+        assert job.days(0, replay=True).stopped_because == "terminated"
+    assert job.contents == each(0)
+    job.run()
+    assert "lack 2024-03-02 to 2024-03-04: going on" in job.told()
+    assert job.contents == each(0, 1, 2, 3)
+
+
+def test_a_replay_without_budget_is_not_begun(job):
+    job.straight()
+    before = checkpoints(job.home.config())
+    assert job.days(0, replay=True, budget=0.0).stopped_because == "budget"
+    assert "nothing was changed" in job.told()
+    assert checkpoints(job.home.config()) == before
+
+
+def test_an_interval_behind_an_unfinished_replay_fails(job):
+    job.straight()
+    job.days(0, replay=True, max_batches=1)
+    with pytest.raises(
+        IntervalError, match=r"03-04 to 2024-03-05 was not taken in: .*replay of interval 2024-03-01 to 2024-03-02"
+    ):
+        job.days(3, max_batches=1)
+    job.days(3)
+    assert job.contents == each(0, 1, 2, 3)
+
+
+def test_a_retry_goes_on_with_its_replay(job):
+    job.straight()
+    job.days(0, replay=True, max_batches=2, run_id="asked")
+    report = job.days(0, replay=True, run_id="asked")
+    assert (len(report.checkpoints), job.contents) == (1, each(0, 1, 2))
+    assert job.days(0, replay=True, run_id="asked").checkpoints == []
+
+
+def test_a_new_replay_may_replace_an_open_one(job):
+    job.straight()
+    job.days(1, replay=True, max_batches=1)
+    job.days(0, replay=True)
+    assert job.contents == each(0, 1, 2)
+
+
+def test_an_open_replay_of_it_is_enough(job):
+    job.straight()
+    job.days(1, replay=True, max_batches=1)
+    report = job.days(2, replay=True)
+    assert (len(report.checkpoints), job.contents) == (1, each(0, 1, 2))
+
+
+def test_a_refused_interval_still_finishes_a_replay(job):
+    job.straight()
+    job.days(0, replay=True, max_batches=1)
+    with pytest.raises(IntervalError, match="Nothing but the open replay, which was finished, was changed"):
+        job.days(0)
+    assert job.contents == each(0, 1, 2)
+
+
+def test_a_restore_by_hand_ends_a_replay(job):
+    job.straight()
+    job.days(0, replay=True, max_batches=1)
+    restore(job.home.config(), 1, "back to the first day", "somebody")
+    with pytest.raises(IntervalError, match=r"gap: .* up to 2024-03-02 \(checkpoint 6 restored it to checkpoint 1\)"):
+        job.days(2)
+    job.days(1)
+    assert (job.contents, job.told()) == (each(0, 1), "")
+
+
+def test_a_retry_after_its_commit_is_done(job):
+    job.straight(2)
+    with broken_off("commit.after", 1):
+        job.days(2, run_id="scheduled")
+    report = job.days(2, run_id="scheduled")
+    assert (report.stopped_because, report.checkpoints, job.contents) == ("interval", [], each(0, 1, 2))
+    assert job.told("done")
+
+
+def test_a_replay_needs_an_interval(job):
+    with pytest.raises(ConfigError, match="--replay runs an interval again: it needs --mode interval"):
+        job.run(replay=True)
+
+
+def test_a_replay_without_pattern_restores_nothing(job):
+    job.straight()
+    job.home.configure({"sources": {"purchases": {"interval": None}}})
+    with pytest.raises(ConfigError, match="no 'interval' pattern"):
+        job.days(0, replay=True)
+    assert len(checkpoints(job.home.config())) == 4
+
+
+def test_a_replay_takes_a_late_file_in(job):
+    (job.home.input / day_name(1)).unlink()
+    job.straight()
+    job.write(1)
+    with pytest.raises(SourceError, match=r"run interval 2024-03-02 to 2024-03-03 again with --replay") as caught:
+        job.days(3)
+    assert caught.value.exit_code == 7
+    before = checkpoints(job.home.config())
+    with pytest.raises(SourceError, match=day_name(1)):  # it would still be late for this one
+        job.days(2, replay=True)
+    assert checkpoints(job.home.config()) == before
+    job.days(1, replay=True)
+    job.days(3)
+    assert job.contents == each(0, 1, 2, 3)
+
+
+def test_a_late_file_in_a_replay_is_replayed(job):
+    (job.home.input / day_name(1)).unlink()
+    job.straight()
+    job.days(1, replay=True, max_batches=1)
+    job.write(1)
+    for _ in range(2):
+        with pytest.raises(SourceError, match=r"run interval 2024-03-02 to 2024-03-03 again with --replay"):
+            job.run()
+    job.days(1, replay=True)
+    assert job.contents == each(0, 1, 2)
+
+
+def test_late_files_are_found_over_compactions_and_restores(job):
+    (job.home.input / day_name(1)).unlink()
+    job.straight()
+    compact(job.home.config(), "nightly")
+    restore(job.home.config(), 2, "by hand", "somebody")
+    job.days(2)
+    (job.home.input / day_name(0)).unlink()
+    job.write(1)
+    for run in (job.run, lambda: job.days(3)):
+        with pytest.raises(SourceError, match=day_name(1)):
+            run()
+
+
+def test_files_that_are_gone_are_told_of(job):
+    job.straight()
+    (job.home.input / day_name(1)).unlink()
+    job.days(1, replay=True)
+    assert "1 file(s) that were there before are gone" in job.told()
+    assert job.contents == [*each(0), [], *each(2)]

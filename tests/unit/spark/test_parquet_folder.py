@@ -1,0 +1,203 @@
+"""The folder source: slices, and late files that no slice would have. One file a day, from 2024-03-01."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import pytest
+
+from headrace.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
+from headrace.errors import ConfigError, SourceError
+from headrace.spark.interval import Interval
+from headrace.spark.source import ParquetFolder, TakenIn, digest
+from tests.jobs.home import Home
+from tests.jobs.purchase_files import day_name, day_start, write_rows
+
+
+def days(first, end):
+    return Interval(day_start(first), day_start(end))
+
+
+class Job:
+    """A folder, and the checkpoints of whoever reads it."""
+
+    def __init__(self, home):
+        self.home = home
+        self.trail = []
+        self.offset = SourceOffset()
+        self.clock = itertools.count()
+
+    def write(self, *numbers):
+        for number in numbers:
+            write_rows(self.home.input, day_name(number), [])
+            os.utime(self.home.input / day_name(number), (next(self.clock),) * 2)
+
+    def remove(self, number):
+        (self.home.input / day_name(number)).unlink()
+
+    @property
+    def source(self):
+        return ParquetFolder("purchases", self.home.config().sources["purchases"])
+
+    def plan(self, **what):
+        return self.source.plan(self.offset, TakenIn.by(self.trail, "purchases"), **what)
+
+    def take_in(self, *, names=True, **what):
+        """Commit the next slice, with a count alone unless `names`; return the files."""
+        taken = self.plan(**what)
+        if taken is None:
+            return []
+        last = taken.last_file or self.offset.last_file
+        behind = taken.files_behind if taken.last_file else self.offset.files_behind
+        self.offset = SourceOffset(last, files_behind=behind, names=taken.names if names else None)
+        start, end = (taken.interval.start, taken.interval.end) if taken.interval else (None, None)
+        self.trail.append(
+            Checkpoint(
+                checkpoint_id=len(self.trail), kind=Kind.BATCH, run_id="r", attempt_id="a", max_parallelism=1, versions={},
+                committed_at=0, offsets={"purchases": self.offset}, interval_start=start, interval_end=end,
+            )
+        )  # fmt: skip
+        return [file.name for file in taken.files]
+
+    def names(self):
+        return [list(checkpoint.offsets["purchases"].names) for checkpoint in self.trail]
+
+
+def digests(*numbers):
+    return sorted(digest(day_name(number)) for number in numbers)
+
+
+@pytest.fixture
+def job(tmp_path):
+    return Job(Home(tmp_path))
+
+
+def test_a_checkpoint_records_new_names_alone(job):
+    for number in (0, 1):
+        job.write(number)
+        job.take_in()
+    assert job.names() == [digests(0), digests(1)]
+
+
+def test_a_late_file_behind_an_archived_one_fails(job):
+    job.write(0, 2)
+    job.take_in()
+    job.remove(0)
+    job.write(1)
+    with pytest.raises(SourceError, match=rf"1 file\(s\) appeared behind .*{day_name(2)}.* newest is {day_name(1)}"):
+        job.take_in()
+
+
+def test_archived_files_do_not_stop_a_job(job):
+    job.write(0, 1)
+    job.take_in()
+    job.remove(0)
+    job.write(2)
+    assert job.take_in() == [day_name(2)]
+
+
+def test_counts_of_earlier_releases_still_hold(job):
+    job.write(0, 2)
+    job.take_in(names=False)
+    job.write(1)
+    with pytest.raises(SourceError, match=rf"1 file.* newest is {day_name(1)}"):
+        job.take_in()
+
+
+def test_the_first_new_checkpoint_records_all_names(job):
+    job.write(0, 1)
+    job.take_in(names=False)
+    job.write(2)
+    job.take_in()
+    assert list(job.trail[-1].offsets["purchases"].names) == digests(0, 1, 2)
+
+
+def test_a_late_file_before_all_intervals_has_none(job):
+    job.write(0, 1)
+    job.take_in()
+    job.write(-1)
+    with pytest.raises(
+        SourceError, match=r"02-29.parquet. They would never be read: give them later names, or restore"
+    ):
+        job.take_in()
+
+
+def test_a_late_file_names_the_gap_it_fills(job):
+    job.write(0, 2)
+    job.take_in(until=day_name(0))
+    job.take_in()
+    job.write(1)
+    with pytest.raises(SourceError, match="run interval 2024-03-02 to 2024-03-03 again with --replay"):
+        job.take_in()
+
+
+def test_a_late_file_of_an_empty_interval_fails(job):
+    job.write(0, 2)
+    for number in range(2):
+        job.take_in(interval=days(number, number + 1))
+    job.write(1)
+    with pytest.raises(SourceError, match=rf"the first is {day_name(1)}.*run interval 2024-03-02 to 2024-03-03 again"):
+        job.take_in(interval=days(2, 3))
+
+
+def test_a_late_file_of_the_first_interval_fails(job):
+    job.take_in(interval=days(0, 1))
+    job.write(0, 1)
+    with pytest.raises(SourceError, match=day_name(0)):
+        job.take_in(interval=days(1, 2))
+
+
+def test_files_before_the_first_interval_are_not_late(job):
+    job.write(0, 1, 2, 3)
+    job.take_in(interval=days(2, 3))
+    assert job.take_in(interval=days(3, 4)) == [day_name(3)]
+    job.write(-1)
+    assert job.take_in(interval=days(4, 5)) == []
+    assert job.names() == [digests(0, 1, 2), digests(3), digests(-1)]
+
+
+def test_files_of_this_interval_are_not_late(job):
+    job.write(0, 1, 5)
+    assert job.take_in(interval=days(0, 1)) == [day_name(0)]
+    job.write(2, 3)
+    assert job.take_in(interval=days(1, 3)) == [day_name(1), day_name(2)]
+
+
+def test_a_replay_takes_the_late_file_in(job):
+    job.write(0, 2)
+    for number in range(3):
+        job.take_in(interval=days(number, number + 1))
+    job.write(1)
+    del job.trail[1:]
+    job.offset = job.trail[-1].offsets["purchases"]
+    assert job.take_in(interval=days(1, 2)) == [day_name(1)]
+    assert job.take_in(interval=days(2, 3)) == [day_name(2)]
+
+
+def test_intervals_of_earlier_releases_are_not_checked(job):
+    job.write(0, 2)
+    for number in range(2):
+        job.take_in(interval=days(number, number + 1), names=False)
+    job.write(1)
+    assert job.take_in(interval=days(2, 3)) == [day_name(2)]
+    job.remove(0)
+    assert job.take_in(interval=days(3, 4)) == []
+
+
+def test_a_slice_goes_no_further_than_told(job):
+    job.write(0, 1, 2)
+    assert job.take_in(until=day_name(1)) == [day_name(0), day_name(1)]
+    assert job.take_in(until=day_name(1)) == []
+
+
+def test_an_interval_needs_a_pattern(job):
+    job.home.configure({"sources": {"purchases": {"interval": None}}})
+    assert not job.source.has_intervals
+    with pytest.raises(ConfigError, match="no 'interval' pattern"):
+        job.source.check_intervals(TakenIn())
+
+
+def test_missing_files_are_counted(job):
+    job.write(0, 1)
+    assert job.source.count_missing(frozenset(digests(0, 5, 6))) == 2

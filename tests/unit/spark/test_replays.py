@@ -1,0 +1,129 @@
+"""What a replay takes in again, and how a later run knows it. Days are numbered from 1970-01-01."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.checkpoint.checkpoint import Kind, OutputFile
+from headrace.spark.interval import Interval, replay_note
+from headrace.spark.replay import Step, open_replay, outage
+from tests.unit.support.checkpoint_lines import DAY, Line, days
+
+
+def steps(line):
+    replay = open_replay(line.checkpoints)
+    return [] if replay is None else [step.interval or step.last_file for step in replay.steps]
+
+
+@pytest.fixture
+def line():
+    return Line()
+
+
+def test_a_replay_takes_all_later_intervals_in(line):
+    line.days(1, 2, 3, 4).restore(1, replay_note(days(2)))
+    assert steps(line) == [days(2), days(3), days(4)]
+
+
+def test_the_last_interval_is_one_step(line):
+    line.days(1, 2).restore(1, replay_note(days(2)))
+    assert steps(line) == [days(2)]
+
+
+#    committed  |-- 1 --|---------- 2 - 4 ----------|-- 5 --|        asked: 3
+
+
+def test_a_replay_within_a_slice_cuts_the_slice(line):
+    line.days(1).take_in(days(2, 5)).days(5).restore(1, replay_note(days(3)))
+    assert steps(line) == [days(2), days(3), days(4), days(5)]
+
+
+def test_a_longer_interval_takes_the_place_of_several(line):
+    line.days(1, 2, 3, 4).restore(1, replay_note(days(2, 4)))
+    assert steps(line) == [days(2, 4), days(4)]
+
+
+def test_a_replay_may_end_behind_the_former_line(line):
+    line.days(1, 2).restore(1, replay_note(days(2, 6)))
+    assert steps(line) == [days(2, 6)]
+
+
+def test_a_replay_before_the_beginning_leaves_no_gap(line):
+    line.days(5, 6).restore(0, replay_note(days(2)))
+    assert steps(line) == [days(2), days(3, 5), days(5), days(6)]
+
+
+def test_micro_batches_without_input_are_no_steps(line):
+    line.days(1).again(Kind.BATCH).days(2).again(Kind.BATCH).again(Kind.COMPACTION).days(3)
+    assert steps(line.restore(0, replay_note(days(1)))) == [days(1), days(2), days(3)]
+
+
+def test_slices_without_interval_are_taken_by_files(line):
+    line.days(1).files("b", "c").again(Kind.BATCH).days(5).restore(0, replay_note(days(1)))
+    assert steps(line) == [days(1), "b", "c", days(5)]
+
+
+def test_steps_that_were_taken_are_left_out(line):
+    line.days(1, 2, 3).restore(0, replay_note(days(1))).days(1)
+    assert steps(line) == [days(2), days(3)]
+    assert steps(line.days(2, 3)) == []
+
+
+def test_files_that_were_taken_are_left_out(line):
+    line.days(1).files("b", "c").restore(0, replay_note(days(1))).days(1).files("b")
+    assert steps(line) == ["c"]
+    assert steps(line.files("c")) == []
+
+
+def test_a_finished_replay_stays_finished(line):
+    line.days(1, 2).restore(1, replay_note(days(2))).days(2, 3, 4)
+    assert steps(line) == []
+
+
+def test_a_restore_by_hand_is_no_replay(line):
+    line.days(1, 2, 3)
+    for note in (None, "it was wrong", "interval yesterday to today is run again"):
+        assert steps(line.restore(1, note)) == []
+
+
+def test_a_restore_by_hand_ends_a_replay(line):
+    line.days(1, 2, 3).restore(1, replay_note(days(2))).days(2).restore(1, "that was a mistake")
+    assert steps(line) == []
+
+
+#    0 - 1 2 3 4 - 5: restored to 2 - 6: day 3 - 7: restored to 1, before 3 and 4 came back
+
+
+def test_a_replay_finishes_one_that_it_breaks_off(line):
+    line.days(1, 2, 3, 4).restore(2, replay_note(days(3))).days(3).restore(1, replay_note(days(2)))
+    assert steps(line) == [days(2), days(3), days(4)]
+    assert steps(line.days(2, 3)) == [days(4)]
+
+
+def test_a_replay_of_an_earlier_release_is_one(line):
+    line.days(1, 2, 3).restore(1, "interval 1970-01-03 to 1970-01-04 is run again").days(2)
+    assert steps(line) == [days(3)]
+
+
+@pytest.mark.parametrize("wanted", [days(1), Interval(3_600_000, DAY + 60_000), Interval(1_001, 90_002)])
+def test_a_note_keeps_the_interval(line, wanted):
+    line.take_in(wanted).restore(0, replay_note(wanted), run="who asked")
+    replay = open_replay(line.checkpoints)
+    assert (replay.asked, replay.run_id, replay.steps) == (wanted, "who asked", (Step(wanted),))
+
+
+def test_what_is_missing_is_named(line):
+    line.days(1, 2, 3).restore(1, replay_note(days(2)))
+    assert open_replay(line.checkpoints).missing == "1970-01-03 to 1970-01-05"
+    line.files("b", "c").restore(1, replay_note(days(2))).days(2, 3)
+    assert open_replay(line.checkpoints).missing == "files up to b and what follows, up to files up to c"
+
+
+def test_an_outage_names_checkpoints_rows_and_sinks(line):
+    board = {"board": [OutputFile("x", 1, 1)]}
+    line.days(1, outputs=board, metrics={"rows_in": 5}).days(2, outputs=board, metrics={"rows_in": 1_200})
+    line.days(3, outputs={"alerts": board["board"]}, metrics={"rows_in": 40})
+    said = outage(days(2), line.checkpoints, 1, ["board", "alerts", "other"])
+    assert "checkpoints 2 to 3 (1970-01-03 to 1970-01-05, 1,240 rows in)" in said
+    assert "alerts to its beginning, board to checkpoint 1." in said
+    assert said.endswith("has come to 1970-01-05.")

@@ -1,0 +1,54 @@
+"""Whether a task has to stop."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from headrace import clock
+from headrace.spark import stop_sign
+from headrace.spark.stop_sign import StopSign
+
+
+@pytest.fixture
+def at_zero():
+    virtual = clock.VirtualClock()
+    before = clock.use(virtual)
+    yield virtual
+    clock.use(before)
+
+
+def sign(stop_at=None, stop_file=None):
+    return StopSign(SimpleNamespace(stop_at=stop_at, stop_file=stop_file, place=SimpleNamespace(storage=None)))
+
+
+def test_it_says_so_from_its_time_on(at_zero):
+    stop = sign(stop_at=100)
+    at_zero.advance(99)
+    assert not stop()
+    at_zero.advance(1)
+    assert stop()
+
+
+def test_it_looks_for_the_file_once_a_second(at_zero, tmp_path):
+    stop = sign(stop_file=str(tmp_path / "stop"))
+    assert not stop()
+    (tmp_path / "stop").touch()
+    assert not stop()
+    at_zero.advance(1000)
+    assert stop()
+
+
+def test_a_store_that_does_not_answer_neither_stops_nor_fails_a_task_and_is_asked_again(at_zero, tmp_path, monkeypatch):
+    stop = sign(stop_at=5000, stop_file=str(tmp_path / "stop"))
+    (tmp_path / "stop").touch()
+
+    def refuse(*_):
+        raise OSError("503 Slow Down")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stop_sign, "file_system", refuse)
+        assert not stop()
+    at_zero.advance(1000)
+    assert stop()

@@ -1,0 +1,60 @@
+"""What every state backend owes to its users."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.materializer.stored_history import history_entry
+from headrace.state.codec import encode
+from headrace.state.entry import value_entry
+from headrace.state.rocksdb import RocksDbBackend
+from headrace.state.timer_service import Timer, timer_entry
+
+keys = st.text(max_size=2).map(encode)
+timers = st.tuples(st.integers(-300, 300), keys).map(lambda found: timer_entry(Timer(*found)))
+entries = st.one_of(st.builds(value_entry, st.sampled_from(["a", "ab", "b"]), keys), keys.map(history_entry), timers)
+bounds = st.tuples(timers, st.integers(2, 20)).map(lambda found: found[0][: found[1]])
+batches = st.lists(st.lists(st.tuples(entries, st.none() | st.binary(max_size=3)), max_size=8), max_size=5)
+
+
+@given(batches=batches, asked=st.lists(entries))
+def test_a_backend_is_a_map_from_bytes_to_bytes(backends, batches, asked):
+    expected = {}
+    with backends.lent() as new:
+        backend = new()
+        for batch in batches:
+            backend.write_batch(iter(batch))
+            expected |= dict(batch)
+        live = {entry: value for entry, value in expected.items() if value is not None}
+        assert dict(backend.items()) == live
+        assert backend.get_many(asked) == [live.get(entry) for entry in asked]
+
+
+@given(batches=batches, start=bounds, end=bounds)
+def test_a_scan_gives_timers_from_start_up_to_end_in_byte_order(backends, batches, start, end):
+    expected = {}
+    with backends.lent() as new:
+        backend = new()
+        for batch in batches:
+            backend.write_batch(batch)
+            expected |= dict(batch)
+        found = list(backend.scan(start, end))
+    wanted = (item for item in expected.items() if item[1] is not None and start <= item[0] < end)
+    assert found == sorted(wanted)
+
+
+def test_nothing_asked_is_nothing_answered(backend):
+    assert backend.get_many([]) == []
+    backend.write_batch([])
+    assert list(backend.items()) == []
+
+
+def test_what_rocksdb_was_given_is_there_after_closing(tmp_path):
+    first = RocksDbBackend(tmp_path)
+    first.write_batch([(b"va", b"1"), (b"vb", b""), (b"vc", b"3")])
+    first.write_batch([(b"vc", None)])
+    first.close()
+    second = RocksDbBackend(tmp_path)
+    assert dict(second.items()) == {b"va": b"1", b"vb": b""}
+    second.close()

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import enum
+import math
+from datetime import date
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace import Struct
+from headrace.errors import StateSchemaError
+from headrace.state.codec import Codec, decode_key, encode
+
+
+class Leg(Struct, frozen=True):
+    origin: str
+    minutes: float
+    seats: int | None = None
+
+
+class LegBefore(Struct, frozen=True):
+    origin: str
+    minutes: float
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+def codec(kind):
+    return Codec(kind, "state 'legs' of operator 'delay'")
+
+
+legs = st.builds(
+    Leg,
+    origin=st.text(),
+    minutes=st.floats(allow_nan=False, allow_infinity=False),
+    seats=st.none() | st.integers(-(2**63), 2**63 - 1),
+)
+
+
+@given(leg=legs)
+def test_a_value_survives_its_json(leg):
+    assert codec(Leg).decode(codec(Leg).encode(leg)) == leg
+
+
+@given(key=st.text() | st.integers(-(2**63), 2**63 - 1) | st.tuples(st.text(), st.integers(0, 9)))
+def test_a_key_survives_its_json_which_has_no_raw_zero_byte(key):
+    raw = encode(key)
+    assert b"\x00" not in raw
+    found = decode_key(raw)
+    assert (tuple(found) if isinstance(key, tuple) else found) == key
+
+
+def test_a_field_may_be_added_with_a_default():
+    stored = codec(LegBefore).encode(LegBefore("EWR", 3.0))
+    assert codec(Leg).decode(stored) == Leg("EWR", 3.0, None)
+
+
+@pytest.mark.parametrize(
+    ("stored", "kind", "words"),
+    [
+        (b'{"origin":"EWR","minutes":"3"}', Leg, ["Leg", "Expected `float`, got `str`", "$.minutes"]),
+        (b'{"origin":"EWR"}', Leg, ["missing required field `minutes`"]),
+        (b'"text"', int, ["int", "Expected `int`, got `str`"]),
+        (b"[1,null]", list[int], ["list[int]", "got `null`", "$[1]"]),
+        (b"{not json", Leg, ["JSON is malformed"]),
+    ],
+)
+def test_state_that_does_not_fit_names_state_field_and_both_types(stored, kind, words):
+    with pytest.raises(StateSchemaError) as raised:
+        codec(kind).decode(stored)
+    for word in ["state 'legs' of operator 'delay'", stored.decode(), "restore an older checkpoint", *words]:
+        assert word in str(raised.value)
+
+
+def test_a_long_value_is_cut_in_the_message():
+    with pytest.raises(StateSchemaError) as raised:
+        codec(int).decode(b'"' + "ü".encode() * 10_000 + b'"')
+    assert len(str(raised.value)) < 700
+
+
+# Committed, these could never be read again: every later run would fail.
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("text", int),
+        (math.nan, float),
+        (math.inf, float),
+        (Leg("EWR", "three"), Leg),
+        (Leg("EWR", math.nan), Leg),
+        (object(), int),
+        ({"a": 1}, list[int]),
+        (date(2013, 1, 1), Colour),
+        ("\ud800", str),
+    ],
+)
+def test_a_value_that_could_not_be_read_back_is_refused_before_it_is_stored(value, kind):
+    with pytest.raises(StateSchemaError, match=r"state 'legs' of operator 'delay' was given .* does not fit"):
+        codec(kind).encode(value)
+
+
+def test_enums_and_nested_types_are_kept():
+    kind = dict[str, tuple[Colour, ...]]
+    value = {"a": (Colour.RED, Colour.RED)}
+    assert codec(kind).decode(codec(kind).encode(value)) == value

@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.state.key_groups import KeyGroupRange, key_group, key_group_range, task_of
+
+LONG = '"a long key of more than thirty-two bytes, for the other branch"'
+
+
+# What Spark 4.2 answers to SELECT pmod(xxhash64(key), 128), pmod(xxhash64(key), 7).
+@pytest.mark.parametrize(
+    ("key", "of_128", "of_7"),
+    [
+        ('"N14228"', 99, 0),
+        ('"a"', 51, 1),
+        ("1", 16, 6),  # its hash is negative
+        ("-7", 26, 5),
+        ('[1,"x"]', 99, 6),
+        ('"Zürich"', 28, 5),
+        ('""', 24, 1),
+        ("null", 4, 0),
+        (LONG, 32, 1),
+    ],
+)
+def test_a_key_group_is_what_spark_computes(key, of_128, of_7):
+    assert key_group(key.encode(), 128) == of_128
+    assert key_group(key.encode(), 7) == of_7
+
+
+sizes = st.integers(1, 300)
+
+
+@given(max_parallelism=sizes, parallelism=sizes)
+def test_the_ranges_of_all_tasks_cover_each_key_group_once(max_parallelism, parallelism):
+    ranges = [key_group_range(task, max_parallelism, parallelism) for task in range(parallelism)]
+    covered = [group for found in ranges for group in range(found.first, found.last + 1)]
+    assert covered == list(range(max_parallelism))
+
+
+@given(max_parallelism=sizes, parallelism=sizes, data=st.data())
+def test_the_owner_of_a_key_group_is_the_task_with_its_range(max_parallelism, parallelism, data):
+    group = data.draw(st.integers(0, max_parallelism - 1))
+    owner = task_of(group, max_parallelism, parallelism)
+    assert [t for t in range(parallelism) if group in key_group_range(t, max_parallelism, parallelism)] == [owner]
+
+
+@given(max_parallelism=sizes, parallelism=sizes)
+def test_tasks_own_about_as_many_key_groups_each(max_parallelism, parallelism):
+    ranges = [key_group_range(task, max_parallelism, parallelism) for task in range(parallelism)]
+    counts = [found.last - found.first + 1 for found in ranges]
+    assert max(counts) - min(counts) <= 1
+
+
+def test_a_range_is_written_as_in_paths_and_knows_its_members():
+    found = KeyGroupRange(0, 63)
+    assert str(found) == "0-63"
+    assert 0 in found
+    assert 63 in found
+    assert 64 not in found
+    assert "0" not in found

@@ -1,0 +1,429 @@
+"""What calls to lists and maps read and write, what iterating shows, and what is refused."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import count
+
+import pytest
+
+from headrace import (
+    AggregateFunction,
+    AggregatingState,
+    KeyedProcessFunction,
+    ListState,
+    MapState,
+    ReducingState,
+    StateTtl,
+    Struct,
+    UpdateType,
+    ValueState,
+)
+from headrace.errors import StateSchemaError, UserFunctionError
+from headrace.state.codec import encode
+from headrace.state.entry import EntryChange, entry_group, stored_value
+from headrace.state.group_cursor import PAGE
+from headrace.testing import KeyedHarness
+
+MANY = 12 * PAGE
+
+
+class Go(Struct, frozen=True):
+    what: str = ""
+
+
+class Counting:
+    """A backend that counts what is asked of it."""
+
+    def __init__(self, backend):
+        self.backend = backend
+        self.answers_at_once = backend.answers_at_once
+        self.entries = self.scans = self.scanned = 0
+        self.items, self.close = backend.items, backend.close
+        self.write_batch, self.visit = backend.write_batch, backend.visit
+
+    def get_many(self, keys, /):
+        self.entries += len(keys)
+        return self.backend.get_many(keys)
+
+    def scan(self, start, end, /):
+        grouped = start[:1] == b"e"
+        self.scans += grouped
+        for entry in self.backend.scan(start, end):
+            self.scanned += grouped
+            yield entry
+
+    def counted(self):
+        """Entries read, groups or pages scanned, entries found by scans; since the last call."""
+        found = self.entries, self.scans, self.scanned
+        self.entries = self.scans = self.scanned = 0
+        return found
+
+
+@pytest.fixture
+def many(backend):
+    """A backend with a map of many entries."""
+    group = entry_group("numbers", b'"k"')
+    backend.write_batch((group + encode(f"{n:05}"), stored_value(5, encode(n))) for n in range(MANY))
+    return Counting(backend)
+
+
+def changes_of(harness):
+    """The rows that a task would write, and counters set to nought."""
+    harness._store.counted()
+    (store,) = [store for store in harness._process.stores if store.name == "numbers"]
+    return list(store.changes())
+
+
+def running(body, *, plain=False, ttl=None):
+    """A function with a map, whose code is `body(map)`."""
+
+    class Async(KeyedProcessFunction[Go, Go]):
+        numbers = MapState("numbers", str, int, ttl=ttl)
+
+        async def process(self, go, ctx, /):
+            await body(self.numbers)
+
+    class Plain(KeyedProcessFunction[Go, Go]):
+        numbers = MapState("numbers", str, int, ttl=ttl)
+
+        def process(self, go, ctx, /):
+            body(self.numbers)
+
+    return Plain() if plain else Async()
+
+
+def run(function, backend):
+    harness = KeyedHarness(function, key=lambda _: "k", backend=backend)
+    backend.counted()
+    harness.process(Go(), 7)
+    return harness
+
+
+def cells_of(harness):
+    return sum(len(cells.by_name) for store in harness._process.stores for cells in store.groups())
+
+
+def test_putting_an_entry_into_a_large_map_reads_nothing_and_writes_one_row(many):
+    async def body(numbers):
+        await numbers.put("new", 1)
+
+    with run(running(body), many) as harness:
+        assert many.counted() == (0, 0, 0)
+        assert harness.statistics().requests == 0
+        assert changes_of(harness) == [EntryChange(b'"k"', b"1", 7, 0, "", b'"new"')]
+        assert many.counted() == (0, 0, 0)
+
+
+def test_putting_many_entries_reads_nothing_either(many):
+    async def body(numbers):
+        await numbers.put_all({"00001": 10, "new": 11})
+        await numbers.put("00002", 12)
+
+    with run(running(body), many) as harness:
+        assert [(change.user_key, change.raw) for change in changes_of(harness)] == [
+            (b'"00001"', b"10"),
+            (b'"new"', b"11"),
+            (b'"00002"', b"12"),
+        ]
+        assert many.counted() == (0, 0, 0)
+
+
+def test_a_ttl_from_creation_has_to_know_the_entry_and_no_other(many):
+    async def body(numbers):
+        await numbers.put_all({"00001": 10, "new": 11})
+
+    ttl = StateTtl(timedelta(hours=1), update=UpdateType.ON_CREATE)
+    with run(running(body, ttl=ttl), many) as harness:
+        assert many.counted() == (2, 0, 0)
+        assert [(change.user_key, change.stamp) for change in changes_of(harness)] == [(b'"00001"', 5), (b'"new"', 7)]
+
+
+def test_an_entry_that_was_put_in_this_task_keeps_the_life_that_it_began(backend):
+    async def body(numbers):
+        await numbers.put_all({"a": 1, "b": 2})
+
+    ttl = StateTtl(timedelta(hours=1), update=UpdateType.ON_CREATE)
+    with run(running(body, ttl=ttl), Counting(backend)) as harness:
+        harness.process(Go(), 9)
+        assert [change.stamp for change in changes_of(harness)] == [7, 7]
+
+
+def test_an_entry_that_is_forgotten_while_a_call_waits_is_read_again(many):
+    seen = []
+
+    async def body(numbers):
+        known, unknown = ["00001"], ["00002", "00001"]
+        asked = [numbers.get(name) for name in (unknown if seen else known)]
+        seen.extend([await one for one in asked])
+
+    with KeyedHarness(running(body), key=lambda _: "k", backend=many, automatic=False) as harness:
+        harness.process(Go(), 7)
+        harness.drain()
+        harness.process(Go(), 8)
+        for store in harness._process.stores:
+            store.trim(0)
+        harness.drain()
+        assert seen == [1, 2, 1]
+
+
+def test_removing_reads_the_entry_when_the_task_ends_and_writes_a_row_if_it_was_there(many):
+    async def body(numbers):
+        await numbers.remove("00001")
+        await numbers.remove("never")
+
+    with run(running(body), many) as harness:
+        assert many.counted() == (0, 0, 0)
+        assert [(change.user_key, change.raw) for change in changes_of(harness)] == [(b'"00001"', None)]
+        assert many.counted() == (2, 0, 0)
+
+
+def test_adding_to_lists_reads_nothing_and_writes_a_row_an_element(backend):
+    class Collect(KeyedProcessFunction[Go, Go]):
+        numbers = ListState("numbers", int)
+
+        async def process(self, go, ctx, /):
+            await self.numbers.add(1)
+            await self.numbers.namespace("w").add_all([2, 3])
+
+    with run(Collect(), Counting(backend)) as harness:
+        assert harness._store.counted() == (0, 0, 0)
+        found = changes_of(harness)
+        assert [(change.namespace, change.raw) for change in found] == [("", b"1"), ("w", b"2"), ("w", b"3")]
+        assert [change.user_key for change in found] == [b'"%016x%08x"' % (1, place) for place in range(3)]
+
+
+def test_looking_whether_a_map_is_empty_reads_a_page(many):
+    seen = []
+
+    async def body(numbers):
+        seen.append(await numbers.is_empty())
+
+    with run(running(body), many):
+        assert seen == [False]
+        assert many.counted() == (0, 1, PAGE)
+
+
+def test_several_requests_of_a_record_join_one_batch(many):
+    seen = []
+
+    async def body(numbers):
+        asked = [numbers.get(name) for name in ("00001", "00002", "00001", "never")]
+        seen.extend([await one for one in asked])
+
+    with KeyedHarness(running(body), key=lambda _: "k", backend=many, automatic=False) as harness:
+        harness.process(Go(), 7)
+        many.counted()
+        assert harness.statistics().requests == 3
+        harness.step()
+        harness.drain()
+        assert (seen, harness.statistics().batches, many.counted()) == ([1, 2, 1, None], 1, (3, 0, 0))
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_iterating_over_a_large_map_leaves_nothing_in_memory(many, plain):
+    seen, largest = count(), []
+
+    async def walk(numbers):
+        async for name, number in numbers.entries():
+            note(name, number)
+
+    def walk_plainly(numbers):
+        for name, number in numbers.entries():
+            note(name, number)
+
+    def note(name, number):
+        assert (name, number) == (f"{next(seen):05}", number)
+        largest.append(cells_of(harness))
+
+    harness = KeyedHarness(running(walk_plainly if plain else walk, plain=plain), key=lambda _: "k", backend=many)
+    with harness:
+        many.counted()
+        harness.process(Go(), 7)
+        assert (len(largest), max(largest)) == (MANY, 0)
+        entries, scans, scanned = many.counted()
+        assert (entries, scanned) == (0, MANY)
+        assert scans == MANY // PAGE + 1
+        assert changes_of(harness) == []
+
+
+def test_iterating_with_callbacks_goes_through_all_pages(many):
+    seen = []
+
+    async def body(numbers):
+        numbers.values().on_next(seen.append).then_accept(lambda _: seen.append("end"))
+
+    with run(running(body), many):
+        assert seen == [*range(MANY), "end"]
+
+
+def test_leaving_off_reads_no_further_page(many):
+    async def body(numbers):
+        async for name in numbers.keys():
+            if name == "00005":
+                break
+
+    with run(running(body), many):
+        assert many.counted() == (0, 1, PAGE)
+
+
+def test_an_iteration_shows_the_map_as_it_was_when_it_was_asked_for(many):
+    seen = []
+
+    async def body(numbers):
+        await numbers.put("00001", -1)
+        await numbers.remove("00002")
+        await numbers.put("zz", -2)
+        walk = numbers.entries()
+        await numbers.put("00003", -3)
+        async for name, number in walk:
+            seen.append((name, number))
+            await numbers.remove(name)
+            await numbers.put("zzz", 1)
+            if name == f"{PAGE + 5:05}":
+                await numbers.clear()
+
+    with run(running(body), many) as harness:
+        expected = {f"{n:05}": n for n in range(MANY)} | {"00001": -1, "zz": -2}
+        del expected["00002"]
+        assert seen == sorted(expected.items())
+        assert harness.state("numbers", "k") == {"zzz": 1}
+
+
+def test_a_cleared_map_is_gone_from_the_backend_but_for_what_was_put_later(many):
+    async def body(numbers):
+        await numbers.put("00001", 0)
+        await numbers.clear()
+        await numbers.put("00002", 5)
+
+    with run(running(body), many) as harness:
+        assert many.counted() == (0, 0, 0)
+        harness.snapshot()
+        assert harness.state("numbers", "k") == {"00002": 5}
+        assert len(dict(many.items())) == 1
+
+
+# ------------------------------------------------------------------------------------------------ refused
+
+
+def failing(body, kind="async"):
+    return KeyedHarness(running(body, plain=kind == "plain"), key=lambda _: "k")
+
+
+async def _iterate_plainly(numbers):
+    for _ in numbers.entries():
+        pass
+
+
+def _iterate_with_async(numbers):
+    numbers.entries().__aiter__()
+
+
+async def _of_its_own_life(numbers):
+    await numbers.put("a", 1, ttl=timedelta(hours=1))
+
+
+async def _zero_in_namespace(numbers):
+    await numbers.namespace("a\x00b").get("a")
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "why"),
+    [
+        (_iterate_plainly, "async", "TypeError.*'async def': iterate with 'async for'"),
+        (_iterate_with_async, "plain", "TypeError.*'def': iterate with 'for'"),
+        (_of_its_own_life, "async", "ValueError.*state 'numbers' of operator 'function' has no TTL"),
+        (_zero_in_namespace, "async", "ValueError.*zero character"),
+    ],
+)
+def test_what_makes_no_sense_fails_and_says_why(body, kind, why):
+    with failing(body, kind) as harness, pytest.raises(UserFunctionError, match=f"(?s){why}"):
+        harness.process(Go(), 1)
+
+
+@pytest.mark.parametrize("name", [1, None, "\ud800"])
+def test_a_key_of_another_type_is_refused(name):
+    async def body(numbers):
+        await numbers.put(name, 1)
+
+    with failing(body) as harness, pytest.raises(StateSchemaError, match="a key of state 'numbers'"):
+        harness.process(Go(), 1)
+
+
+def test_a_value_of_another_type_is_refused_before_it_is_stored():
+    async def body(numbers):
+        await numbers.put("a", "text")
+
+    with failing(body) as harness:
+        harness.process(Go(), 1)
+        with pytest.raises(StateSchemaError, match="state 'numbers' of operator 'function' was given 'text'"):
+            harness.snapshot()
+
+
+def test_keys_that_are_equal_are_one_entry():
+    class Shares(KeyedProcessFunction[Go, Go]):
+        shares = MapState("shares", float, int)
+
+        async def process(self, go, ctx, /):
+            await self.shares.put(1, 1)
+            await self.shares.put(1.0, 2)
+
+    with KeyedHarness(Shares(), key=lambda _: "k") as harness:
+        harness.process(Go(), 1)
+        assert harness.state("shares", "k") == {1.0: 2}
+
+
+def test_lists_and_accumulators_take_no_none():
+    class Adds(KeyedProcessFunction[Go, Go]):
+        numbers = ListState("numbers", int)
+        most = ReducingState("most", int, max)
+
+        async def process(self, go, ctx, /):
+            await getattr(self, go.what).add(None)
+
+    for what in ("numbers", "most"):
+        with KeyedHarness(Adds(), key=lambda _: "k") as harness, pytest.raises(UserFunctionError, match="given None"):
+            harness.process(Go(what), 1)
+
+
+class Untyped(AggregateFunction):
+    def create_accumulator(self):
+        return 0
+
+    def add(self, value, accumulator, /):
+        return accumulator + value
+
+    def get_result(self, accumulator, /):
+        return accumulator
+
+    def merge(self, one, other, /):
+        return one + other
+
+
+def test_an_aggregate_function_must_name_its_accumulator():
+    with pytest.raises(TypeError, match=r"Untyped must name its types, as in AggregateFunction\[Sale, Sum, int\]"):
+        AggregatingState("sum", Untyped())
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        ListState("s", int),
+        MapState("s", str, int),
+        ReducingState("s", int, max),
+        ValueState("s", int),
+    ],
+)
+def test_a_declaration_answers_nobody(declared):
+    calls = [name for name in vars(type(declared)) if not name.startswith("_")] + ["clear"]
+    arguments = {"put": ("a", 1), "merge_namespaces": ("", [])}
+    for name in calls:
+        with pytest.raises(RuntimeError, match="state 's' was used outside"):
+            call_without_key(getattr(declared, name), arguments.get(name, (1,)))
+
+
+def call_without_key(call, arguments):
+    try:
+        return call()
+    except TypeError:
+        return call(*arguments)

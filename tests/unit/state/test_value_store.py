@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from headrace import ExpiryClock, StateTtl, Struct, TtlTime, UpdateType, ValueState, Visibility
+from headrace.errors import StateSchemaError
+from headrace.state.entry import value_entry
+from headrace.state.value_store import ValueStore
+
+TEN = timedelta(milliseconds=10)
+KEY = b'"k"'
+
+
+class Leg(Struct, frozen=True):
+    origin: str
+    minutes: int = 0
+
+
+class Task:
+    """User code of one key at a time; a request is answered at once."""
+
+    context: SimpleNamespace
+
+    def register(self, continuation):
+        raise AssertionError(f"{continuation} should not be chained")
+
+    def request(self, context, entry, answered):
+        raise AssertionError(f"{entry} of {context} should not have to wait")
+
+
+def enter(store, key, stamp, watermark, processing_time=0):
+    """Let the code of a record run next."""
+    store.waits = False
+    store._task.context = SimpleNamespace(
+        key_json=key,
+        timestamp=stamp,
+        watermark=watermark,
+        processing_time=processing_time,
+        owns_key=True,
+        callbacks=None,
+    )
+
+
+@pytest.fixture
+def store_of(backend):
+    """A store over the backend, as the next task would open it."""
+
+    def make(ttl=None, kind=int, name="legs"):
+        return ValueStore(ValueState(name, kind, ttl=ttl), "delay", backend, Task())
+
+    return make
+
+
+@pytest.fixture
+def commit(backend):
+    """Hand a store's changes to the backend, and return them."""
+
+    def commit(store):
+        changes = list(store.changes())
+        backend.write_batch(store.writes(changes))
+        return changes
+
+    return commit
+
+
+def awaited(future):
+    """What a state call answers; it never suspends."""
+    step = future.__await__()
+    with pytest.raises(StopIteration) as stopped:
+        next(step)
+    return stopped.value.value
+
+
+def read(store, at, watermark, key=KEY):
+    enter(store, key, at, watermark)
+    return awaited(store.value())
+
+
+def write(store, value, at, watermark=0, key=KEY):
+    enter(store, key, at, watermark)
+    return awaited(store.update(value))
+
+
+def test_a_value_is_the_keys_own_and_outlives_the_task(store_of, commit):
+    store = store_of(kind=Leg)
+    write(store, Leg("EWR"), at=1)
+    write(store, Leg("JFK"), at=1, key=b'"other"')
+    commit(store)
+    later = store_of(kind=Leg)
+    assert read(later, 2, 0) == Leg("EWR")
+    assert read(later, 2, 0, b'"other"') == Leg("JFK")
+    assert read(later, 2, 0, b'"nobody"') is None
+
+
+def test_states_of_one_key_keep_apart(store_of, commit):
+    # A name may end in what another key begins with.
+    first, second = store_of(name="a"), store_of(name="ab")
+    write(first, 1, at=0)
+    write(second, 2, at=0)
+    commit(first)
+    commit(second)
+    assert (read(store_of(name="a"), 0, 0), read(store_of(name="ab"), 0, 0)) == (1, 2)
+
+
+def test_only_what_changed_is_a_change(store_of, commit):
+    store = store_of()
+    for key in (b"1", b"2", b"3"):
+        write(store, 7, at=5, key=key)
+    commit(store)
+    later = store_of()
+    later.prefetch([b"1", b"2", b"3", b"4"])
+    read(later, 9, 0, b"1")
+    write(later, 8, at=9, key=b"2")
+    enter(later, b"3", 9, 0)
+    awaited(later.clear())
+    assert [(c.key_json, c.raw, c.stamp) for c in commit(later)] == [(b"2", b"8", 9), (b"3", None, 5)]
+
+
+def test_what_came_and_went_within_a_task_is_no_change(store_of, commit, backend):
+    store = store_of()
+    write(store, 1, at=0)
+    awaited(store.clear())
+    awaited(store.clear())
+    assert commit(store) == []
+    assert list(backend.items()) == []
+
+
+def test_updating_with_none_clears(store_of, commit):
+    store = store_of()
+    write(store, 1, at=0)
+    commit(store)
+    later = store_of()
+    write(later, None, at=1)
+    assert read(later, 1, 0) is None
+    assert [change.raw for change in commit(later)] == [None]
+
+
+def test_a_value_of_another_type_is_refused_before_it_is_stored(store_of, commit):
+    store = store_of()
+    write(store, "text", at=0)
+    with pytest.raises(StateSchemaError, match="state 'legs' of operator 'delay' was given 'text'"):
+        commit(store)
+
+
+def test_stored_state_of_another_type_is_an_error_that_names_the_state(store_of, commit):
+    store = store_of(kind=str)
+    write(store, "text", at=0)
+    commit(store)
+    with pytest.raises(StateSchemaError, match="state 'legs' of operator 'delay' is stored as \"text\""):
+        read(store_of(kind=int), 0, 0)
+
+
+#    written at 5, ttl 10:   5 ---- alive ---- 14 | 15 dead
+
+
+@pytest.mark.parametrize(("watermark", "expected"), [(14, 1), (15, None), (16, None)])
+def test_an_entry_is_dead_at_stamp_plus_ttl_inclusive(store_of, commit, watermark, expected):
+    store = store_of(StateTtl(TEN))
+    write(store, 1, at=5)
+    assert read(store, 5, watermark) == expected
+    commit(store)
+    assert read(store_of(StateTtl(TEN)), 5, watermark) == expected
+
+
+def test_an_expired_entry_is_cleared_on_access_and_counted_once(store_of, commit, backend):
+    store = store_of(StateTtl(TEN))
+    write(store, 1, at=5)
+    commit(store)
+    later = store_of(StateTtl(TEN))
+    assert [read(later, 20, 20), read(later, 20, 20)] == [None, None]
+    assert later.expired == 1
+    assert [change.raw for change in commit(later)] == [None]
+    assert list(backend.items()) == []
+
+
+def test_an_expired_entry_may_be_returned_while_it_is_stored(store_of):
+    relaxed = StateTtl(TEN, visibility=Visibility.RETURN_IF_NOT_CLEANED_UP, update=UpdateType.ON_READ_AND_WRITE)
+    store = store_of(relaxed)
+    write(store, 1, at=5)
+    assert [read(store, 100, 100), read(store, 101, 101)] == [1, 1]
+    assert store.expired == 0
+    assert next(store.changes()).stamp == 5  # reading a dead entry does not bring it back to life
+
+
+@pytest.mark.parametrize(
+    ("update", "after_write", "after_read"),
+    [
+        (UpdateType.ON_CREATE, 5, 5),
+        (UpdateType.ON_CREATE_AND_WRITE, 8, 8),
+        (UpdateType.ON_READ_AND_WRITE, 8, 12),
+    ],
+)
+def test_the_update_type_says_what_renews_a_life(store_of, update, after_write, after_read):
+    store = store_of(StateTtl(TEN, update=update))
+    write(store, 1, at=5)
+    write(store, 2, at=8)
+    assert next(store.changes()).stamp == after_write
+    read(store, 12, 0)
+    (change,) = store.changes()
+    assert (change.stamp, store.expires_at(change.stamp)) == (after_read, after_read + 10)
+
+
+def test_a_read_that_renews_a_life_is_a_change(store_of, commit):
+    ttl = StateTtl(TEN, update=UpdateType.ON_READ_AND_WRITE)
+    store = store_of(ttl)
+    write(store, 1, at=5)
+    commit(store)
+    later = store_of(ttl)
+    read(later, 12, 0)
+    assert [(change.raw, change.stamp) for change in commit(later)] == [(b"1", 12)]
+
+
+def test_a_late_read_never_shortens_a_life(store_of):
+    store = store_of(StateTtl(TEN, update=UpdateType.ON_READ_AND_WRITE))
+    write(store, 1, at=20)
+    read(store, 12, 0)
+    assert read(store, 29, 29) == 1
+
+
+def test_a_new_life_begins_with_the_first_write_after_death(store_of):
+    store = store_of(StateTtl(TEN, update=UpdateType.ON_CREATE))
+    write(store, 1, at=5)
+    write(store, 2, at=30, watermark=15)
+    assert read(store, 30, 39) == 2
+    assert read(store, 30, 40) is None
+
+
+def test_a_disabled_ttl_is_none_at_all(store_of):
+    store = store_of(StateTtl(TEN, update=UpdateType.DISABLED))
+    write(store, 1, at=5)
+    assert read(store, 5, 10_000) == 1
+    assert store.expires_at(5) is None
+
+
+def test_ttl_may_be_switched_on_changed_and_off_for_state_that_is_there(store_of, commit):
+    store = store_of()
+    write(store, 1, at=5)
+    commit(store)
+    assert read(store_of(StateTtl(TEN)), 14, 14) == 1
+    assert read(store_of(StateTtl(TEN)), 15, 15) is None
+    assert read(store_of(StateTtl(2 * TEN)), 15, 15) == 1
+    assert read(store_of(), 10_000, 10_000) == 1
+
+
+def test_processing_time_is_that_of_the_micro_batch_for_stamp_and_age(store_of):
+    store = store_of(StateTtl(TEN, time=TtlTime.PROCESSING))
+    enter(store, KEY, 5, 0, processing_time=1_000)
+    awaited(store.update(1))
+    assert next(store.changes()).stamp == 1_000
+    enter(store, KEY, 10_000, 10_000, processing_time=1_009)
+    assert awaited(store.value()) == 1
+    enter(store, KEY, 0, 0, processing_time=1_010)
+    assert awaited(store.value()) is None
+
+
+def test_event_time_may_expire_by_processing_time(store_of):
+    store = store_of(StateTtl(TEN, expiry=ExpiryClock.PROCESSING_TIME))
+    enter(store, KEY, 500, 0, processing_time=600)
+    awaited(store.update(1))
+    assert awaited(store.value()) is None
+    enter(store, KEY, 500, 10_000, processing_time=509)
+    awaited(store.update(1))
+    assert awaited(store.value()) == 1
+
+
+def test_a_ttl_shorter_than_a_millisecond_is_refused():
+    for span in (timedelta(0), timedelta(microseconds=999), timedelta(milliseconds=-1)):
+        with pytest.raises(ValueError, match="at least 1 ms"):
+            StateTtl(span)
+    assert StateTtl(timedelta(microseconds=1_999)).milliseconds == 1
+
+
+def test_a_declaration_answers_nobody():
+    declared = ValueState("legs", int)
+    for call in (declared.value, lambda: declared.update(1), declared.clear):
+        with pytest.raises(RuntimeError, match="state 'legs' was used outside"):
+            call()
+
+
+@pytest.mark.parametrize("name", ["", "Legs", "9legs", "last leg", "a'b", "a\x00b", "x" * 64])
+def test_a_states_name_is_an_identifier(name):
+    with pytest.raises(ValueError, match="is not a valid name"):
+        ValueState(name, int)
+
+
+def test_an_entry_is_named_by_state_and_key():
+    assert value_entry("legs", KEY) == b'vlegs\x00"k"'

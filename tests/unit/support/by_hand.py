@@ -1,0 +1,202 @@
+"""The naive model of keyed execution: one record after the other, in plain dicts, all keys in one loop.
+
+It runs the user function itself, but shares no code with the engine: what the engine emits, sorted by its
+order keys, must be what this emits, in the order in which it does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headrace import RowKind, UpdateType, ValueState
+
+
+class Chained:
+    """What the running record has chained and not run yet, in order: (answers waited for, callback)."""
+
+    def __init__(self):
+        self.waiting = []
+
+    def run(self):
+        """One after the other, first those that wait for no other; what they chain comes last."""
+        while self.waiting:
+            place = next(place for place, (answers, _) in enumerate(self.waiting) if all(a.there for a in answers))
+            answers, callback = self.waiting.pop(place)
+            callback(*[answer.value for answer in answers])
+
+
+class Answer:
+    """What a state call of the model returns. It is there, unless a callback has to make it."""
+
+    def __init__(self, chained, value=None, *, there=True):
+        self.chained, self.value, self.there = chained, value, there
+        self.followers = []
+
+    def __await__(self):
+        self.chained.run()
+        return self.value
+        yield
+
+    def give(self, value):
+        self.value, self.there = value, True
+        for follower in self.followers:
+            follower.give(value)
+
+    def follow(self, other):
+        if other.there:
+            self.give(other.value)
+        else:
+            other.followers.append(self)
+
+    def then(self, callback, *others):
+        result = Answer(self.chained, there=False)
+        self.chained.waiting.append(((self, *others), lambda *values: callback(result, *values)))
+        return result
+
+    def then_apply(self, function):
+        return self.then(lambda result, value: result.give(function(value)))
+
+    def then_accept(self, function):
+        return self.then_apply(lambda value: function(value) and None)
+
+    def then_compose(self, function):
+        return self.then(lambda result, value: result.follow(function(value)))
+
+    def then_combine(self, other, function):
+        return self.then(lambda result, mine, theirs: result.give(function(mine, theirs)), other)
+
+    def then_conditionally_compose(self, condition, if_true, if_false):
+        def choose(value):
+            holds = condition(value)
+            return (if_true if holds else if_false)(value).then_apply(lambda answer: (holds, answer))
+
+        return self.then_compose(choose)
+
+
+class Value:
+    """A value state: by key, the value and its stamp."""
+
+    def __init__(self, declared, stage):
+        self.ttl = declared.ttl.milliseconds if declared.ttl else None
+        self.update_type = declared.ttl.update if declared.ttl else None
+        self.stage = stage
+        self.found = {}
+
+    def live(self):
+        value, stamp = self.found.get(self.stage.key, (None, 0))
+        if value is not None and self.ttl is not None and stamp + self.ttl <= self.stage.watermark:
+            value = None
+        return value, stamp
+
+    def value(self):
+        value, stamp = self.live()
+        if value is None:
+            self.found.pop(self.stage.key, None)
+        elif self.update_type is UpdateType.ON_READ_AND_WRITE:
+            self.found[self.stage.key] = value, max(stamp, self.stage.timestamp)
+        return Answer(self.stage.chained, value)
+
+    def update(self, value):
+        old, stamp = self.live()
+        keeps = old is not None and self.update_type is UpdateType.ON_CREATE
+        self.found[self.stage.key] = value, stamp if keeps else self.stage.timestamp
+        return Answer(self.stage.chained)
+
+    def clear(self):
+        self.found.pop(self.stage.key, None)
+        return Answer(self.stage.chained)
+
+
+@dataclass
+class Stage:
+    """One function with its states and timers, and the context that it sees; emits into `following`."""
+
+    function: object
+    following: object
+    due: set = field(default_factory=set)
+    sides: list = field(default_factory=list)
+    watermark: int = -(1 << 62)
+    key: str = ""
+    timestamp: int = 0
+    row_kind: RowKind = RowKind.INSERT
+    chained: Chained = field(default_factory=Chained)
+
+    def __post_init__(self):
+        declared = {name: state for name, state in vars(type(self.function)).items() if isinstance(state, ValueState)}
+        self.states = {name: Value(state, self) for name, state in declared.items()}
+        vars(self.function).update(self.states)
+        self.timers = self
+
+    def take(self, record, timestamp):
+        """One record; timers that it sets for a time already past fire right after it."""
+        self.run(record.key, timestamp, self.function.process(record, self))
+        self.fire_up_to(self.watermark, self.key)
+
+    def advance(self, watermark):
+        """Fire what is due in time order; a timer set for a time before the one that fires follows at once."""
+        self.watermark = watermark
+        while due := [timer for timer in self.due if timer[0] <= watermark]:
+            timestamp, key = min(due)
+            self.fire(timestamp, key)
+            self.fire_up_to(timestamp, key)
+        self.following.advance(watermark)
+
+    def fire_up_to(self, timestamp, key):
+        while due := [timer for timer in self.due if timer[0] <= timestamp and timer[1] == key]:
+            self.fire(*min(due))
+
+    def fire(self, timestamp, key):
+        self.due.remove((timestamp, key))
+        self.run(key, timestamp, self.function.on_timer(timestamp, self))
+
+    def run(self, key, timestamp, call):
+        self.key, self.timestamp = key, timestamp
+        try:
+            call.send(None)
+        except StopIteration:
+            self.chained.run()
+            return
+        raise AssertionError("the function awaits something else")
+
+    def collect(self, record, kind=RowKind.INSERT):
+        assert kind is RowKind.INSERT, "the model has no changelogs"
+        self.following.take(record, self.timestamp)
+
+    def output(self, name, record):
+        self.sides.append((name, record))
+
+    def register_event_time(self, timestamp):
+        self.due.add((timestamp, self.key))
+
+    def delete_event_time(self, timestamp):
+        self.due.discard((timestamp, self.key))
+
+
+class End:
+    """What comes out at the end of the chain."""
+
+    def __init__(self):
+        self.records = []
+
+    def take(self, record, timestamp):
+        self.records.append((record, timestamp))
+
+    def advance(self, watermark):
+        """Nothing left to do."""
+
+
+def run_by_hand(functions, steps, *, bucket, lag):
+    """Run a chain of functions over steps with a watermark after each full bucket; the stages, and what came out."""
+    end = following = End()
+    stages = []
+    for function in reversed(functions):
+        following = Stage(function, following)
+        stages.insert(0, following)
+    latest = watermark = None
+    for ordinal, step in enumerate(steps, 1):
+        following.take(step, step.at)
+        latest = step.at if latest is None else max(latest, step.at)
+        if ordinal % bucket == 0 and (watermark is None or latest - lag > watermark):
+            watermark = latest - lag
+            following.advance(watermark)
+    return stages, end.records

@@ -1,0 +1,91 @@
+"""A job's checkpoints as runs commit them, without tables. Days are numbered from 1970-01-01."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
+from headrace.spark.interval import Interval, place_of
+from headrace.spark.replay import open_replay
+
+DAY = 86_400_000
+
+
+def days(first, end=None):
+    """From the beginning of a day to before another, or to the end of that day."""
+    return Interval(int(first * DAY), int((first + 1 if end is None else end) * DAY))
+
+
+@dataclass(frozen=True)
+class Run:
+    """Who runs."""
+
+    run_id: str = "somebody"
+    attempt_id: str = "a try"
+
+
+class Line:
+    """All checkpoints of a job."""
+
+    def __init__(self):
+        self.checkpoints = []
+        self.add(Kind.INITIAL)
+
+    def add(self, kind, start=None, end=None, *, run="r", attempt="a", **fields):
+        last = self.checkpoints[-1] if self.checkpoints else None
+        checkpoint = Checkpoint(
+            checkpoint_id=0 if last is None else last.checkpoint_id + 1,
+            kind=kind,
+            run_id=run,
+            attempt_id=attempt,
+            max_parallelism=128,
+            versions={},
+            committed_at=0,
+            parent_id=None if last is None else last.checkpoint_id,
+            interval_start=start,
+            interval_end=end,
+            **fields,
+        )
+        self.checkpoints.append(checkpoint)
+        return self
+
+    def take_in(self, interval, **fields):
+        return self.add(Kind.BATCH, interval.start, interval.end, **fields)
+
+    def days(self, *numbers, **fields):
+        for number in numbers:
+            self.take_in(days(number), **fields)
+        return self
+
+    def files(self, *names):
+        """Slices of caught-up runs that know no intervals."""
+        for name in names:
+            self.add(Kind.BATCH, offsets={"source": SourceOffset(name)})
+        return self
+
+    def again(self, kind):
+        """A checkpoint that leaves the interval as it is: compaction, savepoint, a micro-batch without input."""
+        last = self.checkpoints[-1]
+        return self.add(kind, last.interval_start, last.interval_end, offsets=last.offsets)
+
+    def restore(self, target, note=None, run="r"):
+        to = self.checkpoints[target]
+        return self.add(
+            Kind.RESTORE,
+            to.interval_start,
+            to.interval_end,
+            restored_from=target,
+            note=note,
+            offsets=to.offsets,
+            run=run,
+        )
+
+    def place(self, start, end=None, run=Run(), *, replay=False):
+        return place_of(days(start, end), self.checkpoints, run, replay=replay)
+
+    def finish_replay(self, steps=100):
+        """Make at most so many steps of the open replay; return whether it is through."""
+        replay = open_replay(self.checkpoints)
+        for step in (replay.steps if replay else ())[:steps]:
+            self.take_in(step.interval)
+        return open_replay(self.checkpoints) is None

@@ -1,0 +1,94 @@
+"""Executors that answer when, and in which order, a test says so."""
+
+from __future__ import annotations
+
+import itertools
+
+from headrace.state.backend import answers
+
+
+class HandExecutor:
+    """Keeps what was submitted until the test answers it, or until the task has nothing left to do but wait."""
+
+    def __init__(self, answer, room=8):
+        self.answer = answer
+        self.room = room
+        self.batches = []
+        self.closed = False
+        self._under_way = []
+        self._done = []
+
+    @property
+    def in_flight(self):
+        return len(self._under_way) + bool(self._done)
+
+    @property
+    def has_completed(self):
+        return bool(self._done)
+
+    @property
+    def has_room(self):
+        return len(self._under_way) < self.room
+
+    def submit(self, batch, /):
+        self.batches.append([request.action for request in batch])
+        self._under_way.append(list(batch))
+
+    def finish(self, number=0):
+        """Answer one of the batches under way."""
+        for request in self._under_way.pop(number):
+            request.answer = self.answer(request.action)
+            self._done.append(request)
+
+    def completed(self, *, wait):
+        if wait and not self._done and self._under_way:
+            self.finish()
+        done, self._done = self._done, []
+        return done
+
+    def close(self):
+        self.closed = True
+
+
+class DrawnExecutor:
+    """Answers single requests of any batch, in an order drawn by Hypothesis, and never at once."""
+
+    def __init__(self, backend, numbers, room=4):
+        self._backend = backend
+        self._numbers = itertools.cycle(numbers)
+        self._room = room
+        self._waiting = []
+        self._fresh = []
+
+    @property
+    def in_flight(self):
+        return len({number for number, _ in self._waiting})
+
+    @property
+    def has_completed(self):
+        return bool(self._waiting)
+
+    @property
+    def has_room(self):
+        return self.in_flight < self._room
+
+    def submit(self, batch, /):
+        number = self._waiting[-1][0] + 1 if self._waiting else 0
+        self._fresh += batch
+        self._waiting += [(number, request) for request in batch]
+
+    def completed(self, *, wait):
+        waiting, self._fresh = len(self._waiting) - len(self._fresh), []
+        ready = waiting if not wait else len(self._waiting)
+        if not ready:
+            return []
+        count = max(next(self._numbers) % (ready + 1), int(wait))
+        return [self._answered(next(self._numbers) % (ready - taken)) for taken in range(count)]
+
+    def close(self):
+        """Nothing to let go of."""
+
+    def _answered(self, place):
+        _, request = self._waiting.pop(place)
+        (request.answer,) = answers(self._backend, [request.action])
+        return request

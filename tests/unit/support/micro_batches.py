@@ -1,0 +1,169 @@
+"""Runs chains of keyed operators as a job does, without Spark: slices, watermarks, key groups, state carried over."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import Schema
+
+from headrace.checkpoint import changelog
+from headrace.checkpoint.changelog import Changelog
+from headrace.checkpoint.checkpoint import Bucket
+from headrace.checkpoint.tables import KEYED_STATE, STATE_TABLES, TIMERS
+from headrace.execution.element import Element, Watermark
+from headrace.execution.keyed_process import KeyedProcess
+from headrace.plan.order import record_order
+from headrace.spark.micro_batch import advance
+from headrace.state.codec import encode
+from headrace.state.key_groups import key_group, key_group_range
+from tests.unit.support.steps import Step
+
+GROUPS = 16
+BUCKET = 4
+LAG = 6
+PREDICATE = re.compile(r"operator = '(\w+)' AND key_group >= (\d+) AND key_group <= (\d+)")
+
+
+@dataclass
+class Job:
+    """Operators, their state, and all that they have sent on so far."""
+
+    operators: Sequence
+    new_backend: Callable
+    batch: int = 5
+    ordinal: int = 0
+    bucket: Bucket = field(default_factory=Bucket)
+    watermark: int | None = None
+    sent: list = field(default_factory=list)
+    sides: list = field(default_factory=list)
+    metrics: Counter = field(default_factory=Counter)
+    backends: dict = field(default_factory=dict)
+
+    def take(self, steps, parallelism=1):
+        """One micro-batch."""
+        elements = [element_of(record_order(self.ordinal + n), step.at, step) for n, step in enumerate(steps)]
+        before, watermarks = self.watermark, self._watermarks(steps)
+        for stage in range(len(self.operators)):
+            elements = self._stage(stage, sorted(elements), before, watermarks, parallelism)
+        self.sent += elements
+        return self
+
+    def backend(self, stage, groups):
+        """The state of one stage and range of key groups."""
+        if (stage, groups) not in self.backends:
+            self.backends[stage, groups] = self.new_backend()
+        return self.backends[stage, groups]
+
+    def keep(self, stage, groups, process):
+        """Hand over what a task has changed."""
+        backend = self.backend(stage, groups)
+        for store in process.stores:
+            backend.write_batch(store.writes(list(store.changes())))
+        backend.write_batch(process.timers.writes(process.timers.changes()))
+
+    def outcome(self):
+        """All that must not depend on how the job was run."""
+        entries = {(stage, *item) for (stage, _), backend in self.backends.items() for item in backend.items()}
+        return sorted(self.sent), sorted(self.sides), entries, self.metrics
+
+    def _watermarks(self, steps):
+        seen = {}
+        for place, step in enumerate(steps, self.ordinal):
+            seen[place // BUCKET] = max(step.at, seen.get(place // BUCKET, step.at))
+        self.ordinal += len(steps)
+        self.bucket, found = advance(self.bucket, seen, len(steps), size=BUCKET, lag=LAG, watermark=self.watermark)
+        if found:
+            self.watermark = found[-1][1]
+        return [Watermark(record_order(ordinal), time) for ordinal, time in found]
+
+    def _stage(self, stage, elements, before, watermarks, parallelism):
+        sent = []
+        for task in range(parallelism):
+            groups = key_group_range(task, GROUPS, parallelism)
+            owned = [element for element in elements if key_group(element.key_json, GROUPS) in groups]
+            process = KeyedProcess(
+                self.operators[stage],
+                self.backend(stage, groups),
+                record=Step,
+                watermark=before,
+                last_watermark=watermarks[-1].timestamp if watermarks else None,
+                stage=stage,
+            )
+            process.run((owned[n : n + self.batch] for n in range(0, len(owned), self.batch)), watermarks)
+            self.keep(stage, groups, process)
+            sent += [element_of(out.order, out.timestamp, out.record) for out in process.emitted]
+            self.sides += [(stage, out.order, encode(out.record)) for out in process.side_outputs["thirds"]]
+            self.metrics += process.metrics + Counter(fired=process.timers.fired)
+            self.metrics["expired"] += sum(store.expired for store in process.stores)
+        return sent
+
+
+def no_rows():
+    """State tables that nothing was added to."""
+    return {name: [table.schema.empty_table()] for name, table in STATE_TABLES.items()}
+
+
+@dataclass
+class RebuiltJob(Job):
+    """A job that forgets its backends with every slice: state comes back from rows of the state tables alone."""
+
+    tables: dict = field(default_factory=no_rows)
+    checkpoint: int = 0
+
+    def take(self, steps, parallelism=1):
+        self.backends, self.checkpoint = {}, self.checkpoint + 1
+        return super().take(steps, parallelism)
+
+    def backend(self, stage, groups):
+        if (stage, groups) not in self.backends:
+            backend = super().backend(stage, groups)
+            with fake_delta(self.tables):
+                changelog.rebuild(backend, "job", dict.fromkeys(STATE_TABLES, 0), self.operators[stage].name, groups)
+        return self.backends[stage, groups]
+
+    def keep(self, stage, groups, process):
+        rows = Changelog(self.operators[stage].name, self.checkpoint, GROUPS)
+        for store in process.stores:
+            self.tables[KEYED_STATE].append(rows.values(store, list(store.changes())))
+        self.tables[TIMERS].append(rows.timers(process.timers.changes()))
+        super().keep(stage, groups, process)
+
+
+class FakeTable:
+    """Rows that can be scanned as a Delta table can."""
+
+    table_uri = "memory"
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def schema(self):
+        return Schema.from_arrow(self.rows.schema)
+
+    def scan(self, *, columns, predicate):
+        operator, first, last = PREDICATE.fullmatch(predicate).groups()
+        wanted = pc.field("operator") == operator
+        wanted &= (pc.field("key_group") >= int(first)) & (pc.field("key_group") <= int(last))
+        return self.rows.filter(wanted).select(columns)
+
+
+@contextmanager
+def fake_delta(tables):
+    """Let `rebuild` read rows from memory."""
+
+    def open_table(uri, **_):
+        return FakeTable(pa.concat_tables(tables[uri.removeprefix("job/")]))
+
+    with mock.patch.object(changelog, "open_table", open_table):
+        yield
+
+
+def element_of(order, timestamp, record):
+    return Element(order, timestamp, 0, encode(record.key), encode(record))

@@ -1,0 +1,179 @@
+"""A keyed function whose records are small programs of state calls, written in each of the ways that the API allows.
+
+`awaiting` one call after the other, `chaining` callbacks without a single await, or `hastily` making calls of several
+states at once, a program tells the same. `heedless` code goes on behind callbacks that change the same states, and emit.
+"""
+
+from __future__ import annotations
+
+import functools
+from datetime import timedelta
+
+import msgspec
+from hypothesis import strategies as st
+
+from headrace import KeyedProcessFunction, Process, SideOutput, StateTtl, Struct, Timestamp, UpdateType, ValueState
+
+STATES = ("plain", "read", "born")
+PLAIN_CALLS = ("value", "update", "clear")
+CALLS = (*PLAIN_CALLS, "add", "choose")
+PATIENT_WAYS = ("awaiting", "chaining", "mixing", "hastily")
+WAYS = (*PATIENT_WAYS, "heedless")
+LATEST = 60
+"""Timers beyond it are not set again, so that programs end."""
+
+
+class Do(Struct, frozen=True):
+    """A program: `calls` are (state, call, number), `timers` are set and `cancelled` ones taken back relative to `at` (ms)."""
+
+    key: str
+    at: Timestamp
+    way: str = "awaiting"
+    calls: tuple[tuple[str, str, int], ...] = ()
+    timers: tuple[int, ...] = ()
+    cancelled: tuple[int, ...] = ()
+
+
+class Told(Struct, frozen=True):
+    """What a program or timer has seen."""
+
+    key: str
+    by: str
+    saw: tuple[int | None, ...]
+    watermark: int
+
+
+class Programs(KeyedProcessFunction[Do, Told]):
+    """Runs programs. A timer is one, too: what it does follows from its time."""
+
+    plain = ValueState("plain", int)
+    read = ValueState("read", int, ttl=StateTtl(timedelta(milliseconds=9), update=UpdateType.ON_READ_AND_WRITE))
+    born = ValueState("born", int, ttl=StateTtl(timedelta(milliseconds=15), update=UpdateType.ON_CREATE))
+
+    async def process(self, record, ctx, /):
+        await self.run(record, ctx, "")
+
+    async def on_timer(self, timestamp, ctx, /):
+        again = (3,) if timestamp % 2 and timestamp < LATEST else (-6,) if timestamp % 5 == 0 else ()
+        again = again if timestamp > 0 else ()
+        calls = tuple((state, CALLS[(timestamp + place) % len(CALLS)], timestamp) for place, state in enumerate(STATES))
+        await self.run(Do(ctx.key, timestamp, WAYS[timestamp % len(WAYS)], calls, again), ctx, "timer")
+
+    async def run(self, program, ctx, by):
+        def end(saw):
+            for offset in program.timers:
+                ctx.timers.register_event_time(program.at + offset)
+            for offset in program.cancelled:
+                ctx.timers.delete_event_time(program.at + offset)
+            ctx.collect(Told(ctx.key, f"{by}{program.at}", tuple(saw), ctx.watermark))
+            if len(saw) % 2:
+                ctx.output("odd", Told(ctx.key, by, tuple(saw[:1]), ctx.watermark))
+
+        await getattr(self, program.way)(program.calls, end)
+
+    async def awaiting(self, calls, end):
+        end([await self.call(*call) for call in calls])
+
+    async def chaining(self, calls, end):
+        # Has come to its end before its first callback runs, if the first value is not at hand.
+        if calls:
+            self.chain(calls).then_accept(end)
+        else:
+            end([])
+
+    async def mixing(self, calls, end):
+        first = [await self.call(*call) for call in calls[:1]]
+        await self.chaining(calls[1:], lambda saw: end(first + saw))
+
+    async def hastily(self, calls, end):
+        # The calls of each state in their order; those of different states do not wait for each other.
+        chains = [
+            (place, self.chain([call for call in calls if call[0] == state], hasty=True))
+            for place, state in enumerate(STATES)
+            if any(call[0] == state for call in calls)
+        ]
+        end([saw for _, chain in chains for saw in await chain])
+
+    async def heedless(self, calls, end):
+        # What is chained and what is not touch the same states, in turns; every third call is waited for.
+        for place, call in enumerate(calls):
+            told = self.call(*call).then_compose(functools.partial(self.following, (call[0], "add", 1)))
+            told.then_accept(end)
+            if place % 3 == 2:
+                end([await self.call(*call)])
+            else:
+                self.call(*calls[-1 - place]).then_apply(lambda saw: [saw]).then_accept(end)
+        end([])
+
+    def chain(self, calls, *, hasty=False):
+        """The answers to all calls. A hasty one makes them at once, up to the first that depends on an answer."""
+        hasty = hasty and calls[0][1] in PLAIN_CALLS
+        made = self.call(*calls[0]).then_apply(lambda saw: [saw])
+        for call in calls[1:]:
+            hasty = hasty and call[1] in PLAIN_CALLS
+            made = self.joined(made, call) if hasty else made.then_compose(functools.partial(self.following, call))
+        return made
+
+    def joined(self, made, call):
+        return made.then_combine(self.call(*call), lambda seen, saw: [*seen, saw])
+
+    def following(self, call, seen):
+        seen = seen if isinstance(seen, list) else [seen]
+        return self.call(*call).then_apply(lambda saw: [*seen, saw])
+
+    def call(self, name, call, number):
+        """One call, or two of which the second depends on what the first has read."""
+        state = getattr(self, name)
+        if call == "value":
+            return state.value()
+        if call == "update":
+            return state.update(number)
+        if call == "clear":
+            return state.clear()
+        if call == "add":
+            return state.value().then_compose(lambda old: state.update((old or 0) + number))
+        chosen = state.value().then_conditionally_compose(
+            is_even, lambda _: state.update(number), lambda _: state.clear()
+        )
+        return chosen.then_apply(lambda answer: int(answer[0]))
+
+
+def is_even(number):
+    return (number or 0) % 2 == 0
+
+
+def programs_operator():
+    return Process("programs", "key", Programs(), (SideOutput("odd", Told, "odd"),))
+
+
+# Times are multiples of three, so that timers meet, and the ends of lives meet watermarks.
+offsets = st.sampled_from([-30, -9, -6, -3, 0, 3, 6, 9, 12, 39])
+calls = st.tuples(st.sampled_from(STATES), st.sampled_from(CALLS), st.integers(0, 3))
+
+
+@st.composite
+def event_lists(draw, *, ways=WAYS, least_calls=0, max_size=20):
+    """Programs in arrival order, with rising watermarks (plain numbers) among them. Few keys, one far ahead of the others."""
+    drawn = draw(
+        st.lists(
+            st.builds(
+                Do,
+                key=st.sampled_from(["a", "a", "a", "b", "c", "dd"]),
+                at=st.sampled_from([-24, -12, -6, -3, 0, 0, 0, 3]),
+                way=st.sampled_from(ways),
+                calls=st.lists(calls, min_size=least_calls, max_size=5).map(tuple),
+                timers=st.lists(offsets, max_size=2).map(tuple),
+                cancelled=st.lists(offsets, max_size=1).map(tuple),
+            )
+            | st.sampled_from([0, 3, 9]),
+            max_size=max_size,
+        )
+    )
+    events, watermark = [], -100
+    for place, event in enumerate(drawn):
+        if isinstance(event, Do):
+            events.append(msgspec.structs.replace(event, at=3 * place + event.at))
+        elif 3 * place - event > watermark:
+            watermark = 3 * place - event
+            events.append(watermark)
+    return events

@@ -1,0 +1,63 @@
+"""The job `purchases` with checkpoints made by hand: a row of state and a row of a sink each, and no run."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from headrace import clock
+from headrace.checkpoint.checkpoint import Checkpoint, Kind, OutputFile
+from headrace.checkpoint.files import stage
+from headrace.checkpoint.open_job import OpenJob
+from headrace.checkpoint.state_files import stage_state
+from headrace.checkpoint.tables import KEYED_STATE, STATE_TABLES
+from headrace.plan.columns import ROW_KIND
+from headrace.plan.pipelines import plan_of, sink_schemas
+from tests.jobs.home import LOCAL
+from tests.unit.support.s3 import BUCKET
+
+SINK = "lines_by_item"
+
+
+def commit_purchase(job: OpenJob, customer: str) -> Checkpoint:
+    """Commit a micro-batch after which `customer` is in the state, and is the only one in the sink."""
+    config, name, storage = job.config, f"{job.next_id}-{customer}.parquet", job.config.storage_options
+    entry = {"operator": "customers", "key_group": 1, "key": f'"{customer}"', "state": "spent", "value": "{}"}
+    row = {**entry, "checkpoint_id": job.next_id, "deleted": False}
+    state = stage_state(config.job_folder, KEYED_STATE, name, _table(row, STATE_TABLES[KEYED_STATE].schema), storage)
+    schema = sink_schemas(plan_of(config.code), config.appended)[SINK][0]
+    line = {"item": "apples", "customer": customer, "bought": 1, "cents": 1, "in_basket": 1, "idle": False}
+    changes = _table(line, schema).append_column(ROW_KIND, pa.array(["+U"]))
+    output = stage(config.job_folder, f"outputs/{SINK}/{name}", changes, storage)
+    outputs = {SINK: [OutputFile(output.path, output.rows, output.size)]}
+    return job.commit(Kind.BATCH, files={KEYED_STATE: [state]}, outputs=outputs)
+
+
+def put_on_object_store(home, storage, monkeypatch):
+    """Move the job of a home, its sinks included, to an object store with these options."""
+    root = f"s3://{BUCKET}/{home.folder.name}"
+    home.configure(
+        {
+            "state": {"root": f"{root}/state"},
+            "sinks": {name: {"path": f"{root}/lake/{name}"} for name in ("lines_by_item", "reminders")},
+        }
+    )
+    secrets = {name: value for name, value in storage.items() if name.endswith(("KEY", "KEY_ID"))}
+    for name, value in secrets.items():
+        monkeypatch.setenv(name, value)
+    home.write_cluster("local", {**LOCAL, "storage": storage | {name: f"${{{name}}}" for name in secrets}})
+
+
+@contextmanager
+def after_retention(config):
+    """A time at which all that was written before is older than the retention."""
+    before = clock.use(clock.VirtualClock(clock.now() + (config.retention.hours + 1) * 3_600_000))
+    try:
+        yield
+    finally:
+        clock.use(before)
+
+
+def _table(row, schema):
+    return pa.Table.from_pylist([{**dict.fromkeys(schema.names), **row}], schema)

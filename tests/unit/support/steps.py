@@ -1,0 +1,103 @@
+"""A keyed function whose records are its program, so that random records make random programs.
+
+It takes and emits `Step`s, so that instances of it can be chained.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from hypothesis import strategies as st
+
+from headrace import KeyedProcessFunction, Process, SideOutput, StateTtl, Struct, Timestamp, UpdateType, ValueState
+
+
+class Step(Struct, frozen=True):
+    """What to do, when (ms), for which key. Timers are set and taken back relative to `at`."""
+
+    key: str
+    at: Timestamp
+    add: int = 1
+    remind: int | None = None
+    cancel: int | None = None
+    forget: bool = False
+    told: str = ""
+
+
+class Thirds(Struct, frozen=True):
+    """What goes to the side output."""
+
+    key: str
+    count: int
+
+
+class Steps(KeyedProcessFunction[Step, Step]):
+    """Counts down by timers, some of them in the past, and tells all that it sees of its state."""
+
+    count = ValueState("count", int)
+    recent = ValueState(
+        "recent", tuple[int, ...], ttl=StateTtl(timedelta(milliseconds=9), update=UpdateType.ON_READ_AND_WRITE)
+    )
+    first = ValueState("first", int, ttl=StateTtl(timedelta(milliseconds=15), update=UpdateType.ON_CREATE))
+
+    async def process(self, step, ctx, /):
+        count = (await self.count.value() or 0) + step.add
+        await self.count.update(count)
+        recent = await self.recent.value() or ()
+        await self.recent.update((*recent[-2:], step.at))
+        first = await self.first.value()
+        if first is None or count % 5 == 0:
+            await self.first.update(step.at)
+        if step.forget:
+            await self.recent.clear()
+        if step.remind is not None:
+            ctx.timers.register_event_time(step.at + step.remind)
+        if step.cancel is not None:
+            ctx.timers.delete_event_time(step.at + step.cancel)
+        self.tell(ctx, count, f"{step.told}>{count} {recent} {first} at {ctx.watermark}")
+
+    async def on_timer(self, timestamp, ctx, /):
+        count = await self.count.value() or 0
+        recent = await self.recent.value()
+        self.tell(ctx, count, f"!{timestamp} {count} {recent}")
+        if count > 0:
+            await self.count.update(count - 1)
+            ctx.timers.register_event_time(timestamp + (-3, 0, 6, 30)[count % 4])
+        else:
+            await self.count.clear()
+
+    def tell(self, ctx, count, told):
+        # Keyed anew, with orders for the next function in a chain.
+        following = Step("abc"[count % 3], ctx.timestamp, 1 + count % 2, (None, 3, -6, 12)[count % 4], told=told)
+        ctx.collect(following)
+        if count % 3 == 0:
+            ctx.output("thirds", Thirds(str(ctx.key), count))
+            ctx.collect(following)
+
+
+def steps_operator(name="steps"):
+    return Process(name, "key", Steps(), (SideOutput("thirds", Thirds, "thirds"),))
+
+
+# Times are multiples of three, so that timers meet, and the ends of lives meet watermarks.
+offsets = st.none() | st.sampled_from([-30, -9, -6, -3, 0, 3, 6, 9, 12, 39])
+
+
+@st.composite
+def step_lists(draw, max_size=20):
+    """Records in arrival order whose times grow on the whole, with disorder."""
+    drawn = draw(
+        st.lists(
+            st.builds(
+                Step,
+                key=st.sampled_from(["", "a", "b", "c", "dé", "eee"]),
+                at=st.sampled_from([-24, -12, -6, -3, 0, 0, 0, 3]),
+                add=st.integers(-1, 3),
+                remind=offsets,
+                cancel=offsets,
+                forget=st.booleans(),
+            ),
+            max_size=max_size,
+        )
+    )
+    return [Step(s.key, 3 * place + s.at, s.add, s.remind, s.cancel, s.forget) for place, s in enumerate(drawn)]

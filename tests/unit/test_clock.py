@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace import clock as engine_clock
+from headrace.clock import SystemClock, VirtualClock
+
+
+def test_a_virtual_clock_stands_still_until_it_is_moved(clock):
+    before = engine_clock.now(), engine_clock.monotonic()
+    assert (engine_clock.now(), engine_clock.monotonic()) == before
+    clock.advance(1_500)
+    assert (engine_clock.now(), engine_clock.monotonic()) == (before[0] + 1_500, before[1] + 1.5)
+
+
+def test_sleeping_moves_a_virtual_clock_and_takes_no_time(clock):
+    engine_clock.sleep(3_600)
+    asyncio.run(engine_clock.sleep_async(0.25))
+    assert engine_clock.now() == 1_000_000 + 3_600_250
+
+
+def test_ids_of_a_virtual_clock_count_up(clock):
+    assert [engine_clock.unique_id()[-3:] for _ in range(3)] == ["001", "002", "003"]
+    assert engine_clock.jitter() == 0.5
+
+
+def test_use_answers_with_the_clock_that_was_there():
+    mine = VirtualClock(7)
+    before = engine_clock.use(mine)
+    try:
+        assert engine_clock.now() == 7
+    finally:
+        assert engine_clock.use(before) is mine
+
+
+@pytest.mark.parametrize("kind", [SystemClock, VirtualClock])
+def test_every_clock_gives_ids_of_32_digits_and_chances_below_one(kind):
+    found = kind()
+    ids = {found.unique_id() for _ in range(100)}
+    assert len(ids) == 100
+    assert all(len(one) == 32 and int(one, 16) >= 0 for one in ids)
+    assert 0 <= found.jitter() < 1
+
+
+def test_the_system_clock_counts_milliseconds_since_1970_and_never_goes_back():
+    found = SystemClock()
+    assert found.now() > 1_700_000_000_000
+    assert found.monotonic() <= found.monotonic()

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from headrace import errors
+from headrace.errors import EngineBug, HeadraceError, UserFunctionError
+
+KINDS = [
+    value
+    for value in vars(errors).values()
+    if isinstance(value, type) and issubclass(value, HeadraceError) and value is not HeadraceError
+]
+
+
+def test_each_kind_of_error_has_an_exit_code_of_its_own_and_that_is_documented():
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    documented = {name: int(code) for code, name in re.findall(r"^\| (\d+) \| `(\w+)` \|", page, re.MULTILINE)}
+    codes = {kind.__name__: kind.exit_code for kind in KINDS}
+    assert codes == documented
+    assert len(set(codes.values())) == len(codes)
+
+
+def test_a_code_says_nothing_that_a_shell_says_with_it():
+    #  126 and up: not executable, not found, killed by a signal
+    assert all(0 < kind.exit_code < 126 for kind in KINDS)
+    assert HeadraceError.exit_code == EngineBug.exit_code
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_error_says_who_has_to_act(kind):
+    assert len((kind.__doc__ or "").split()) > 5
+
+
+def test_a_user_functions_error_names_the_place():
+    error = UserFunctionError("delay", '"N14228"', '{"seq":1}', "Traceback: ...")
+    assert (error.operator, error.key, error.record) == ("delay", '"N14228"', '{"seq":1}')
+    assert str(error) == ('user function failed in operator \'delay\', key "N14228", record {"seq":1}\nTraceback: ...')
+
+
+def test_a_user_functions_error_without_a_key_names_none():
+    assert str(UserFunctionError("weather", None, "open()", "...")).startswith(
+        "user function failed in operator 'weather', record open()"
+    )

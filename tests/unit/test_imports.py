@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HEART = [
+    "headrace.api",
+    "headrace.execution",
+    "headrace.state",
+    "headrace.async_io",
+    "headrace.materializer",
+    "headrace.plan",
+]
+
+WITHOUT = """
+import importlib, pkgutil, sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"pyspark", "py4j", "delta", "deltalake", "duckdb", "airflow"}:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+sys.meta_path.insert(0, Absent())
+package = importlib.import_module(sys.argv[1])
+for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+    importlib.import_module(module.name)
+    print(module.name)
+"""
+
+
+@pytest.mark.parametrize("package", HEART)
+def test_the_heart_of_the_engine_imports_without_spark_delta_and_airflow(package):
+    command = [sys.executable, "-W", "error", "-c", WITHOUT, package]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    folder = ROOT / "engine" / package.replace(".", "/")
+    assert len(done.stdout.split()) == sum(1 for file in folder.rglob("*.py") if file.name != "__init__.py")
+
+
+def test_import_linter_holds_the_same_rule():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    contract = next(c for c in settings["contracts"] if c["name"].startswith("The heart of the engine"))
+    assert set(contract["forbidden_modules"]) == {"pyspark", "py4j", "delta", "deltalake", "duckdb", "airflow"}
+    assert set(contract["source_modules"]) >= {*HEART}

@@ -1,0 +1,565 @@
+"""The async wait operator a step at a time, on a virtual clock: order, capacity, retries, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import AsyncWait, ExponentialBackoff, FixedDelay, OnFailure, OutputMode, RecoveryOption, clock
+from headrace.async_io.async_wait import AsyncWaitOperator
+from headrace.async_io.keyed_ordered import KeyedOrderedWait
+from headrace.errors import ServiceError, UserFunctionError
+from headrace.execution.element import Emitted
+from headrace.plan.order import record_order
+from headrace.testing import AsyncWaitHarness, CapacityFull, QuarantinedRecord, Watermark
+from headrace.testing._virtual_loop import LoopClock, VirtualLoop
+from tests.unit.support.asking import Answer, Promised, Question
+
+MS = timedelta(milliseconds=1)
+UNORDERED = (OutputMode.UNORDERED, OutputMode.UNORDERED_PROCESSING_TIME)
+
+
+def harness(function, mode=OutputMode.UNORDERED, **options):
+    options = {"capacity": 10, "timeout": 1000 * MS, **options}
+    key = (lambda question: question.key) if mode is OutputMode.KEYED_ORDERED else None
+    return AsyncWaitHarness(function, mode=mode, key=key, **options)
+
+
+def after(*milliseconds, fails=()):
+    """Calls that take so long; those at the places `fails` fail."""
+    return [(time / 1000, place not in fails) for place, time in enumerate(milliseconds)]
+
+
+def numbers(output):
+    return [one.number if isinstance(one, Answer) else one for one in output]
+
+
+# ------------------------------------------------------------------------------------------------------- order
+
+
+def test_ordered_a_result_waits_for_those_before_it_and_so_does_a_watermark():
+    #  1 ─────────10   2 ──5   W   3 ─7
+    with harness(Promised({1: after(10), 2: after(5), 3: after(7)}), OutputMode.ORDERED) as h:
+        h.process(Question(1))
+        h.process(Question(2))
+        h.watermark(100)
+        h.process(Question(3))
+        h.clock.advance(9)
+        assert h.output() == []
+        assert h.statistics().completed == 2
+        h.clock.advance(1)
+        assert numbers(h.output()) == [1, 2, Watermark(100), 3]
+
+
+def test_unordered_results_pass_each_other_but_not_a_watermark():
+    #  set {1 ────10, 2 ─5}  W  set {3 ──7, 4 ─3}
+    with harness(Promised({1: after(10), 2: after(5), 3: after(7), 4: after(3)})) as h:
+        h.process(Question(1))
+        h.process(Question(2))
+        h.watermark(100)
+        h.process(Question(3))
+        h.process(Question(4))
+        h.clock.advance(9)
+        assert numbers(h.output()) == [2]
+        h.clock.advance(1)
+        assert numbers(h.output()) == [1, Watermark(100), 4, 3]
+
+
+def test_unordered_in_processing_time_watermarks_hold_nobody_up():
+    with harness(Promised({1: after(10), 2: after(5)}), OutputMode.UNORDERED_PROCESSING_TIME) as h:
+        h.process(Question(1))
+        h.watermark(100)
+        h.process(Question(2))
+        h.clock.advance(10)
+        assert numbers(h.output()) == [Watermark(100), 2, 1]
+
+
+def test_keyed_ordered_a_call_waits_for_the_one_before_it_of_its_key():
+    with harness(Promised({1: after(10), 2: after(5), 3: after(5)}), OutputMode.KEYED_ORDERED) as h:
+        h.process(Question(1, "a"))
+        h.process(Question(2, "a"))
+        h.process(Question(3, "b"))
+        h.clock.advance(9)
+        assert (numbers(h.output()), h.function.calls) == ([3], [1, 3])
+        h.clock.advance(6)
+        assert numbers(h.output()) == [1, 2]
+
+
+def test_watermarks_and_results_that_wait_take_capacity():
+    with harness(Promised({1: after(10)}), OutputMode.ORDERED, capacity=3) as h:
+        h.process(Question(1))
+        h.process(Question(2))
+        h.watermark(5)
+        with pytest.raises(CapacityFull):
+            h.process(Question(3))
+        h.process(Question(3), block=True)
+        assert h.clock.now() == 10
+        assert numbers(h.output()) == [1, 2, Watermark(5), 3]
+
+
+# ----------------------------------------------------------------------------------------------------- retries
+
+
+def test_a_retry_begins_when_the_strategy_says():
+    retry = ExponentialBackoff(max_retries=2, initial_delay=100 * MS, max_delay=1000 * MS)
+    with harness(Promised({1: after(1, 1, 1, fails=(0, 1))}), retry=retry) as h:
+        h.process(Question(1))
+        h.clock.advance(1)
+        assert h.statistics().waiting_for_retry == 1
+        h.clock.advance(99)
+        assert h.statistics().attempts == 1
+        h.clock.advance(1)
+        assert h.statistics().attempts == 2
+        h.clock.advance(1 + 200 + 1)
+        assert h.output() == [Answer(1, 3)]
+
+
+def test_the_timeout_is_over_all_attempts_its_outcome_is_final_and_comes_in_time():
+    class Hooked(Promised):
+        async def timeout(self, question, /):
+            return [Answer(question.number, -1)]
+
+    with harness(Hooked({1: after(300, 300, 600, fails=(0, 1))}), retry=FixedDelay(max_retries=9, delay=50 * MS)) as h:
+        h.process(Question(1))
+        h.clock.advance(999)
+        assert h.output() == []
+        h.clock.advance(1)
+        assert h.output() == [Answer(1, -1)]
+        h.clock.advance(10_000)
+        assert (h.function.calls, h.statistics().timeouts) == ([1, 1, 1], 1)
+
+
+def test_by_default_a_timeout_fails_the_run():
+    with harness(Promised({1: after(2000)})) as h:
+        h.process(Question(1))
+        with pytest.raises(ServiceError, match="no answer within 1 s"):
+            h.clock.advance(1000)
+
+
+def test_an_answer_that_the_strategy_refuses_is_asked_for_again_and_emitted_when_retries_are_used_up():
+    retry = FixedDelay(max_retries=2, delay=10 * MS, results=lambda answers: answers[0].attempt < 99)
+    with harness(Promised(), retry=retry) as h:
+        h.process(Question(1))
+        h.clock.advance(20)
+        assert h.output() == [Answer(1, 3)]
+
+
+def test_back_off_belongs_to_the_record():
+    retry = ExponentialBackoff(max_retries=5, initial_delay=100 * MS, max_delay=1000 * MS)
+    with harness(Promised({1: after(0, 0, 0, fails=(0, 1)), 2: after(0, 0, fails=(0,))}), retry=retry) as h:
+        h.process(Question(1))
+        h.clock.advance(150)
+        h.process(Question(2))
+        h.clock.advance(100)
+        assert h.output() == [Answer(2, 2)]
+        h.clock.advance(50)
+        assert h.output() == [Answer(1, 3)]
+
+
+def test_at_the_end_of_input_waiting_retries_are_made_at_once_and_for_the_last_time():
+    retry = FixedDelay(max_retries=9, delay=timedelta(milliseconds=500))
+    with harness(Promised({1: after(1, 1, fails=(0,)), 2: after(1, 1, fails=(0, 1))}), retry=retry) as h:
+        h.process(Question(1))
+        h.clock.advance(1)
+        h.finish()
+        assert (h.output(), h.clock.now()) == ([Answer(1, 2)], 2)
+    with harness(Promised({2: after(1, 1, fails=(0, 1))}), retry=retry) as h:
+        h.process(Question(2))
+        h.clock.advance(1)
+        with pytest.raises(ServiceError, match="gave up after 2 calls"):
+            h.finish()
+
+
+# --------------------------------------------------------------------------------------------------- giving up
+
+
+def test_what_is_given_up_on_goes_to_quarantine_with_its_last_error():
+    with harness(Promised({1: after(0, fails=(0,))}), on_failure=OnFailure.QUARANTINE) as h:
+        h.process(Question(1))
+        h.process(Question(2))
+        assert h.output() == [QuarantinedRecord(Question(1), "Unavailable: call 1 for 1"), Answer(2, 1)]
+
+
+def test_or_its_default_is_emitted():
+    class WithDefault(Promised):
+        def default(self, question, error, /):
+            return [Answer(question.number, 0)]
+
+    with harness(WithDefault({1: after(0, fails=(0,))}), on_failure=OnFailure.DEFAULT) as h:
+        h.process(Question(1))
+        assert h.output() == [Answer(1, 0)]
+
+
+def test_a_default_that_is_missing_is_the_functions_fault():
+    with (
+        harness(Promised({1: after(0, fails=(0,))}), on_failure=OnFailure.DEFAULT) as h,
+        pytest.raises(UserFunctionError, match=r"no default\(\)"),
+    ):
+        h.process(Question(1))
+
+
+# -------------------------------------------------------------------------------------------- parking, restarts
+
+
+@pytest.mark.parametrize("mode", UNORDERED)
+def test_a_parked_element_takes_no_capacity_and_holds_nobody_up(mode):
+    retry = FixedDelay(max_retries=5, delay=timedelta(hours=1))
+    with harness(
+        Promised({1: after(0, fails=(0,))}), mode, capacity=1, retry=retry, park_after=timedelta(seconds=1)
+    ) as h:
+        h.process(Question(1))
+        assert h.statistics().parked == 1
+        h.process(Question(2))
+        assert numbers(h.output()) == [2]
+        h.clock.advance(3_600_000)
+        assert h.output() == [Answer(1, 2)]
+
+
+def test_parked_elements_that_are_due_together_are_taken_up_within_capacity():
+    function = Promised({number: after(0, 5, fails=(0,)) for number in range(3)})
+    with harness(function, capacity=1, retry=FixedDelay(max_retries=1, delay=50 * MS), park_after=0 * MS) as h:
+        for number in range(3):
+            h.process(Question(number))
+        h.clock.advance(50 + 15)
+        assert numbers(h.output()) == [0, 1, 2]
+        assert function.most == 1
+
+
+def test_the_deadline_of_a_parked_element_is_forgotten_with_the_call_that_had_it():
+    # Accepted at 0 with 1,000 ms; parked at 900 until 950, with 100 ms left of the timeout, but at least half of it.
+    retry = FixedDelay(max_retries=1, delay=50 * MS)
+    options = {"retry": retry, "park_after": 0 * MS, "recovery": RecoveryOption.COST_TIME}
+    with harness(Promised({1: [(0.9, False), (0.3, True)]}), **options) as h:
+        h.process(Question(1))
+        h.clock.advance(1250)
+        assert h.output() == [Answer(1, 2)]
+
+
+@pytest.mark.parametrize("mode", OutputMode)
+def test_parked_elements_that_come_due_take_their_turn(mode):
+    # All are parked at once and due at once: capacity is for calls, also for those.
+    scripts = {number: after(0, 10, fails=(0,)) for number in range(6)}
+    retry = FixedDelay(max_retries=5, delay=100 * MS)
+    with harness(Promised(scripts), mode, capacity=2, retry=retry, park_after=0 * MS) as h:
+        for number in range(6):
+            h.process(Question(number, str(number)))
+        h.clock.advance(100 + 29)
+        assert (h.function.most, h.statistics().emitted + h.statistics().completed) == (2, 4)
+        h.clock.advance(1)
+        assert len(h.output()) == 6
+
+
+def test_keyed_ordered_what_comes_for_a_key_that_is_blocked_waits_behind_it():
+    retry = FixedDelay(max_retries=5, delay=1000 * MS)
+    with harness(Promised({1: after(0, fails=(0,))}), OutputMode.KEYED_ORDERED, retry=retry, park_after=0 * MS) as h:
+        for number, key in ((1, "a"), (2, "a"), (3, "b")):
+            h.process(Question(number, key))
+        h.clock.advance(500)
+        h.process(Question(4, "a"))
+        assert (numbers(h.output()), h.function.calls, h.statistics().parked) == ([3], [1, 3], 1)
+        h.clock.advance(500)
+        assert (numbers(h.output()), h.function.calls) == ([1, 2, 4], [1, 3, 1, 2, 4])
+
+
+def test_keyed_ordered_at_the_end_of_input_a_blocked_key_is_called_for_to_its_last_element():
+    retry = FixedDelay(max_retries=5, delay=1000 * MS)
+    scripts = {1: after(0, 5, fails=(0, 1)), 2: after(5), 3: after(1)}
+    with harness(
+        Promised(scripts), OutputMode.KEYED_ORDERED, retry=retry, park_after=0 * MS, on_failure=OnFailure.QUARANTINE
+    ) as h:
+        for number in (1, 2, 3):
+            h.process(Question(number, "a"))
+        h.finish()
+        assert [getattr(one, "number", None) for one in h.output()] == [None, 2, 3]
+        assert (h.clock.now(), h.statistics().queued) == (5 + 5 + 1, 0)
+
+
+@pytest.mark.parametrize("mode", OutputMode)
+def test_a_function_that_cannot_be_opened_leaves_the_clock_as_it_was(mode):
+    class Closed(Promised):
+        async def open(self, services, /):
+            await asyncio.sleep(1)
+            raise OSError("no client")
+
+    before = clock.use(clock.SystemClock())
+    clock.use(before)
+    with pytest.raises(UserFunctionError, match="no client"):
+        harness(Closed(), mode)
+    assert clock.use(before) is before
+
+
+@pytest.mark.parametrize("mode", OutputMode)
+def test_opening_and_closing_may_take_time_and_closing_interrupts_calls(mode):
+    class Slow(Promised):
+        async def open(self, services, /):
+            await asyncio.sleep(1)
+            await super().open(services)
+
+        async def close(self):
+            await asyncio.sleep(1)
+            await super().close()
+
+    with harness(Slow({1: after(99_000)}), mode) as h:
+        h.process(Question(1, "a"))
+        h.process(Question(2, "a"))
+    assert (h.function.log, h.function.running) == (["open", "close"], 0)
+
+
+@given(
+    drawn=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40), st.integers(0, 3)), max_size=20),
+    delay=st.sampled_from([0, 15]),
+)
+def test_keyed_ordered_calls_begin_at_the_moments_at_which_a_job_makes_them(drawn, delay):
+    questions = [Question(number, key) for number, (key, _, _) in enumerate(drawn)]
+    scripts = {number: after(*[ms] * 3, fails=range(fails)) for number, (_, ms, fails) in enumerate(drawn)}
+    options = {
+        "capacity": len(drawn) + 1,
+        "timeout": 99_000 * MS,
+        "retry": FixedDelay(max_retries=2, delay=delay * MS),
+        "on_failure": OnFailure.QUARANTINE,
+    }
+    in_job, stepped = Promised(scripts), Promised(scripts)
+    answers = as_a_job(questions, AsyncWait("ask", in_job, OutputMode.KEYED_ORDERED, **options))
+    with harness(stepped, OutputMode.KEYED_ORDERED, **options) as h:
+        for question in questions:
+            h.process(question)
+        h.clock.advance(99_000)
+        answered = [one for one in h.output() if isinstance(one, Answer)]
+    assert sorted(stepped.begun) == sorted(in_job.begun)
+    assert sorted(answered, key=lambda one: one.number) == answers
+
+
+def as_a_job(questions, wait):
+    """What a job's keyed-ordered wait answers with."""
+    keyed = [(one.key.encode(), Emitted(record_order(one.number), 0, 0, one)) for one in questions]
+    loop = VirtualLoop()
+    virtual = LoopClock(loop, lambda: None)
+    loop.let_time_run()
+    try:
+        return [one.record for one in KeyedOrderedWait(AsyncWaitOperator(wait, {}), loop=loop).run(keyed)]
+    finally:
+        loop.close()
+        clock.use(virtual.replaced)
+
+
+def test_in_ordered_mode_nothing_overtakes_a_parked_element():
+    retry = FixedDelay(max_retries=5, delay=timedelta(hours=1))
+    with harness(Promised({1: after(0, fails=(0,))}), OutputMode.ORDERED, retry=retry, park_after=timedelta(0)) as h:
+        h.process(Question(1))
+        h.process(Question(2))
+        assert h.output() == []
+        h.clock.advance(3_600_000)
+        assert numbers(h.output()) == [1, 2]
+
+
+#   attempts at 0 and 300 ms; taken up at 10,000 ms, when 300 ms were spent in the harness. Of 1,000 ms are left:
+#   restart 1,000; latency first 1,000 - 10,000, at least 1,000 / 5; cost 1,000 - 300
+
+
+@pytest.mark.parametrize(
+    ("recovery", "left", "attempts"),
+    [(RecoveryOption.RESTART, 1000, 4), (RecoveryOption.LATENCY_FIRST, 200, 2), (RecoveryOption.COST_TIME, 700, 2)],
+)
+def test_what_is_left_of_the_timeout_after_a_restart(recovery, left, attempts):
+    retry = FixedDelay(max_retries=4, delay=300 * MS)
+    with harness(Promised({1: after(0, 0, fails=(0, 1))}), retry=retry) as h:
+        h.process(Question(1))
+        h.clock.advance(300)
+        snapshot = h.snapshot()
+    assert snapshot.queued[0].attempts == 2
+    silent = Promised({1: after(99_000)})
+    with AsyncWaitHarness.restore(
+        snapshot, silent, capacity=10, timeout=1000 * MS, retry=retry, recovery=recovery, now=10_000
+    ) as h:
+        h.clock.advance(left - 1)
+        assert silent.calls == [1]
+        with pytest.raises(ServiceError, match="no answer"):
+            h.clock.advance(1)
+
+
+def test_a_clock_that_was_put_back_gives_no_more_than_the_whole_timeout():
+    silent = Promised({1: after(99_000)})
+    with harness(silent) as h:
+        h.clock.advance(90_000)
+        h.process(Question(1))
+        snapshot = h.snapshot()
+    options = {"timeout": 1000 * MS, "recovery": RecoveryOption.LATENCY_FIRST, "now": 10_000}
+    with (
+        AsyncWaitHarness.restore(snapshot, Promised({1: after(99_000)}), **options) as h,
+        pytest.raises(ServiceError, match="no answer within 1 s"),
+    ):
+        h.clock.advance(1000)
+
+
+def test_with_restart_all_attempts_are_there_again_and_without_only_what_is_left():
+    for recovery, calls in ((RecoveryOption.RESTART, 3), (RecoveryOption.COST_TIME, 1)):
+        retry = FixedDelay(max_retries=2, delay=10 * MS)
+        with harness(Promised({1: after(0, 0, fails=(0, 1))}), retry=retry) as h:
+            h.process(Question(1))
+            h.clock.advance(10)
+            snapshot = h.snapshot()
+        failing = Promised({1: after(0, 0, 0, fails=(0, 1, 2))})
+        with AsyncWaitHarness.restore(snapshot, failing, timeout=1000 * MS, retry=retry, recovery=recovery) as h:
+            with pytest.raises(ServiceError):
+                h.clock.advance(100)
+            assert len(failing.calls) == calls
+
+
+# -------------------------------------------------------------------------------------------------- properties
+
+script = st.lists(st.tuples(st.integers(0, 40).map(lambda ms: ms / 1000), st.booleans()), max_size=4)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("process"), st.sampled_from("abc")),
+        st.tuples(st.just("watermark"), st.just("")),
+        st.tuples(st.just("advance"), st.integers(1, 60)),
+        st.tuples(st.just("restart"), st.integers(0, 500)),
+    ),
+    max_size=25,
+)
+
+
+class Story:
+    """Drives a harness through steps, restarts included, and remembers everything that happened."""
+
+    def __init__(self, mode, scripts, options):
+        self.mode, self.options = mode, options
+        self.function = Promised(scripts)
+        self.harness = harness(self.function, mode, **options)
+        self.taken, self.out, self.last_watermark = [], [], 0
+        self.completed = set()
+
+    def step(self, what, argument):
+        h = self.harness
+        try:
+            if what == "process":
+                question = Question(len([one for one in self.taken if isinstance(one, Question)]), argument)
+                h.process(question)
+                self.taken.append(question)
+            elif what == "watermark":
+                h.watermark(self.last_watermark + 1)
+                self.last_watermark += 1
+                self.taken.append(Watermark(self.last_watermark))
+            elif what == "advance":
+                h.clock.advance(argument)
+            else:
+                self.restart(argument)
+        except CapacityFull:
+            assert h.statistics().queued - h.statistics().parked == self.options["capacity"]
+        self.look()
+
+    def look(self):
+        self.out += self.harness.output()
+        assert self.function.most <= self.options["capacity"]
+        assert self.mode is not OutputMode.KEYED_ORDERED or not self.function.overlapping
+        pending = [one for one in self.harness.snapshot().queued if not isinstance(one, int)]
+        for row in pending:
+            if row.status == "completed":
+                self.completed.add(row.sequence)
+        ended = [
+            o.number if isinstance(o, Answer) else o.record.number for o in self.out if not isinstance(o, Watermark)
+        ]
+        waiting = [row.sequence - 1 - self.watermarks_before(row) for row in pending]
+        taken = [one.number for one in self.taken if isinstance(one, Question)]
+        assert sorted([*ended, *waiting]) == sorted(taken)
+
+    def watermarks_before(self, row):
+        del row
+        return 0  # only records take an ordinal
+
+    def restart(self, outage):
+        before = len(self.function.calls)
+        snapshot, now = self.harness.snapshot(), self.harness.clock.now() + outage
+        key = self.harness.key
+        self.harness.close()
+        asked = self.function.calls[:before]
+        self.function = Promised(self.function.scripts)
+        self.function.calls = asked
+        answered = {row.sequence - 1 for row in snapshot.queued if not isinstance(row, int) and row.result is not None}
+        self.harness = AsyncWaitHarness.restore(
+            snapshot, self.function, mode=self.mode, key=key, now=now, timeout=1000 * MS, **self.options
+        )
+        self.answered = getattr(self, "answered", set()) | answered
+        self.counted = {number: asked.count(number) for number in self.answered}
+
+    def end(self):
+        for _ in range(200):
+            if not self.harness.statistics().queued:
+                break
+            self.harness.clock.advance(100)
+        self.look()
+        assert not self.harness.statistics().queued
+        self.harness.close()
+        for number, calls in getattr(self, "counted", {}).items():
+            assert self.function.calls.count(number) == calls, "a completed result was asked for again"
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    mode=st.sampled_from(OutputMode),
+    drawn=steps,
+    scripts=st.dictionaries(st.integers(0, 12), script),
+    capacity=st.integers(1, 6),
+    park_after=st.sampled_from([None, 0, 15]),
+    retries=st.integers(0, 3),
+    recovery=st.sampled_from(RecoveryOption),
+)
+def test_every_element_is_emitted_quarantined_or_pending_in_the_order_of_its_mode(
+    mode, drawn, scripts, capacity, park_after, retries, recovery
+):
+    story = Story(
+        mode,
+        scripts,
+        {
+            "capacity": capacity,
+            "retry": FixedDelay(max_retries=retries, delay=20 * MS),
+            "park_after": None if park_after is None else park_after * MS,
+            "on_failure": OnFailure.QUARANTINE,
+            "recovery": recovery,
+        },
+    )
+    for what, argument in drawn:
+        story.step(what, argument)
+    story.end()
+    assert_order(mode, story.taken, story.out)
+
+
+def assert_order(mode, taken, out):
+    def name(one):
+        return (
+            one.number
+            if isinstance(one, Answer | Question)
+            else one.record.number
+            if isinstance(one, QuarantinedRecord)
+            else one
+        )
+
+    came, went = [name(one) for one in taken], [name(one) for one in out]
+    assert len(came) == len(went)
+    if mode is OutputMode.ORDERED:
+        assert went == came
+        return
+    if mode is OutputMode.UNORDERED_PROCESSING_TIME:
+        assert sorted(map(str, went)) == sorted(map(str, came))
+        return
+    assert sets_of(went) == sets_of(came)
+    if mode is OutputMode.KEYED_ORDERED:
+        keys = {one.number: one.key for one in taken if isinstance(one, Question)}
+        for key in "abc":
+            assert [n for n in went if keys.get(n, "") == key] == [n for n in came if keys.get(n, "") == key]
+
+
+def sets_of(names):
+    """What lies between watermarks, without its order."""
+    found, current = [], set()
+    for one in names:
+        if isinstance(one, Watermark):
+            found += [current, one]
+            current = set()
+        else:
+            current.add(one)
+    return [*found, current]

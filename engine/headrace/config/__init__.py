@@ -4,7 +4,9 @@ Everything here imports fast and knows neither Spark nor Delta nor Airflow.
 """
 
 from headrace.config._cluster import ClusterConfig, ClusterFile
+from headrace.config._durations import PATTERN as DURATION_PATTERN
 from headrace.config._durations import format_duration, parse_duration
+from headrace.config._environment import expand_settings
 from headrace.config._execution import AsyncStateConfig, ExecutionConfig, OperatorConfig
 from headrace.config._job import (
     AsyncIoConfig,
@@ -26,6 +28,7 @@ from headrace.config._pipeline import check_bindings, load_pipeline
 from headrace.config._schema import cluster_schema, job_schema
 
 __all__ = [
+    "DURATION_PATTERN",
     "AsyncIoConfig",
     "AsyncStateConfig",
     "ClusterConfig",
@@ -47,6 +50,7 @@ __all__ = [
     "check_bindings",
     "checked_name",
     "cluster_schema",
+    "expand_settings",
     "format_duration",
     "home_folder",
     "job_schema",

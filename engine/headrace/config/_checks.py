@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
-from headrace.config._job import JobConfig, ScheduleConfig
+from headrace.config._cron import check_cron
+from headrace.config._job import JobConfig
 from headrace.errors import ConfigError
 
-_PRESETS = ("@hourly", "@daily", "@weekly", "@monthly", "@yearly")
-_CRON_FIELD = re.compile(r"[0-9A-Za-z*/,\-#?]+")
-_CRON_FIELDS = 5
 _SHORTEST_LEASE = timedelta(seconds=5)
 
 Problem = tuple[str, str]
@@ -57,20 +54,14 @@ def _parallelism(config: JobConfig) -> Iterator[Problem]:
 def _schedule(config: JobConfig) -> Iterator[Problem]:
     if config.schedule is None:
         return
-    if not _is_cron(config.schedule):
-        allowed = f"five fields such as '0 5 * * *', or {', '.join(_PRESETS)}"
-        yield "schedule.cron", f"'{config.schedule.cron}' is not a cron expression: {allowed}"
+    try:
+        check_cron(config.schedule.cron)
+    except ValueError as error:
+        yield "schedule.cron", str(error)
     try:
         ZoneInfo(config.schedule.timezone)
     except (KeyError, ValueError, OSError):
         yield "schedule.timezone", f"there is no time zone '{config.schedule.timezone}'"
-
-
-def _is_cron(schedule: ScheduleConfig) -> bool:
-    fields = schedule.cron.split()
-    return schedule.cron in _PRESETS or (
-        len(fields) == _CRON_FIELDS and all(_CRON_FIELD.fullmatch(field) for field in fields)
-    )
 
 
 def _intervals(config: JobConfig) -> Iterator[Problem]:

@@ -11,6 +11,7 @@ from headrace.config._checks import check_job
 from headrace.config._cluster import ClusterConfig, ClusterFile
 from headrace.config._job import JobConfig, JobFile
 from headrace.config._read import read_struct
+from headrace.config._scalars import Place
 from headrace.errors import ConfigError
 from headrace.names import check_name, did_you_mean
 
@@ -43,29 +44,33 @@ def list_clusters(home: Path | None = None) -> list[str]:
     return _names_in(_folder(home, "clusters"))
 
 
-def load_job(name: str, home: Path | None = None, cluster: str | None = None) -> JobConfig:
+def load_job(
+    name: str, home: Path | None = None, cluster: str | None = None, *, keep_references: bool = False
+) -> JobConfig:
     """Read and check `conf/jobs/<name>.yaml` and the cluster profile that it names.
 
-    `cluster` takes the place of the file's own `cluster`. Raises `ConfigError` that names file,
-    line, key and allowed values, with all problems of a file at once.
+    `cluster` takes the place of the file's own `cluster`. `keep_references` leaves `${NAME}` in the
+    profile's `spark` and `storage` as it is written, so that no secret is in what is loaded; see
+    `expand_settings`. Raises `ConfigError` that names file, line, key and allowed values, with all
+    problems of a file at once.
     """
     home = home or home_folder()
     file = _find("job", name, _folder(home, "jobs"))
-    job, lines = read_struct(file, JobFile, home, os.environ)
+    job, lines = read_struct(file, JobFile, Place(home, os.environ))
     if cluster is not None:
         job = msgspec.structs.replace(job, cluster=cluster)
     values = {field: getattr(job, field) for field in job.__struct_fields__}
-    profile = load_cluster(job.cluster, home)
+    profile = load_cluster(job.cluster, home, keep_references=keep_references)
     config = JobConfig(**values, home=home, file=file, profile=profile, lines=lines)
     check_job(config)
     return config
 
 
-def load_cluster(name: str, home: Path | None = None) -> ClusterConfig:
+def load_cluster(name: str, home: Path | None = None, *, keep_references: bool = False) -> ClusterConfig:
     """Read and check `conf/clusters/<name>.yaml`. Raises `ConfigError` like `load_job`."""
     home = home or home_folder()
     file = _find("cluster", name, _folder(home, "clusters"))
-    profile, _ = read_struct(file, ClusterFile, home, os.environ)
+    profile, _ = read_struct(file, ClusterFile, Place(home, os.environ, keep_references))
     values = {field: getattr(profile, field) for field in profile.__struct_fields__}
     return ClusterConfig(**values, name=name, file=file)
 

@@ -30,13 +30,13 @@ MISSING: Any = object()
 """What the reader returns for a value that had a problem."""
 
 
-def read_struct(file: Path, kind: type[T], home: Path, environment: Mapping[str, str]) -> tuple[T, dict[str, int]]:
+def read_struct(file: Path, kind: type[T], place: Place) -> tuple[T, dict[str, int]]:
     """Read `file` as a `kind`; also return the line of each key, by its dotted path.
 
     Raises `ConfigError` that lists all problems of the file.
     """
     root = read_document(file)
-    reader = _Reader(Problems(file), home, environment)
+    reader = _Reader(Problems(file), place)
     value = reader.struct(root, kind, "")
     reader.problems.raise_any()
     return value, reader.lines
@@ -45,10 +45,10 @@ def read_struct(file: Path, kind: type[T], home: Path, environment: Mapping[str,
 class _Reader:
     """One pass over one file."""
 
-    def __init__(self, problems: Problems, home: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, problems: Problems, place: Place) -> None:
         self.problems = problems
         self.lines: dict[str, int] = {}
-        self._place = Place(home, environment)
+        self._place = place
 
     def struct(self, node: yaml.Node, kind: type[Any], key: str) -> Any:
         """A mapping whose keys are the fields of `kind`, by the names that they have in files."""

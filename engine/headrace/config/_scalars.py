@@ -15,7 +15,7 @@ import yaml
 
 from headrace.config._document import kind_of, tag_of
 from headrace.config._durations import RULE, parse_duration
-from headrace.config._environment import substitute
+from headrace.config._environment import check_references, substitute
 from headrace.config._types import LOCATION, NAME, PIPELINE, SCALAR
 from headrace.names import NAME_RULE, did_you_mean
 
@@ -33,6 +33,8 @@ class Place:
 
     home: Path
     environment: Mapping[str, str]
+    keep_references: bool = False
+    """Leave `${NAME}` in settings of Spark and of storage as it is written."""
 
 
 def read_scalar(node: yaml.Node, kind: Any, place: Place) -> Any:
@@ -44,7 +46,7 @@ def read_scalar(node: yaml.Node, kind: Any, place: Place) -> Any:
     if not isinstance(node, yaml.ScalarNode) or tag_of(node) == "null":
         msg = f"expected {_wanted(base)}, got {kind_of(node)}"
         raise ValueError(msg)
-    text = substitute(node.value, place.environment)
+    text = _substituted(node.value, role, place)
     if allowed := _choices(base):
         return _choice(text, allowed)
     if base is str and tag_of(node) != "str" and role != SCALAR:
@@ -53,6 +55,13 @@ def read_scalar(node: yaml.Node, kind: Any, place: Place) -> Any:
     value = _parse(text, base, node, referenced=text != node.value)
     _check_range(value, kind, role)
     return located(text, place.home) if role == LOCATION else value
+
+
+def _substituted(text: str, role: str | None, place: Place) -> str:
+    if role == SCALAR and place.keep_references:
+        check_references(text)
+        return text
+    return substitute(text, place.environment)
 
 
 def unwrap(kind: Any) -> tuple[Any, str | None]:

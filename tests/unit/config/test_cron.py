@@ -1,0 +1,54 @@
+"""Cron expressions of schedules: read as Airflow reads them."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.config import load_job
+from headrace.errors import ConfigError
+
+GOOD = [
+    "0 5 * * *",
+    "*/15 8-18 * * MON-FRI",
+    "0 0 29 2 *",
+    "0 0 L * *",
+    "@hourly",
+    "@daily",
+    "@weekly",
+    "@monthly",
+    "@yearly",
+]
+BAD = [
+    "61 * * * *",
+    "* 24 * * *",
+    "*/0 * * * *",
+    "a b c d e",
+    "* * * *",
+    "0 * * * * *",
+    "@midnight",
+    "R * * * *",
+    "daily",
+]
+
+
+def _schedule(cron: str) -> str:
+    return f"schedule:\n  cron: '{cron}'\n  start: 2026-01-01\n"
+
+
+@pytest.mark.parametrize("cron", GOOD)
+def test_cron_expression_is_accepted(home, job_file, cron):
+    job_file(_schedule(cron))
+    assert load_job("demo").schedule.cron == cron
+
+
+@pytest.mark.parametrize("cron", BAD)
+def test_bad_cron_is_refused_with_its_line(home, job_file, cron):
+    job_file(_schedule(cron))
+    with pytest.raises(ConfigError, match=r"demo.yaml:11: schedule.cron: '.*' is not a cron expression.*@yearly"):
+        load_job("demo")
+
+
+def test_cron_that_never_comes_is_refused(home, job_file):
+    job_file(_schedule("0 0 30 2 *"))
+    with pytest.raises(ConfigError, match=r"demo.yaml:11: schedule.cron: no moment matches .*'0 0 30 2 \*'"):
+        load_job("demo")

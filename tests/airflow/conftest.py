@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
+import yaml
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 AIRFLOW_HOME = Path(tempfile.mkdtemp(prefix="headrace-airflow-"))
@@ -28,7 +27,6 @@ os.environ.update(
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
     }
 )
-HELPERS = ("job_files", "submit_job")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -46,12 +44,11 @@ def airflow_database() -> Iterator[None]:
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a project folder of its own: a copy of conf/, and every path of the jobs below `tmp_path`.
 
-    Code and jars are the project's; HEADRACE_HOME points here for the length of the test.
+    The pipelines and jars are the project's; HEADRACE_HOME points here for the length of the test.
     """
     folder = tmp_path / "home"
     shutil.copytree(PROJECT / "conf", folder / "conf")
-    for shared in ("engine", "pipelines"):
-        (folder / shared).symlink_to(PROJECT / shared)
+    (folder / "pipelines").symlink_to(PROJECT / "pipelines")
     (folder / "var").mkdir()
     if (PROJECT / "var" / "jars").exists():
         (folder / "var" / "jars").symlink_to(PROJECT / "var" / "jars")
@@ -64,26 +61,31 @@ def edit_job(home: Path) -> Callable[..., None]:
     """Return a function that changes top-level keys of a job's file: `edit_job("flights", mode="interval")`."""
 
     def edit(job: str, /, **changes: object) -> None:
-        yaml, path = YAML(), home / "conf" / "jobs" / f"{job}.yaml"
-        content = yaml.load(path)
-        content.update(changes)
-        yaml.dump(content, path)
+        path = home / "conf" / "jobs" / f"{job}.yaml"
+        path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **changes}))
 
     return edit
 
 
 @pytest.fixture
-def dag_bag(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
-    """Return a function that parses dags/ anew, as Airflow's DAG processor does."""
+def edit_profile(home: Path) -> Callable[..., None]:
+    """Return a function that adds Spark settings to a cluster profile: `edit_profile("local", {"spark.a": "b"})`."""
+
+    def edit(profile: str, settings: Mapping[str, str]) -> None:
+        path = home / "conf" / "clusters" / f"{profile}.yaml"
+        content = yaml.safe_load(path.read_text())
+        content["spark"].update(settings)
+        path.write_text(yaml.safe_dump(content))
+
+    return edit
+
+
+@pytest.fixture
+def dag_bag(home: Path) -> Callable[..., object]:
+    """Return a function that parses a folder of DAG files anew, as Airflow's DAG processor does."""
     from airflow.dag_processing.dagbag import DagBag
 
-    monkeypatch.syspath_prepend(str(PROJECT / "dags"))
+    def parse(folder: Path = PROJECT / "dags") -> DagBag:
+        return DagBag(dag_folder=str(folder), bundle_path=folder, bundle_name="dags-folder")
 
-    def parse() -> DagBag:
-        for name in HELPERS:
-            sys.modules.pop(name, None)
-        return DagBag(dag_folder=str(PROJECT / "dags"), bundle_path=PROJECT / "dags", bundle_name="dags-folder")
-
-    yield parse
-    for name in HELPERS:
-        sys.modules.pop(name, None)
+    return parse

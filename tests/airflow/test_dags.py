@@ -5,10 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from airflow.sdk.exceptions import ParamValidationError
+from airflow.serialization.serialized_objects import DagSerialization
+
+from headrace.airflow._run_operator import without_empty
+
+PROJECT = Path(__file__).resolve().parents[2]
+MINIMAL = {
+    "job": "minimal",
+    "pipeline": "pipelines.flights:pipeline",
+    "sources": {"flight_events": {"path": "var/data"}},
+    "sinks": {"flight_board": {"path": "s3://lake/board", "mode": "merge"}},
+}
 
 
 def test_every_dag_file_imports_without_error(dag_bag):
@@ -30,6 +43,17 @@ def test_a_job_that_is_never_compacted_has_no_such_task(dag_bag, edit_job):
     edit_job("flights", compaction={"every": None})
 
     assert not dag_bag().dags["flights"].has_task("compact")
+
+
+def test_a_minimal_job_gets_the_documented_defaults(dag_bag, home):
+    (home / "conf" / "jobs" / "minimal.yaml").write_text(yaml.safe_dump(MINIMAL))
+
+    dag = dag_bag().dags["minimal"]
+
+    assert dag.get_task("compact").bash_command == "headrace compact minimal --every 7"
+    assert dag.get_task("run").execution_timeout == timedelta(minutes=35)
+    assert dag.schedule is None
+    assert [asset.uri for asset in dag.get_task("run").outlets] == ["s3://lake/board"]
 
 
 def test_runs_of_a_job_never_overlap_nor_leave_a_gap(dag_bag):
@@ -111,16 +135,19 @@ def test_a_good_param_is_taken(dag_bag, given):
 
 
 @pytest.mark.parametrize("switch", ["replay", "finish"])
-def test_a_switch_is_passed_on_only_when_asked_for(dag_bag, switch):
+@pytest.mark.parametrize("value", [True, False])
+def test_a_switch_is_passed_only_when_on(dag_bag, switch, value):
     run = dag_bag().dags["flights"].get_task("run")
+    params = {"replay": False, "finish": False, switch: value}
+    words = run.render_template(["run", "--budget=", *run.application_args[-2:]], {"params": params})
 
-    for params in ({"replay": False, "finish": False}, {"replay": False, "finish": False, switch: True}):
-        words = run.render_template(["run", "--budget=", *run.application_args[-2:]], {"params": params})
-        assert sys.modules["submit_job"].without_empty(words) == ["run", *([f"--{switch}"] if params[switch] else [])]
+    assert without_empty(words) == (["run", f"--{switch}"] if value else ["run"])
 
 
-def test_going_back_is_off_by_default(dag_bag):
-    assert dag_bag().dags["flights"].params["replay"] is False
+def test_switches_are_off_by_default(dag_bag):
+    params = dag_bag().dags["flights"].params
+
+    assert (params["replay"], params["finish"]) == (False, False)
 
 
 @pytest.mark.parametrize(
@@ -140,58 +167,115 @@ def test_a_cleared_task_is_another_run(dag_bag, edit_job, max_tries, run_id):
     assert run.render_template(words, context) == [f"--run-id={run_id}"]
 
 
+def test_many_tasks_of_a_job_are_no_slip(dag_bag, edit_job):
+    edit_job("flights", max_parallelism=4096, parallelism=2000)
+
+    bag = dag_bag()
+
+    assert bag.dags["flights"].params["parallelism"] == 2000
+    assert bag.import_errors == {}
+
+
 def _validated(dag, given):
     dag.params.update(given)
     return dag.params.validate()
 
 
-def test_one_bad_job_file_leaves_the_other_jobs_alone(dag_bag, home):
+def test_one_bad_job_file_leaves_the_other_jobs_alone(dag_bag, home, caplog):
     (home / "conf" / "jobs" / "broken.yaml").write_text("job: broken\nschedule: [")
+    (home / "conf" / "jobs" / "empty.yaml").write_text("")
 
     bag = dag_bag()
 
-    assert "flights" in bag.dags
-    assert list(bag.import_errors) == ["job_file_errors.py"]
-    assert "conf/jobs/broken.yaml" in bag.import_errors["job_file_errors.py"]
+    assert set(bag.dags) == {"flights", "headrace_maintenance", "headrace_restore"}
+    assert list(bag.import_errors) == ["headrace_errors.py"]
+    for name in ("broken", "empty"):
+        assert f"conf/jobs/{name}.yaml makes no DAG: " in bag.import_errors["headrace_errors.py"]
+        assert any(f"conf/jobs/{name}.yaml" in record.message for record in caplog.records)
 
 
 @pytest.mark.parametrize(
     ("slip", "said"),
     [
-        ({"job": "other"}, "must be the file's name"),
-        ({"cluster": "nowhere"}, "no profile 'nowhere' in conf/clusters/; there are: "),
-        ({"mode": "sometimes"}, "must be caught_up or interval"),
-        ({"run": {"budget": "soon"}}, "'soon' is no duration"),
+        ({"job": "other"}, "'other' must be the file's own name, 'flights'"),
+        ({"cluster": "nowhere"}, "unknown cluster 'nowhere' (known: compose, local, standalone)"),
+        ({"mode": "sometimes"}, "'sometimes' is not allowed (allowed: caught_up, interval)"),
+        ({"run": {"budget": "soon"}}, "run.budget: expected a duration such as 30m"),
         ({"schedule": {"cron": "0 5 * * *", "start": "2013-01-01", "timezone": "Mars/Olympus"}}, "Mars/Olympus"),
-        ({"sinks": {"board": {}}}, "key 'path' is missing"),
+        ({"schedule": {"cron": "61 * * * *", "start": "2013-01-01"}}, "schedule.cron: '61 * * * *' is not a cron"),
+        ({"sinks": {"board": {"mode": "merge"}}}, "sinks.board.path: this key is missing"),
+        ({"tags": ["x" * 101]}, "ValueError: tag cannot be longer than 100 characters"),
     ],
 )
 def test_a_slip_in_a_job_file_is_named(dag_bag, edit_job, slip, said):
     edit_job("flights", **slip)
 
-    errors = dag_bag().import_errors["job_file_errors.py"]
+    bag = dag_bag()
 
-    assert "conf/jobs/flights.yaml" in errors
-    assert said in errors
+    assert set(bag.dags) == {"headrace_maintenance", "headrace_restore"}
+    assert list(bag.import_errors) == ["headrace_errors.py"]
+    assert "conf/jobs/flights.yaml" in bag.import_errors["headrace_errors.py"]
+    assert said in bag.import_errors["headrace_errors.py"]
 
 
-def test_dag_files_import_neither_spark_nor_the_engine():
-    code = (
-        "import sys, airflow.sdk; sys.path.insert(0, 'dags'); import jobs, maintenance, restore; "
-        "print(sorted({m.partition('.')[0] for m in sys.modules} & {'pyspark', 'delta', 'deltalake', 'engine', 'pipelines'}))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+def test_a_slip_in_a_profile_names_the_job(dag_bag, home):
+    (home / "conf" / "clusters" / "local.yaml").write_text("parallelism: 2\n")
 
-    assert done.stdout.strip() == "[]"
+    error = dag_bag().import_errors["headrace_errors.py"]
+
+    assert "conf/jobs/flights.yaml makes no DAG: " in error
+    assert "local.yaml:1: master: this key is missing" in error
+
+
+def test_a_job_cannot_take_a_housekeeping_name(dag_bag, home):
+    taken = home / "conf" / "jobs" / "headrace_restore.yaml"
+    taken.write_text(yaml.safe_dump({**MINIMAL, "job": "headrace_restore"}))
+
+    bag = dag_bag()
+
+    assert bag.dags["headrace_restore"].has_task("restore")
+    assert "'headrace_restore' is the name of a DAG that is always there" in bag.import_errors["headrace_errors.py"]
+
+
+def test_only_yaml_files_are_jobs(dag_bag, home):
+    (home / "conf" / "jobs" / "minimal.yml").write_text(yaml.safe_dump(MINIMAL))
+
+    bag = dag_bag()
+
+    assert "minimal" not in bag.dags
+    assert bag.import_errors == {}
+
+
+def test_secrets_stay_out_of_the_serialised_dag(dag_bag, edit_profile, monkeypatch):
+    edit_profile("local", {"spark.hadoop.fs.s3a.secret.key": "${STORE_SECRET}"})
+    monkeypatch.setenv("STORE_SECRET", "hush-hush")
+
+    serialised = DagSerialization.to_json(dag_bag().dags["flights"])
+
+    assert "${STORE_SECRET}" in serialised
+    assert "hush-hush" not in serialised
+
+
+def test_dag_files_import_neither_spark_nor_pipelines():
+    heavy = {"pyspark", "delta", "deltalake", "duckdb", "pyarrow", "rocksdict", "pipelines"}
+
+    assert not heavy & set(_parse_apart("print(*{m.partition('.')[0] for m in sys.modules})").split())
 
 
 def test_the_time_that_dag_files_take_to_parse_is_shown(record_property):
+    seconds = float(_parse_apart("print(time.process_time() - started)"))
+
+    record_property("seconds_beyond_airflow", seconds)
+    print(f"\nheadrace_jobs.py: {seconds:.2f} s of CPU beyond Airflow's and its providers' own import")
+
+
+def _parse_apart(then: str) -> str:
+    """Return what `then` prints in a new process that has parsed the DAG file of the jobs."""
     code = (
-        "import sys, time, airflow.sdk; sys.path.insert(0, 'dags'); started = time.perf_counter(); "
-        "import jobs, maintenance, restore; print(time.perf_counter() - started)"
+        "import runpy, sys, time, airflow.sdk\n"
+        "import airflow.providers.standard.operators.bash, airflow.providers.apache.spark.operators.spark_submit\n"
+        "started = time.process_time()\n"
+        f"runpy.run_path({str(PROJECT / 'dags' / 'headrace_jobs.py')!r})\n{then}\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    seconds = float(done.stdout.split()[-1])
-    record_property("seconds_beyond_airflow", seconds)
-    print(f"\nDAG files: {seconds:.2f} s beyond Airflow's own import")
+    return done.stdout.splitlines()[-1]

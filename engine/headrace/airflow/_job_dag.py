@@ -1,13 +1,17 @@
-"""An Airflow DAG per file in conf/jobs/: check, run, verify, and compact every so many runs."""
+"""The DAG of a job: check, run, verify, and compact every so many runs."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param
-from job_files import DURATION_PATTERN, Job, command, read_jobs, task_environment
-from submit_job import SubmitJob
 
-EXPLANATION = """
+from headrace.airflow._command_task import command_task
+from headrace.airflow._run_operator import HeadraceRunOperator
+from headrace.config import DURATION_PATTERN, JobConfig
+
+_EXPLANATION = """
 Runs the job `{name}` of `conf/jobs/{name}.yaml`.
 
 - **check**: the file, the tables' schemas and the services the job calls are as they should be.
@@ -19,39 +23,34 @@ Runs the job `{name}` of `conf/jobs/{name}.yaml`.
 A backfill runs its data interval, whatever the job's mode. An interval that was taken in already is refused, unless the
 param `replay` is true: then it is taken in again, with all later ones. To go back to an earlier checkpoint: `headrace_restore`.
 """
+_MOST_TASKS = 1024
+_UNSCHEDULED_START = datetime(2020, 1, 1, tzinfo=UTC)
 
 
-def make_dag(job: Job) -> DAG:
-    """Return the DAG of a job."""
+def job_dag(job: JobConfig) -> DAG:
+    """Return the DAG of a job, whose profile was loaded with `keep_references`."""
+    schedule = job.schedule
     with DAG(
-        dag_id=job.name,
+        dag_id=job.job,
         description=job.description,
-        doc_md=EXPLANATION.format(name=job.name, cluster=job.cluster.name, budget=job.budget),
-        schedule=CronDataIntervalTimetable(job.cron, timezone=job.timezone) if job.cron else None,
-        start_date=job.start,
+        doc_md=_EXPLANATION.format(name=job.job, cluster=job.cluster, budget=job.run.budget),
+        schedule=CronDataIntervalTimetable(schedule.cron, timezone=schedule.timezone) if schedule else None,
+        start_date=schedule.starts_at() if schedule else _UNSCHEDULED_START,
         catchup=False,
         max_active_runs=1,
-        default_args={"owner": job.owner, "retries": 1, "retry_delay": job.retry_delay},
+        default_args={"owner": job.owner, "retries": 1, "retry_delay": job.run.retry_delay},
         tags=["headrace", *job.tags],
         params=_params(job),
+        auto_register=False,
     ) as dag:
-        check = _command("check", job, "check", job.name)
-        run = SubmitJob(
-            task_id="run",
-            job=job,
-            outlets=[_asset(job, sink, path) for sink, path in job.sinks.items()],
-            # max_active_runs doesn't hold between backfills and other runs; these two do.
-            max_active_tis_per_dag=1,
-            depends_on_past=True,
-        )
-        verify = _command("verify", job, "verify", job.name)
-        check >> run >> verify
-        if job.compact_every:
-            verify >> _command("compact", job, "compact", job.name, "--every", str(job.compact_every))
+        verify = _command(job, "verify")
+        _command(job, "check") >> _run(job) >> verify
+        if job.compaction.every:
+            verify >> _command(job, "compact", "--every", str(job.compaction.every))
     return dag
 
 
-def _params(job: Job) -> dict[str, Param]:
+def _params(job: JobConfig) -> dict[str, Param]:
     return {
         "mode": Param(
             "auto",
@@ -62,7 +61,7 @@ def _params(job: Job) -> dict[str, Param]:
             None,
             type=["null", "string"],
             pattern=DURATION_PATTERN,
-            description=f"After this, what has not begun is left to the next run; such as 10m. At most, and if empty, {job.budget}.",
+            description=f"After this, what has not begun is left to the next run; such as 10m. At most, and if empty, {job.run.budget}.",
         ),
         "max_batches": Param(
             None, type=["null", "integer"], minimum=1, description="End after so many micro-batches; empty: no limit."
@@ -70,7 +69,7 @@ def _params(job: Job) -> dict[str, Param]:
         "replay": Param(
             False,
             type="boolean",
-            description="Run an interval again that was taken in already, with all later ones, which are missing meanwhile.",
+            description="Run an interval again that was taken in already, and all later ones after it.",
         ),
         "finish": Param(
             False,
@@ -81,31 +80,31 @@ def _params(job: Job) -> dict[str, Param]:
             job.parallelism,
             type=["null", "integer"],
             minimum=1,
-            maximum=1024,
+            maximum=max(_MOST_TASKS, job.parallelism or 0),
             description="Tasks per operator; empty: as the cluster's profile says. Results don't depend on it.",
         ),
     }
 
 
-def _command(task_id: str, job: Job, *words: str) -> BashOperator:
-    return BashOperator(
-        task_id=task_id,
-        bash_command=command(*words),
-        env=task_environment(),
-        append_env=True,
-        execution_timeout=job.budget + job.grace,
+def _command(job: JobConfig, verb: str, *options: str) -> BashOperator:
+    return command_task(verb, verb, job.job, *options, home=job.home, timeout=job.run.budget + job.run.grace)
+
+
+def _run(job: JobConfig) -> HeadraceRunOperator:
+    return HeadraceRunOperator(
+        task_id="run",
+        job=job,
+        outlets=[_asset(job.job, sink, config.path) for sink, config in job.sinks.items()],
+        # max_active_runs doesn't hold between backfills and other runs; these two do.
+        max_active_tis_per_dag=1,
+        depends_on_past=True,
     )
 
 
-def _asset(job: Job, sink: str, path: str) -> Asset:
+def _asset(job: str, sink: str, path: str) -> Asset:
     return Asset(
-        name=f"{job.name}.{sink}",
+        name=f"{job}.{sink}",
         uri=path if "://" in path else f"file://{path}",
         group="headrace",
-        extra={"job": job.name, "sink": sink},
+        extra={"job": job, "sink": sink},
     )
-
-
-# A file that can't be read is left to job_file_errors.py: an error here would take every other job's DAG down.
-for each in read_jobs()[0]:
-    globals()[f"dag_{each.name}"] = make_dag(each)

@@ -1,0 +1,79 @@
+"""All DAGs of a folder of jobs, and the job files that make none."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow.sdk import DAG
+
+from headrace.airflow._home import find_home
+from headrace.airflow._job_dag import job_dag
+from headrace.airflow._maintenance_dag import MAINTENANCE, maintenance_dag
+from headrace.airflow._restore_dag import RESTORE, restore_dag
+from headrace.config import list_jobs, load_job
+from headrace.errors import ConfigError, HeadraceError
+
+_log = logging.getLogger(__name__)
+
+
+def headrace_dags(folder: str) -> dict[str, DAG]:
+    """Return the DAGs of the jobs in `folder`, `headrace_maintenance` and `headrace_restore`, by their ids.
+
+    `folder` ends in conf/jobs. A relative one starts at the home: $HEADRACE_HOME, else the nearest folder above the
+    calling DAG file that holds it. A job file that makes no DAG is left out with a warning; `check_job_files`, called
+    in another DAG file, shows it. Raises `ConfigError` when there is no such folder.
+    """
+    home = find_home(folder, _calling_file())
+    built = _job_dags(home)
+    for failure in built.failures:
+        _log.warning("%s", failure)
+    jobs = list(built.dags)
+    return {**built.dags, MAINTENANCE: maintenance_dag(jobs, home), RESTORE: restore_dag(jobs, home)}
+
+
+def check_job_files(folder: str) -> None:
+    """Raise one `ConfigError` that names every job file in `folder` that makes no DAG, and says why.
+
+    Call it in a DAG file of its own: Airflow marks all DAGs of a file stale when that file has an import error.
+    """
+    if failures := _job_dags(find_home(folder, _calling_file())).failures:
+        raise ConfigError("\n".join(failures))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _JobDags:
+    """The DAGs of jobs, by job, and a line for each job file that makes none."""
+
+    dags: dict[str, DAG]
+    failures: list[str]
+
+
+def _job_dags(home: Path) -> _JobDags:
+    dags: dict[str, DAG] = {}
+    failures: list[str] = []
+    for name in list_jobs(home):
+        try:
+            dags[name] = _valid_dag(name, home)
+        except Exception as error:  # noqa: BLE001  Airflow refuses in many ways; `check_job_files` shows them all
+            kind = "" if isinstance(error, HeadraceError) else f"{type(error).__name__}: "
+            failures.append(f"conf/jobs/{name}.yaml makes no DAG: {kind}{error}")
+    return _JobDags(dags=dags, failures=failures)
+
+
+def _valid_dag(name: str, home: Path) -> DAG:
+    if name in {MAINTENANCE, RESTORE}:
+        raise ConfigError(f"'{name}' is the name of a DAG that is always there; give the job another name")
+    dag = job_dag(load_job(name, home, keep_references=True))
+    dag.validate()  # type: ignore[no-untyped-call]
+    return dag
+
+
+def _calling_file() -> str:
+    """Return the file that called the caller of this function."""
+    file = sys._getframe(2).f_globals.get("__file__")  # noqa: SLF001  the file has no other way to say where it lies
+    if file is None:
+        raise ConfigError("the DAGs must be made in a DAG file: from its place the home is found")
+    return str(file)

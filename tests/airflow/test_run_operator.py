@@ -1,4 +1,4 @@
-"""The task `run`: what it hands to spark-submit."""
+"""The task `run`: what it hands to spark-submit, and which ends Airflow must not retry."""
 
 from __future__ import annotations
 
@@ -53,6 +53,12 @@ def test_the_packages_own_driver_is_submitted(run):
 
     assert _execute(run).applications == [str(driver)]
     assert driver.is_file()
+
+
+@pytest.mark.parametrize("exit_code", [9, 10])
+def test_final_exit_codes_are_not_retried(run, exit_code):
+    with pytest.raises(AirflowFailException, match=rf"exit code {exit_code}: .*not retried"):
+        _execute(run, exit_code)
 
 
 @pytest.mark.parametrize("exit_code", [1, 3, 4, 8, 70, -9])

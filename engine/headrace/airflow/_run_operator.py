@@ -10,10 +10,11 @@ from subprocess import Popen
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 import headrace
 from headrace.airflow._command_task import task_environment
+from headrace.airflow._errors import final_error
 from headrace.airflow._process_tree import kill_descendants
 from headrace.config import ClusterConfig, JobConfig, expand_settings, parse_duration
 
@@ -64,7 +65,12 @@ class HeadraceRunOperator(SparkSubmitOperator):
         self._publish_master()
         self.application_args = without_empty(self.application_args or [])
         self.conf = expand_settings(self.conf or {}, os.environ)
-        super().execute(context)
+        try:
+            super().execute(context)
+        except AirflowException as error:
+            if final := final_error(self._exit_code()):
+                raise final from error
+            raise
 
     def on_kill(self) -> None:
         """Kill the driver, then spark-submit: the provider kills spark-submit's JVM alone.
@@ -95,6 +101,11 @@ class HeadraceRunOperator(SparkSubmitOperator):
 
     def _submission(self) -> Popen[str] | None:
         return None if self._hook is None else self._hook._submit_sp  # noqa: SLF001  the provider offers no other way
+
+    def _exit_code(self) -> int | None:
+        """Return spark-submit's exit code; in client mode it is the driver's."""
+        submission = self._submission()
+        return None if submission is None else submission.returncode
 
 
 def without_empty(words: Sequence[str]) -> list[str]:

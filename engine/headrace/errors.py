@@ -11,7 +11,9 @@ __all__ = [
     "FencedError",
     "HeadraceError",
     "IntervalError",
+    "ReplayUnfinishedError",
     "ServiceError",
+    "SinkMismatchError",
     "SourceError",
     "StateSchemaError",
     "StorageError",
@@ -96,6 +98,12 @@ class SinkMismatchError(HeadraceError):
     """Job and sink disagree on what was published: one of them is lost, or an older copy. Trying again does not help."""
 
     exit_code = 10
+
+
+class ReplayUnfinishedError(HeadraceError):
+    """A run had to go on with a replay first, and had no time left for its own interval. Run it again."""
+
+    exit_code = 11
 
 
 class EngineBug(HeadraceError):  # noqa: N818 - it says what it is

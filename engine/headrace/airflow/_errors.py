@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from airflow.sdk.exceptions import AirflowFailException
 
+from headrace.errors import IntervalError, SinkMismatchError
+
 _FINAL = {
-    9: "the run's interval was refused. Run the missing interval first, or trigger with the param `replay`",
-    10: "the job and a sink disagree on what was published. Repair the sink, or restore the job",
+    IntervalError.exit_code: "the run's interval was refused. Run the missing interval first, or trigger with the param `replay`",
+    SinkMismatchError.exit_code: "the job and a sink disagree on what was published. Repair the sink, or restore the job",
 }
 
 

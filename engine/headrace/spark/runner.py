@@ -18,7 +18,7 @@ from headrace.checkpoint.files import remove_file, remove_folder, touch
 from headrace.checkpoint.open_job import OpenJob, metrics_of
 from headrace.checkpoint.opening import open_job
 from headrace.config import JobConfig, SourceConfig
-from headrace.errors import ConfigError, IntervalError
+from headrace.errors import ConfigError, ReplayUnfinishedError
 from headrace.materializer.upsert_materializer import LONG_HISTORY
 from headrace.plan.pipelines import plan_of
 from headrace.plan.stages import Plan
@@ -219,7 +219,7 @@ class _Run:
             f"interval {wanted} was not taken in: this run first went on with the replay of interval {replay.asked}, and "
             f"had to end before that was through ({stopped}). What it committed stays. Run the interval again: it goes on."
         )
-        raise IntervalError(msg)
+        raise ReplayUnfinishedError(msg)
 
     def _resume(self, replay: Replay) -> StoppedBecause | None:
         """Go on with a replay that broke off; return what stopped it before it was through."""

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.checkpoint import compact, restore
 from headrace.checkpoint.checkpoint import Bucket, Kind
-from headrace.errors import ConfigError, IntervalError, SourceError
+from headrace.errors import ConfigError, IntervalError, ReplayUnfinishedError, SourceError
 from headrace.spark import runner
 from headrace.spark.interval import line
 from headrace.spark.micro_batch import BatchResult
@@ -217,7 +217,8 @@ def test_an_interval_behind_an_unfinished_replay_fails(job):
     job.straight()
     job.days(0, replay=True, max_batches=1)
     with pytest.raises(
-        IntervalError, match=r"03-04 to 2024-03-05 was not taken in: .*replay of interval 2024-03-01 to 2024-03-02"
+        ReplayUnfinishedError,
+        match=r"03-04 to 2024-03-05 was not taken in: .*replay of interval 2024-03-01 to 2024-03-02",
     ):
         job.days(3, max_batches=1)
     job.days(3)

@@ -100,19 +100,6 @@ class CheckpointLog:
             raise ConfigError(msg)
         return found[-1]
 
-    def last_micro_batch(self) -> int | None:
-        """Return when the micro-batch was committed that left the present state (ms); None before the first.
-
-        Compactions and savepoints in between are no sign of life. After a restore it is the one that was restored: for the
-        state, all time since then was lost.
-        """
-        by_id = {checkpoint.checkpoint_id: checkpoint for checkpoint in self.checkpoints}
-        at = self.last
-        while at is not None and at.kind is not Kind.BATCH:
-            before = at.parent_id if at.restored_from is None else at.restored_from
-            at = None if before is None else by_id.get(before)
-        return None if at is None else at.committed_at
-
     def state_schemas(self, checkpoint: Checkpoint) -> StateSchemas | None:
         """The types of the states at a checkpoint; None where there is state whose types were not recorded (before format 2)."""
         if checkpoint.schemas_of is None:

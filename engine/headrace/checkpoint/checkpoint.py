@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -109,6 +110,20 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         """The last watermark that any operator has seen (ms); `watermark` is the last one that all have."""
         repeated = [offset.repeated[-1][1] for offset in self.offsets.values() if offset.repeated]
         return max(repeated, default=self.watermark)
+
+
+def last_micro_batch(checkpoints: Sequence[Checkpoint]) -> int | None:
+    """Return when the micro-batch was committed that left the present state (ms); None before the first.
+
+    Compactions and savepoints in between are no sign of life. After a restore it is the one that was restored: for the
+    state, all time since then was lost.
+    """
+    by_id = {checkpoint.checkpoint_id: checkpoint for checkpoint in checkpoints}
+    at = checkpoints[-1] if checkpoints else None
+    while at is not None and at.kind is not Kind.BATCH:
+        before = at.parent_id if at.restored_from is None else at.restored_from
+        at = None if before is None else by_id.get(before)
+    return None if at is None else at.committed_at
 
 
 class Lease(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headrace.api import OnGap, StateTtl
 from headrace.checkpoint._query import literal
+from headrace.checkpoint.checkpoint import last_micro_batch
 from headrace.checkpoint.ttl_history import Declared
 from headrace.state.ttl import LiveTtl
 
@@ -70,7 +71,7 @@ def certain_expiries(log: CheckpointLog, last: Checkpoint, declared: Declared, n
     micro-batch; so where gaps prolong, that is as far as processing time has come. The watermark stands still meanwhile, and
     no gap begins before it.
     """
-    paused_since = log.last_micro_batch()
+    paused_since = last_micro_batch(log.checkpoints)
     found = expiries(declared, last, processing_time=now, paused_since=paused_since)
     if paused_since is None:
         return found

@@ -29,7 +29,7 @@ from headrace.checkpoint._query import (
     moment,
     with_nulls,
 )
-from headrace.checkpoint.checkpoint import Checkpoint, Kind
+from headrace.checkpoint.checkpoint import Checkpoint, Kind, last_micro_batch
 from headrace.checkpoint.entry_history import IDENTITY, Compacted, EntryHistory
 from headrace.checkpoint.expiry import NEVER, Expiry, expiries, is_dead
 from headrace.checkpoint.state_list import with_types
@@ -325,7 +325,7 @@ class StateReader:
             declared,
             self.checkpoint,
             processing_time=self._now,
-            paused_since=self._log.last_micro_batch() if self._is_now else None,
+            paused_since=last_micro_batch(self._log.checkpoints) if self._is_now else None,
         )
 
     def _entries(self, filters: Sequence[str], order: str, parameters: Sequence[Any] = ()) -> Rows:

@@ -18,7 +18,7 @@ from headrace.async_io.service_metrics import ServiceMetrics
 from headrace.async_io.service_metrics import merged as merged_services
 from headrace.checkpoint.async_requests import waiting_for
 from headrace.checkpoint.buffered_requests import holders
-from headrace.checkpoint.checkpoint import Bucket, Checkpoint, OutputFile, SourceOffset
+from headrace.checkpoint.checkpoint import Bucket, Checkpoint, OutputFile, SourceOffset, last_micro_batch
 from headrace.checkpoint.files import StagedFile
 from headrace.checkpoint.open_job import OpenJob
 from headrace.checkpoint.tables import ASYNC_REQUESTS, BUFFERED_REQUESTS
@@ -136,7 +136,7 @@ class MicroBatch:
         self._rebuilt = job.last.state_ttl.changed(declared)
         self.state_ttl = job.last.state_ttl.advanced(
             declared,
-            paused_since=job.log.last_micro_batch(),
+            paused_since=last_micro_batch(job.log.checkpoints),
             watermark=job.last.latest_watermark,
             processing_time=self._processing_time,
         )

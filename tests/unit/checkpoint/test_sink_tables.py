@@ -13,7 +13,9 @@ from headrace.checkpoint.opening import open_job
 from headrace.checkpoint.reader import StateReader
 from headrace.checkpoint.sink_tables import to_schemas, to_stored
 from headrace.errors import ConfigError
+from headrace.plan.loader import PipelineCode
 from headrace.plan.pipelines import plan_of, sink_schemas
+from tests.jobs.home import PROJECT
 from tests.unit.checkpoint.test_sinks import APPLES, BOARD, BREAD, Job, put, remind
 
 
@@ -39,7 +41,7 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("pipeline", ["tests.jobs.purchases:pipeline", "tests.jobs.clicks:pipeline"])
 def test_stored_tables_equal_those_of_the_plan(pipeline):
-    schemas = sink_schemas(plan_of(pipeline))
+    schemas = sink_schemas(plan_of(PipelineCode(pipeline, str(PROJECT))))
     assert to_schemas(to_stored(schemas)) == schemas
 
 

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from headrace import ExpiryClock, OnGap, Pipeline, StateTtl, Struct, Timestamp, TtlTime, UpdateType
-from headrace.checkpoint._log import CheckpointLog
-from headrace.checkpoint.checkpoint import Checkpoint, Kind
+from headrace.checkpoint.checkpoint import Checkpoint, Kind, last_micro_batch
 from headrace.checkpoint.ttl_history import TtlHistory, history_ttls
 from headrace.plan.stages import plan_stages
 from headrace.state.ttl import Gap
@@ -121,16 +120,15 @@ def checkpoint(number, kind, *, at, restored_from=None):
     )
 
 
-def test_only_micro_batches_are_signs_of_life(tmp_path):
-    log = CheckpointLog(tmp_path)
-    log.checkpoints = [checkpoint(0, Kind.INITIAL, at=0)]
-    assert log.last_micro_batch() is None
-    log.checkpoints += [
+def test_only_micro_batches_are_signs_of_life():
+    checkpoints = [checkpoint(0, Kind.INITIAL, at=0)]
+    assert last_micro_batch(checkpoints) is None
+    checkpoints += [
         checkpoint(1, Kind.BATCH, at=10),
         checkpoint(2, Kind.BATCH, at=20),
         checkpoint(3, Kind.COMPACTION, at=30),
         checkpoint(4, Kind.SAVEPOINT, at=40),
     ]
-    assert log.last_micro_batch() == 20
-    log.checkpoints.append(checkpoint(5, Kind.RESTORE, at=50, restored_from=1))
-    assert log.last_micro_batch() == 10
+    assert last_micro_batch(checkpoints) == 20
+    checkpoints.append(checkpoint(5, Kind.RESTORE, at=50, restored_from=1))
+    assert last_micro_batch(checkpoints) == 10

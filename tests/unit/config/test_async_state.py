@@ -124,7 +124,7 @@ def test_each_operators_tasks_get_its_options(home, job_file, monkeypatch, asked
         versions={},
         lease=Mock(attempt_id="a"),
         last=PARENT,
-        log=Mock(checkpoints=[], last=None, last_micro_batch=lambda: None),
+        log=Mock(checkpoints=[], last=None),
     )
     plan = Mock(keyed=[Mock(operator=SimpleNamespace(name=name)) for name in ("legs", "gates")])
     batch = MicroBatch(Mock(), job, plan, parallelism=2, backend="hashmap", async_state=asked)

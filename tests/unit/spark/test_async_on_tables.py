@@ -18,6 +18,7 @@ from headrace.checkpoint.job_tables import JobTables
 from headrace.checkpoint.tables import QUARANTINE
 from headrace.errors import StateSchemaError
 from headrace.execution.element import Emitted
+from headrace.plan.loader import PipelineCode
 from headrace.plan.order import record_order
 from headrace.spark.async_stage import AsyncStage
 from headrace.spark.reports import AsyncSettings, Place
@@ -91,7 +92,7 @@ class Task:
         """The numbers that the stage sends on, and those that it gives up on."""
         self.checkpoint += 1
         place = Place(
-            pipeline="", job_folder=self.folder, checkpoint_id=self.checkpoint, attempt_id="attempt", max_parallelism=8,
+            code=PipelineCode("", ""), job_folder=self.folder, checkpoint_id=self.checkpoint, attempt_id="attempt", max_parallelism=8,
             parallelism=1, local_folder="", backend="hashmap", cache_bytes=0, versions=self.versions, sinks={},
         )  # fmt: skip
         output = TaskOutput(place, "source", "t0")

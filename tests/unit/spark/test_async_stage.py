@@ -75,7 +75,7 @@ class Job:
         """Run it in one task, and commit; return what it sent on."""
         with open_job(self.config, "test", create=True) as job:
             place = Place(
-                pipeline=self.config.pipeline, job_folder=self.config.job_folder, checkpoint_id=job.next_id,
+                code=self.config.code, job_folder=self.config.job_folder, checkpoint_id=job.next_id,
                 attempt_id=job.lease.attempt_id, max_parallelism=128, parallelism=1, local_folder="", backend="hashmap",
                 cache_bytes=0, versions=job.versions, sinks={},
             )  # fmt: skip

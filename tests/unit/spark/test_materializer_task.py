@@ -8,6 +8,7 @@ import pytest
 from headrace import Emit, Pipeline, RowKind, Struct, Timestamp
 from headrace.checkpoint.tables import MATERIALIZER_HISTORY
 from headrace.execution.element import Element
+from headrace.plan.loader import PipelineCode
 from headrace.plan.order import record_order
 from headrace.plan.pipelines import sink_schemas
 from headrace.plan.stages import plan_stages
@@ -38,7 +39,7 @@ def task(tmp_path):
         source = Pipeline("p").source("rows", Row, event_time="at")
         plan = plan_stages(source.upsert_materialize("m", primary_key=("key",), **options).sink("board"))
         place = Place(
-            pipeline="",
+            code=PipelineCode("", ""),
             job_folder=str(tmp_path / "job"),
             checkpoint_id=1,
             attempt_id="attempt",

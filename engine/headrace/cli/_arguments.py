@@ -32,17 +32,14 @@ def the_job(name: str | None) -> str:
 
     Raises `ConfigError` that lists the jobs when there are several, or none.
     """
-    from headrace.config import home_folder, list_jobs
+    from headrace.config import known_jobs
     from headrace.errors import ConfigError
 
     if name is not None:
         return name
-    jobs = list_jobs()
+    jobs = known_jobs()
     if len(jobs) == 1:
         return jobs[0]
-    if not jobs:
-        msg = f"there are no jobs in {home_folder() / 'conf' / 'jobs'}"
-        raise ConfigError(msg)
     msg = f"there are several jobs; name one of them: {', '.join(jobs)}"
     raise ConfigError(msg)
 

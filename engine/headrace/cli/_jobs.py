@@ -28,7 +28,7 @@ def jobs(
 
     For editors:  headrace jobs --schema > conf/job.schema.json
 
-    Exit codes: 0; 2 when a job's file is wrong.
+    Exit codes: 0; 2 when there is no project or no job, or a job's file is wrong.
     """
     from headrace import config
     from headrace.cli._output import print_json, show, table
@@ -36,7 +36,7 @@ def jobs(
     if schema or cluster_schema:
         print_json(config.job_schema() if schema else config.cluster_schema())
         return
-    found = [_job(name) for name in config.list_jobs()]
+    found = [_job(name) for name in config.known_jobs()]
     if as_json:
         print_json({"home": str(config.home_folder()), "jobs": found})
     else:

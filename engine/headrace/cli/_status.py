@@ -33,9 +33,9 @@ def status(job: Job = None, as_json: AsJson = False) -> None:
     Exit codes: 0; 2 for an unknown job or a wrong file; 8 when a job's tables cannot be read.
     """
     from headrace.cli._output import print_json
-    from headrace.config import list_jobs
+    from headrace.config import known_jobs
 
-    names = [job] if job else list_jobs()
+    names = [job] if job else known_jobs()
     found = [_status(names[0])] if len(names) == 1 else [_status_or_error(name) for name in names]
     if as_json:
         print_json({"jobs": found})

@@ -23,7 +23,15 @@ from headrace.config._job import (
     StateConfig,
     WatermarkConfig,
 )
-from headrace.config._load import checked_name, home_folder, list_clusters, list_jobs, load_cluster, load_job
+from headrace.config._load import (
+    checked_name,
+    home_folder,
+    known_jobs,
+    list_clusters,
+    list_jobs,
+    load_cluster,
+    load_job,
+)
 from headrace.config._pipeline import check_bindings, load_pipeline
 from headrace.config._schema import cluster_schema, job_schema
 
@@ -54,6 +62,7 @@ __all__ = [
     "format_duration",
     "home_folder",
     "job_schema",
+    "known_jobs",
     "list_clusters",
     "list_jobs",
     "load_cluster",

@@ -16,27 +16,51 @@ from headrace.errors import ConfigError
 from headrace.names import check_name, did_you_mean
 
 _HOME = "HEADRACE_HOME"
+_JOBS = ("conf", "jobs")
+_NEW = "'headrace new NAME' makes a project."
 
 
 def home_folder() -> Path:
-    """The folder that holds `conf/` and from which relative paths start.
+    """Return the project's folder, which holds `conf/jobs` and from which relative paths start.
 
-    It is $HEADRACE_HOME, else the folder that the `engine` package lies in. Raises `ConfigError`
-    when the variable names no folder.
+    It is $HEADRACE_HOME, else the nearest folder with `conf/jobs` from the current one upwards. Raises `ConfigError`
+    when there is none.
     """
     named = os.environ.get(_HOME)
-    if not named:
-        return Path(__file__).resolve().parents[2]
-    home = Path(named).expanduser().absolute()
-    if not home.is_dir():
-        msg = f"{_HOME} is '{named}', and there is no such folder"
-        raise ConfigError(msg)
-    return home
+    return _named_home(Path(named).expanduser().absolute()) if named else _nearest_home(Path.cwd())
+
+
+def _named_home(home: Path) -> Path:
+    if home.joinpath(*_JOBS).is_dir():
+        return home
+    reason = "has no folder conf/jobs" if home.is_dir() else "does not exist"
+    msg = f"{_HOME} is '{home}', and that folder {reason}; set {_HOME} to a project's folder, or unset it. {_NEW}"
+    raise ConfigError(msg)
+
+
+def _nearest_home(start: Path) -> Path:
+    for folder in (start, *start.parents):
+        if folder.joinpath(*_JOBS).is_dir():
+            return folder
+    msg = (
+        f"no Headrace project: neither {start} nor a folder above it has a folder conf/jobs. "
+        f"Go to a project's folder (cd), or set {_HOME} to one. {_NEW}"
+    )
+    raise ConfigError(msg)
 
 
 def list_jobs(home: Path | None = None) -> list[str]:
     """The names of the jobs in `conf/jobs/`, sorted. The files are not read."""
     return _names_in(_folder(home, "jobs"))
+
+
+def known_jobs(home: Path | None = None) -> list[str]:
+    """Return what `list_jobs` does; raise `ConfigError` when there is no job."""
+    jobs = list_jobs(home)
+    if not jobs:
+        msg = f"there is no job: {_folder(home, 'jobs')} has no file NAME.yaml. Write one there. {_NEW}"
+        raise ConfigError(msg)
+    return jobs
 
 
 def list_clusters(home: Path | None = None) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace.config import JobFile, list_clusters, list_jobs, load_cluster, load_job
+from headrace.config import JobFile, home_folder, list_clusters, list_jobs, load_cluster, load_job
 from headrace.errors import ConfigError
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -98,10 +98,33 @@ def test_a_name_cannot_lead_out_of_the_folder(home):
         load_job("../clusters/local")
 
 
-def test_a_home_that_is_no_folder_is_an_error(home, monkeypatch):
+def test_missing_named_home_is_refused(home, monkeypatch):
     monkeypatch.setenv("HEADRACE_HOME", str(home / "gone"))
-    with pytest.raises(ConfigError, match="there is no such folder"):
+    with pytest.raises(ConfigError, match="HEADRACE_HOME is '.*/gone', and that folder does not exist"):
         list_jobs()
+
+
+def test_named_home_without_jobs_folder_is_refused(home, monkeypatch):
+    monkeypatch.setenv("HEADRACE_HOME", str(home / "conf" / "clusters"))
+    with pytest.raises(ConfigError, match="HEADRACE_HOME is '.*', and that folder has no folder conf/jobs"):
+        list_jobs()
+
+
+def test_nearest_folder_with_jobs_is_home(home, monkeypatch):
+    monkeypatch.delenv("HEADRACE_HOME")
+    below = home / "var" / "deep"
+    below.mkdir(parents=True)
+    monkeypatch.chdir(below)
+    assert home_folder() == home
+    (below / "conf" / "jobs").mkdir(parents=True)
+    assert home_folder() == below
+
+
+def test_missing_home_names_the_ways_out(tmp_path, monkeypatch):
+    monkeypatch.delenv("HEADRACE_HOME", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=rf"neither {tmp_path} nor .* \(cd\), or set HEADRACE_HOME .*headrace new"):
+        home_folder()
 
 
 def test_the_projects_own_files_load(monkeypatch):

@@ -11,13 +11,11 @@ WORKDIR $HEADRACE_HOME
 RUN useradd --create-home --uid 50000 headrace && chown headrace: $HEADRACE_HOME
 USER headrace
 
-# What changes seldom comes first: packages and jars are a layer of their own.
+# What changes seldom comes first. `headrace setup`, the last step of bootstrap.py, wants the project's folder conf/jobs.
 COPY --chown=headrace setup/ setup/
-COPY --chown=headrace Makefile pyproject.toml requirements.txt ./
-COPY --chown=headrace engine/headrace/__init__.py engine/headrace/__init__.py
-COPY --chown=headrace pipelines/__init__.py pipelines/__init__.py
-RUN python3 setup/bootstrap.py --s3 && rm -rf "$HOME/.cache" var/log
+COPY --chown=headrace Makefile README.md LICENSE pyproject.toml requirements.txt ./
 COPY --chown=headrace engine/ engine/
+RUN mkdir -p conf/jobs && python3 setup/bootstrap.py --s3 && rm -rf "$HOME/.cache" var/log
 COPY --chown=headrace pipelines/ pipelines/
 COPY --chown=headrace dags/ dags/
 COPY --chown=headrace conf/ conf/

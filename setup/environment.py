@@ -5,24 +5,20 @@
 
 `make` goes through the second form; `eval "$(.venv/bin/python setup/environment.py)"` puts a shell into
 it. A variable that is already set wins, apart from the ones that must match this checkout. Uses the
-standard library alone, because `make setup` imports it before anything is installed.
+standard library and headrace.provision alone, because `make setup` imports it before anything is installed.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shlex
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 HOME = Path(__file__).resolve().parent.parent
 VENV = HOME / ".venv"
 VAR = HOME / "var"
-OLDEST_JAVA = 17
-"""Spark 4 doesn't start on an older one."""
+sys.path.insert(0, str(HOME / "engine"))
 
 
 def environment(*, home: Path = HOME) -> dict[str, str]:
@@ -58,39 +54,10 @@ def environment(*, home: Path = HOME) -> dict[str, str]:
 
 
 def java_home() -> Path | None:
-    """Return the Java that Spark is to use: JAVA_HOME's, else PATH's, else the one set up in var/jdk.
+    """Return the Java that Spark is to use; None when there is none yet: `headrace setup` then makes var/jdk."""
+    from headrace.provision.java import find_java
 
-    None when there is none yet; `make setup` then makes var/jdk.
-    """
-    named = os.environ.get("JAVA_HOME")
-    candidates = [Path(named) / "bin" / "java"] if named else []
-    on_path = shutil.which("java")
-    if on_path:
-        candidates.append(Path(on_path))
-    for java in candidates:
-        if java_version(java) >= OLDEST_JAVA:
-            return java.resolve().parent.parent
-    ours = VAR / "jdk"
-    return ours if (ours / "bin" / "java").exists() else None
-
-
-def java_version(java: Path) -> int:
-    """Return the major version of the executable `java`; 0 when it doesn't run.
-
-    The file `release` beside it says so without the cost of starting a JVM.
-    """
-    release = java.resolve().parent.parent / "release"
-    said = release.read_text() if release.exists() else _output(java, "-version")
-    found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', said)
-    return int(found.group(1)) if found else 0
-
-
-def _output(*command: str | Path) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:
-        return ""
-    return done.stdout + done.stderr
+    return find_java(HOME)
 
 
 def _path_with(folder: Path) -> str:

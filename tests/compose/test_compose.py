@@ -13,6 +13,8 @@ import jsonschema
 import pytest
 import yaml
 
+from headrace.provision.jars import DELTA, S3
+
 PROJECT = Path(__file__).resolve().parent.parent.parent
 TEXT = (PROJECT / "docker-compose.yml").read_text()
 COMPOSE = yaml.safe_load(TEXT)
@@ -97,11 +99,7 @@ def test_the_cluster_profile_names_the_spark_master_and_the_driver():
 
 
 def test_the_jars_of_the_cluster_profile_are_those_that_set_up_fetches():
-    pinned = {
-        f"var/jars/{line.split()[1]}"
-        for name in ("jars.sha256", "jars-s3.sha256")
-        for line in (PROJECT / "setup" / name).read_text().splitlines()
-    }
+    pinned = {f"var/jars/{file}" for jars in (DELTA, S3) for file in jars.digests()}
 
     assert set(PROFILE["jars"]) == pinned
 

@@ -12,7 +12,7 @@ from headrace.config import JobConfig, load_job
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
 JARS: Final = ("delta-spark_4.2_2.13-4.4.0.jar", "delta-storage-4.4.0.jar")
-"""In var/jars, where `make setup` puts them."""
+"""In var/jars, where `headrace setup` puts them."""
 
 BUCKET: Final = 20
 

@@ -8,7 +8,20 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from headrace.cli import _change, _check, _doctor, _history, _jobs, _quarantine, _read, _run, _state, _status, _waiting
+from headrace.cli import (
+    _change,
+    _check,
+    _doctor,
+    _history,
+    _jobs,
+    _quarantine,
+    _read,
+    _run,
+    _setup,
+    _state,
+    _status,
+    _waiting,
+)
 from headrace.cli._errors import exit_code_of, report
 
 HELP = """Run, inspect and rewind stateful pipelines whose state lives in Delta tables.
@@ -73,7 +86,7 @@ def _root(
         raise typer.Exit
 
 
-for module in (_run, _check, _jobs, _status, _state, _history, _read, _waiting, _quarantine, _change, _doctor):
+for module in (_run, _check, _jobs, _status, _state, _history, _read, _waiting, _quarantine, _change, _setup, _doctor):
     module.register(app)
 
 

@@ -10,6 +10,7 @@ import typer
 
 from headrace.cli._arguments import AsJson, Cluster, Job, load
 from headrace.cli._findings import Finding, as_warnings, finish
+from headrace.cli._machine import jars, java, pyspark
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -31,8 +32,8 @@ def check(
 ) -> None:
     """Look whether a run could start. Changes nothing.
 
-    Configuration, pipeline, whether it can read the state that is stored, input folders, services, and whether another run
-    holds the job.
+    Configuration, pipeline, Java, pyspark and jars, whether it can read the state that is stored, input folders, services,
+    and whether another run holds the job.
 
     Example:  headrace check flights --strict
 
@@ -43,6 +44,7 @@ def check(
     config = load(job, cluster)
     load_pipeline(config)
     findings = [Finding("configuration", "ok", str(config.file)), Finding("pipeline", "ok", config.pipeline)]
+    findings += [java(config.home), pyspark(), jars(config)]
     findings += state_types(config)
     findings += sources(config)
     outside = [*services(config), lease(config)]

@@ -13,13 +13,13 @@ import typer
 
 from headrace.cli._arguments import AsJson
 from headrace.cli._findings import Finding, as_warnings, finish
+from headrace.cli._machine import jars, java, pyspark
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
 
 _PYTHON = ((3, 11), (3, 14))
-_JAVA = 17
-_PACKAGES = ("pyspark", "delta-spark", "deltalake", "duckdb", "pyarrow", "msgspec", "rocksdict", "xxhash", "aiohttp")
+_PACKAGES = ("deltalake", "duckdb", "pyarrow", "msgspec", "rocksdict", "xxhash")
 _GIGABYTE = 1 << 30
 _LITTLE, _TOO_LITTLE = 5 * _GIGABYTE, _GIGABYTE // 2
 
@@ -35,17 +35,13 @@ def doctor(
 ) -> None:
     """Examine this machine, and say what to do.
 
-    Python, Java, packages, jars, disks, folders, configuration, services.
+    Python, packages, Java, jars, disks, folders, configuration, services.
 
     Example:  headrace doctor --job flights
 
     Exit codes: 0 fit, warnings included; 1 something would stop a run.
     """
-    from headrace.config import list_jobs
-
-    findings = [_python(), _java(), *_packages()]
-    for name in [job] if job else list_jobs():
-        findings += _job(name)
+    findings = [_python(), *_packages(), pyspark(), *_project(job)]
     finish(_unique(findings), as_json=as_json, job=job)
 
 
@@ -54,31 +50,31 @@ def _unique(findings: list[Finding]) -> list[Finding]:
     return list(dict.fromkeys(findings))
 
 
+def _project(job: str | None) -> Iterator[Finding]:
+    """Report on the project's Java and jobs; outside of a project on Java alone, unless a job is asked for."""
+    from headrace.config import home_folder, list_jobs
+    from headrace.errors import ConfigError
+
+    try:
+        home = home_folder()
+    except ConfigError as error:
+        if job:
+            raise
+        yield java(None)
+        yield Finding("project", "warn", str(error))
+        return
+    yield java(home)
+    yield Finding("project", "ok", str(home))
+    for name in [job] if job else list_jobs(home):
+        yield from _job(name)
+
+
 def _python() -> Finding:
     found = ".".join(map(str, sys.version_info[:3]))
     low, high = _PYTHON
     if low <= sys.version_info[:2] < high:
         return Finding("python", "ok", f"{found} ({sys.executable})")
     return Finding("python", "fail", found, "use Python 3.11, 3.12 or 3.13")
-
-
-def _java() -> Finding:
-    import re
-    import subprocess
-
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    advice = f"install a JDK {_JAVA} or newer, or set JAVA_HOME (`make setup` brings one along)"
-    if java is None:
-        return Finding("java", "fail", "there is no java on the PATH, and JAVA_HOME is not set", advice)
-    try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError) as error:
-        return Finding("java", "fail", f"{java}: {error}", advice)
-    version = re.search(r'version "(\d+)[^"]*"', done.stderr)
-    if version is None or int(version[1]) < _JAVA:
-        return Finding("java", "fail", f"{java}: {done.stderr.strip().splitlines()[0]}", advice)
-    return Finding("java", "ok", f"{version[0].removeprefix('version ')} ({java})")
 
 
 def _packages() -> Iterator[Finding]:
@@ -91,7 +87,7 @@ def _packages() -> Iterator[Finding]:
         except PackageNotFoundError:
             missing.append(name)
     if missing:
-        yield Finding("packages", "fail", f"not installed: {', '.join(missing)}", "run `make setup`")
+        yield Finding("packages", "fail", f"not installed: {', '.join(missing)}", "Run: pip install headrace")
     yield Finding("packages", "ok", ", ".join(present))
 
 
@@ -107,18 +103,10 @@ def _job(name: str) -> Iterator[Finding]:
         yield Finding(f"job {name}", "fail", str(error), "mend the file")
         return
     yield Finding(f"job {name}", "ok", str(config.file))
-    yield _jars(config)
+    yield jars(config)
     yield from _folders(config)
     yield from sources(config)
     yield from as_warnings(list(services(config)))
-
-
-def _jars(config: JobConfig) -> Finding:
-    what = f"jars of cluster {config.cluster}"
-    missing = [jar for jar in config.profile.jars if "://" not in jar and not Path(jar).is_file()]
-    if missing:
-        return Finding(what, "fail", f"not there: {', '.join(missing)}", "run `make setup`, or mend `jars`")
-    return Finding(what, "ok", f"{len(config.profile.jars)} there")
 
 
 def _folders(config: JobConfig) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.provision.pyspark_version import check_pyspark
 from headrace.spark.options import Event, RunOptions, RunReport
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ def run(config: JobConfig, options: RunOptions, on_event: Callable[[Event], None
 
     Raises a `HeadraceError` that says who has to act; whatever was committed before it stays.
     """
+    check_pyspark()
     from headrace.spark.runner import run as run_job
 
     return run_job(config, options, on_event)

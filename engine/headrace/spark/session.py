@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from headrace.config import ClusterConfig, JobConfig
 from headrace.errors import ConfigError
+from headrace.provision.jars import absent_jars, how_to_get
+from headrace.provision.java import require_java
 
 
 def session(config: JobConfig) -> SparkSession:
-    """The session that spark-submit made, or one with the settings of the job's cluster profile."""
+    """Return the session that spark-submit made, or one with the settings of the job's cluster profile."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     profile = config.profile
     builder = SparkSession.builder.appName(f"headrace-{config.job}")
     if "SPARK_ENV_LOADED" not in os.environ:  # spark-submit has set master and settings already
+        os.environ["JAVA_HOME"] = str(require_java(config.home))
         builder = builder.master(_with_retries(profile.master))
         for key, value in profile.spark.items():
             builder = builder.config(key, value)
@@ -34,10 +36,10 @@ def session(config: JobConfig) -> SparkSession:
 
 
 def _present(profile: ClusterConfig) -> tuple[str, ...]:
-    missing = [jar for jar in profile.jars if "://" not in jar and not Path(jar).exists()]
+    missing = absent_jars(profile.jars)
     if missing:
-        msg = f"{profile.file}: jars: {', '.join(missing)} missing; 'make setup' fetches them"
-        raise ConfigError(msg)
+        listed = ", ".join(missing)
+        raise ConfigError(f"{profile.file}: jars: there is no {listed}. Spark was not started. {how_to_get(missing)}")
     return profile.jars
 
 

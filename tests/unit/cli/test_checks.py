@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from headrace.cli import _doctor
+from headrace.provision import pyspark_version
 
 
 class Service(BaseHTTPRequestHandler):
@@ -102,7 +103,7 @@ def test_thresholds_that_contradict_a_default_are_told_before_any_run(headrace, 
 
 
 def test_doctor_looks_at_machine_and_jobs(headrace, home, monkeypatch):
-    monkeypatch.setattr(_doctor, "_java", lambda: _doctor.Finding("java", "ok", "17"))
+    monkeypatch.setattr(_doctor, "java", lambda _: _doctor.Finding("java", "ok", "17"))
     found = findings(headrace("doctor --json"))
     assert found["python"] == found["packages"] == found["job demo"] == found["folder of state"] == "ok"
 
@@ -112,7 +113,42 @@ def test_doctor_without_java_says_how_to_get_one(headrace, home, monkeypatch):
     monkeypatch.delenv("JAVA_HOME", raising=False)
     result = headrace("doctor --job demo")
     assert result.exit_code == 1
-    assert "install a JDK" in result.stdout
+    assert "no Java 17 or newer: JAVA_HOME is not set" in result.stdout
+    assert "Run: headrace setup" in result.stdout
+
+
+def test_doctor_outside_a_project_examines_the_machine(tmp_path, headrace, monkeypatch):
+    monkeypatch.delenv("HEADRACE_HOME")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "conf").rename(tmp_path / "not_conf")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    found = findings(headrace("doctor --json"))
+    assert (found["python"], found["packages"], found["project"]) == ("ok", "ok", "warn")
+    assert headrace("doctor --job demo").exit_code == 2
+
+
+def test_check_without_java_fails(headrace, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setenv("JAVA_HOME", "/no/java/here")
+    result = headrace("check --json")
+    assert (result.exit_code, findings(result)["java"]) == (1, "fail")
+    assert "/no/java/here/bin/java is not a Java that runs" in result.stdout
+
+
+def test_check_without_jars_fails(headrace, home):
+    with (home / "conf/clusters/local.yaml").open("a") as file:
+        file.write("jars: [var/jars/delta-spark_4.2_2.13-4.4.0.jar]\n")
+    result = headrace("check --json")
+    assert (result.exit_code, findings(result)["jars of cluster local"]) == (1, "fail")
+    assert "Run: headrace setup" in result.stdout
+
+
+def test_check_refuses_a_pyspark_that_does_not_fit(headrace, tmp_path, monkeypatch):
+    (tmp_path / "version.py").write_text("__version__: str = '3.5.1'\n")
+    monkeypatch.setattr(pyspark_version, "pyspark_folder", lambda: tmp_path)
+    result = headrace("check --json")
+    assert (result.exit_code, findings(result)["pyspark"]) == (1, "fail")
+    assert "pyspark 3.5.1 is installed, and Delta's jars are made for Spark 4.2" in result.stdout
 
 
 def test_doctor_goes_on_after_a_broken_job(headrace, home):

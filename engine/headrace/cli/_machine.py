@@ -1,0 +1,43 @@
+"""Findings about what Spark needs on this machine; `check` and `doctor` report them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.cli._findings import Finding
+
+if TYPE_CHECKING:
+    from headrace.config import JobConfig
+
+
+def java(home: Path | None) -> Finding:
+    """Report the Java that a run would use."""
+    from headrace.provision.java import find_java, java_version, no_java
+
+    found = find_java(home)
+    if found is None:
+        return Finding("java", "fail", no_java(home), "Run: headrace setup")
+    return Finding("java", "ok", f"{java_version(found / 'bin' / 'java')} ({found})")
+
+
+def pyspark() -> Finding:
+    """Report the pyspark that a run would use, and whether Delta's jars fit it."""
+    from headrace.errors import ConfigError
+    from headrace.provision.pyspark_version import check_pyspark
+
+    try:
+        return Finding("pyspark", "ok", check_pyspark())
+    except ConfigError as error:
+        return Finding("pyspark", "fail", str(error))
+
+
+def jars(config: JobConfig) -> Finding:
+    """Report whether the jars of the job's cluster profile are on this machine."""
+    from headrace.provision.jars import absent_jars, how_to_get
+
+    what = f"jars of cluster {config.cluster}"
+    absent = absent_jars(config.profile.jars)
+    if absent:
+        return Finding(what, "fail", f"{config.profile.file}: there is no {', '.join(absent)}", how_to_get(absent))
+    return Finding(what, "ok", f"{len(config.profile.jars)} there")

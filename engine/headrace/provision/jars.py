@@ -1,0 +1,147 @@
+"""The jars that Spark needs for Delta tables and for S3, and how to fetch them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from headrace.errors import ServiceError
+from headrace.provision.command import run_logged
+from headrace.provision.java import packaged_folder
+from headrace.provision.pyspark_version import pyspark_folder
+from headrace.provision.trust_store import java_options
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jars:
+    """Jars of one Maven package, pinned by their SHA-256."""
+
+    name: str
+    package: str
+    """Group, artifact and version on Maven Central."""
+
+    without: tuple[str, ...]
+    """What the package names beside these is in Spark already, or serves what Headrace does not use."""
+
+    def digests(self) -> dict[str, str]:
+        """Return the SHA-256 of each file, by file name."""
+        text = resources.files(__package__).joinpath(f"{self.name}.sha256").read_text()
+        return {file: digest for digest, file in map(str.split, text.splitlines())}
+
+    def missing(self, folder: Path) -> list[str]:
+        """Return the files that `folder` does not have, or has with another content."""
+        return [file for file, digest in self.digests().items() if _sha256(folder / file) != digest]
+
+
+DELTA = Jars(
+    name="delta",
+    package="io.delta:delta-spark_4.2_2.13:4.4.0",
+    without=(
+        "com.fasterxml.jackson.core:jackson-databind",
+        "io.delta:delta-kernel-api",
+        "io.delta:delta-kernel-defaults",
+        "io.delta:delta-kernel-unitycatalog",
+        "io.unitycatalog:unitycatalog-client",
+        "io.unitycatalog:unitycatalog-hadoop",
+        "org.antlr:antlr4-runtime",
+        "org.apache.hadoop:hadoop-client-api",
+        "org.apache.hadoop:hadoop-client-runtime",
+        "org.apache.logging.log4j:log4j-api",
+        "org.apache.logging.log4j:log4j-core",
+        "org.apache.logging.log4j:log4j-slf4j2-impl",
+        "org.apache.parquet:parquet-hadoop",
+    ),
+)
+S3 = Jars(
+    name="s3",
+    package="org.apache.hadoop:hadoop-aws:3.5.0",
+    without=(
+        "org.apache.hadoop:hadoop-client-api",
+        "org.apache.hadoop:hadoop-client-runtime",
+        "org.apache.hadoop:hadoop-common",
+        "org.wildfly.openssl:wildfly-openssl",
+    ),
+)
+
+
+def absent_jars(jars: Sequence[str]) -> list[str]:
+    """Return the jars of a cluster profile that are not on this machine; URIs are not looked at."""
+    return [jar for jar in jars if "://" not in jar and not Path(jar).is_file()]
+
+
+def how_to_get(absent: Sequence[str]) -> str:
+    """Return what to do about absent jars, for messages."""
+    names = {Path(jar).name for jar in absent}
+    if names <= DELTA.digests().keys():
+        return "Run: headrace setup"
+    if names <= {**DELTA.digests(), **S3.digests()}.keys():
+        return "Run: headrace setup --s3"
+    return "Put them there, or mend the profile's list."
+
+
+def jars_folder(home: Path) -> Path:
+    """Return the folder that the project's cluster profiles name jars in."""
+    return home / "var" / "jars"
+
+
+def fetch(wanted: Jars, home: Path, java: Path) -> None:
+    """Fetch jars into the project's `var/jars` with Spark's own resolver, and check them before they get there.
+
+    The resolver reads the settings file that HEADRACE_IVY_SETTINGS names. Raises `ServiceError` when it fails, or
+    delivers another file than the pinned one; then `var/jars` is as it was.
+    """
+    folder = jars_folder(home)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as temporary:
+        work = Path(temporary)
+        _resolve(wanted, home, java, work)
+        for file, digest in wanted.digests().items():
+            _take(work, file, digest, folder / file)
+
+
+def _resolve(wanted: Jars, home: Path, java: Path, work: Path) -> None:
+    spark, nothing = pyspark_folder(), work / "nothing.py"
+    nothing.write_text("")
+    options = java_options(work) if java == packaged_folder(home) else ""
+    settings = os.environ.get("HEADRACE_IVY_SETTINGS")
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(java),
+        "SPARK_HOME": str(spark),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": f"{options} {os.environ.get('SPARK_SUBMIT_OPTS', '')}".strip(),
+    }
+    submit = [str(spark / "bin" / "spark-submit"), "--master", "local[1]", "--conf", f"spark.jars.ivy={work}"]
+    mirror = ["--conf", f"spark.jars.ivySettings={settings}"] if settings else []
+    packages = ["--packages", wanted.package, "--exclude-packages", ",".join(wanted.without), str(nothing)]
+    run_logged([*submit, *mirror, *packages], log=home / "var" / "log" / "setup-jars.log", environment=environment)
+
+
+def _take(work: Path, file: str, digest: str, target: Path) -> None:
+    fetched = next(work.glob(f"jars/*_{file}"), None)
+    if fetched is None:
+        raise ServiceError(f"{file} was not among what the resolver fetched; {target} is as it was")
+    actual = _sha256(fetched)
+    if actual != digest:
+        raise ServiceError(
+            f"{file} was fetched with the SHA-256 {actual}, and {digest} is expected; {target} is as it was. "
+            "Look at the repository that it came from (HEADRACE_IVY_SETTINGS), or at the proxy in between"
+        )
+    part = fetched.rename(work / f"{file}.part")
+    shutil.move(part, target)
+
+
+def _sha256(file: Path) -> str | None:
+    if not file.is_file():
+        return None
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

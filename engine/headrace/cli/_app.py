@@ -14,6 +14,7 @@ from headrace.cli import (
     _doctor,
     _history,
     _jobs,
+    _new,
     _quarantine,
     _read,
     _run,
@@ -86,7 +87,21 @@ def _root(
         raise typer.Exit
 
 
-for module in (_run, _check, _jobs, _status, _state, _history, _read, _waiting, _quarantine, _change, _setup, _doctor):
+for module in (
+    _new,
+    _setup,
+    _run,
+    _check,
+    _jobs,
+    _status,
+    _state,
+    _history,
+    _read,
+    _waiting,
+    _quarantine,
+    _change,
+    _doctor,
+):
     module.register(app)
 
 

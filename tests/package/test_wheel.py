@@ -1,0 +1,153 @@
+"""The wheel as its user has it: in an environment of its own, outside of this repository, on a machine without Java."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.home import PROJECT
+
+pytestmark = pytest.mark.slow
+
+OURS = ("HEADRACE_", "AIRFLOW", "SPARK_", "PYSPARK_", "PYTHON", "VIRTUAL_ENV", "JAVA_HOME", "PATH")
+"""What this repository's own environment says, which a user's does not."""
+
+HAS_DAGS = "headrace_dags" in (PROJECT / "engine/headrace/airflow/__init__.py").read_text()
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment, and the PATH that goes with it."""
+
+    folder: Path
+    path: str
+
+    def run(self, program: str, *arguments: str, cwd: Path, **variables: str) -> str:
+        """Run one of the environment's programs; return what it prints on stdout."""
+        foreign = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+        here = self.folder / "bin"
+        environment = {**foreign, "PATH": f"{here}{os.pathsep}{self.path}", **variables}
+        done = subprocess.run(
+            [here / program, *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{program} {' '.join(arguments)}:\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel of this working tree."""
+    folder = tmp_path_factory.mktemp("dist")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=PROJECT, check=True)
+    return next(folder.glob("headrace-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def path_without_java(tmp_path_factory) -> str:
+    """A PATH with all that this machine has, except its Java and this repository's programs."""
+    folder = tmp_path_factory.mktemp("bin")
+    places = [Path(place) for place in os.environ["PATH"].split(os.pathsep)]
+    for place in places:
+        if place.is_dir() and not place.is_relative_to(PROJECT) and place != Path(sys.executable).parent:
+            for program in place.iterdir():
+                if program.name != "java" and not (folder / program.name).is_symlink():
+                    (folder / program.name).symlink_to(program)
+    return str(folder)
+
+
+def uv(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "uv", *arguments], capture_output=True, text=True, check=False)
+
+
+def installed(folder: Path, requirement: str, *others: str) -> Path:
+    """Make an environment; skip the test where the package index cannot be reached."""
+    assert uv("venv", "--seed", "--python", sys.executable, folder).returncode == 0
+    python = ("--python", folder / "bin" / "python")
+    probe = uv("pip", "install", *python, "--dry-run", "--no-cache", "iniconfig")
+    if probe.returncode != 0:
+        pytest.skip(f"the package index cannot be reached: {probe.stderr.strip()}")
+    done = uv("pip", "install", *python, requirement, *others)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory, wheel, path_without_java) -> Environment:
+    """An environment with Spark, Airflow and pytest."""
+    folder = tmp_path_factory.mktemp("full") / "venv"
+    return Environment(installed(folder, f"headrace[spark,airflow] @ {wheel.as_uri()}", "pytest"), path_without_java)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory, wheel, path_without_java) -> Environment:
+    """An environment with nothing but what the wheel asks for."""
+    folder = tmp_path_factory.mktemp("bare") / "venv"
+    return Environment(installed(folder, f"headrace @ {wheel.as_uri()}"), path_without_java)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory, full) -> Path:
+    """A new project, set up."""
+    folder = tmp_path_factory.mktemp("work")
+    full.run("headrace", "new", "shop", cwd=folder)
+    full.run("headrace", "setup", cwd=folder / "shop")
+    return folder / "shop"
+
+
+@pytest.fixture(scope="module")
+def ran(full, shop) -> Path:
+    """The project after a run."""
+    report = json.loads(full.run("headrace", "run", "shop", "--json", cwd=shop))
+    assert (report["rows_in"], report["quarantined"]) == (600, 0)
+    return shop
+
+
+def test_wheel_contains_the_package_alone(wheel):
+    with zipfile.ZipFile(wheel) as content:
+        names = [name for name in content.namelist() if ".dist-info/" not in name]
+    assert {name.partition("/")[0] for name in names} == {"headrace"}
+    assert {Path(name).suffix for name in names} <= {".py", ".txt", ".sha256", ".typed"}
+    files = {str(file.relative_to(PROJECT / "engine")) for file in (PROJECT / "engine").rglob("*") if file.is_file()}
+    assert set(names) == {file for file in files if "__pycache__" not in file}
+
+
+def test_setup_makes_a_java_and_fetches_jars(full, shop):
+    assert (shop / "var/jdk/bin/java").exists()
+    again = full.run("headrace", "setup", cwd=shop)
+    assert "in var/jdk" in again
+    assert "nothing to do" in again
+
+
+def test_new_project_is_checked_and_run(full, ran):
+    assert json.loads(full.run("headrace", "check", "--json", cwd=ran))["ok"]
+    answer = full.run("headrace", "sql", "shop", "select count(*) as n from vouchers", "--json", cwd=ran)
+    assert json.loads(answer)["rows"] == [{"n": 10}]
+
+
+def test_tests_of_the_new_project_pass(full, shop):
+    assert "3 passed" in full.run("pytest", "-q", cwd=shop)
+
+
+@pytest.mark.skipif(not HAS_DAGS, reason="headrace.airflow has no headrace_dags yet")
+def test_dag_files_of_the_new_project_import(full, shop, tmp_path):
+    variables = {"AIRFLOW_HOME": str(tmp_path), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+    code = "import runpy; print(sorted(runpy.run_path('dags/headrace_jobs.py')))"
+    assert "'shop'" in full.run("python", "-c", code, cwd=shop, **variables)
+    full.run("python", "dags/headrace_errors.py", cwd=shop, **variables)
+
+
+def test_bare_wheel_reads_state(bare, ran):
+    listed = json.loads(bare.run("headrace", "state", "list", "--json", cwd=ran))
+    assert {state["state"] for state in listed["states"]} == {"totals", "event_time"}
+
+
+def test_bare_wheel_names_the_extra_for_runs(bare, ran):
+    with pytest.raises(AssertionError, match=r"pyspark is not installed\. Run: pip install 'headrace\[spark\]'"):
+        bare.run("headrace", "run", "shop", cwd=ran)

@@ -53,6 +53,7 @@ class HeadraceRunOperator(SparkSubmitOperator):
             retry_delay=job.run.retry_delay,
             **kwargs,
         )
+        self._home = job.home
         self._longest_budget = job.run.budget
         self._master = None if profile.connection else profile.master
 
@@ -63,6 +64,7 @@ class HeadraceRunOperator(SparkSubmitOperator):
         """
         self._check_budget(context["params"]["budget"])
         self._publish_master()
+        self.env_vars = {**(self.env_vars or {}), **_java(self._home)}
         self.application_args = without_empty(self.application_args or [])
         self.conf = expand_settings(self.conf or {}, os.environ)
         try:
@@ -129,6 +131,14 @@ def _arguments(job: JobConfig) -> list[str]:
         "{{ '--replay' if params.replay else '' }}",
         "{{ '--finish' if params.finish else '' }}",
     ]
+
+
+def _java(home: Path) -> dict[str, str]:
+    """Return JAVA_HOME for spark-submit where only the project has a Java (`headrace setup`), else nothing."""
+    from headrace.provision.java import find_java
+
+    java = find_java(home)
+    return {} if java is None else {"JAVA_HOME": str(java)}
 
 
 def _connection_id(profile: ClusterConfig) -> str:

@@ -116,6 +116,11 @@ def test_wheel_contains_the_package_alone(wheel):
     assert set(names) == {file for file in files if "__pycache__" not in file}
 
 
+def test_pyspark_and_its_client_are_one_version(full, tmp_path):
+    code = "from importlib.metadata import version; print({version('pyspark'), version('pyspark-client')})"
+    assert full.run("python", "-c", code, cwd=tmp_path) == "{'4.2.0'}\n"
+
+
 def test_setup_makes_a_java_and_fetches_jars(full, shop):
     assert (shop / "var/jdk/bin/java").exists()
     again = full.run("headrace", "setup", cwd=shop)

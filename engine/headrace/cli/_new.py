@@ -65,7 +65,7 @@ def new(
         _write(folder / _filled(target, name), _filled(_template(template), name))
     for number, day in enumerate(_DAYS):
         _write_orders(folder / "input" / "orders" / f"{day:%Y-%m-%d}.parquet", number, day)
-    print(_filled(_NEXT, name))
+    print(_filled(_NEXT, name), end="")
     named = os.environ.get("HEADRACE_HOME")
     if named and Path(named).absolute() != folder:
         typer.echo(f"note: HEADRACE_HOME names another project, {named}: unset it first", err=True)

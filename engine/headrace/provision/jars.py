@@ -15,7 +15,7 @@ from pathlib import Path
 from headrace.errors import ServiceError
 from headrace.provision.command import run_logged
 from headrace.provision.java import packaged_folder
-from headrace.provision.pyspark_version import pyspark_folder
+from headrace.provision.pyspark_version import spark_home
 from headrace.provision.trust_store import java_options
 
 
@@ -107,7 +107,7 @@ def fetch(wanted: Jars, home: Path, java: Path) -> None:
 
 
 def _resolve(wanted: Jars, home: Path, java: Path, work: Path) -> None:
-    spark, nothing = pyspark_folder(), work / "nothing.py"
+    spark, nothing = spark_home(), work / "nothing.py"
     nothing.write_text("")
     options = java_options(work) if java == packaged_folder(home) else ""
     settings = os.environ.get("HEADRACE_IVY_SETTINGS")

@@ -1,44 +1,85 @@
-"""Whether the pyspark that is installed fits Delta's jars."""
+"""Whether the Spark that is installed fits Delta's jars."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
+from typing import cast
+from zipimport import zipimporter
 
 from headrace.errors import ConfigError
 
 FITTING_SPARK = "4.2"
 """Delta's jars are made for one minor version of Spark: `delta-spark_4.2_2.13`."""
 
-_INSTALL = "pip install 'headrace[spark]'"
+TESTED_PYSPARK = "4.2.0"
+
+_INSTALL = "Run: pip install 'headrace[spark]'"
 
 
 def check_pyspark() -> str:
-    """Return the version of the installed pyspark. Spark is not imported.
+    """Return the version of pyspark. Spark is not imported.
 
-    Raises `ConfigError` when there is none, or none that fits Delta's jars.
+    Raises `ConfigError` when there is none, or when its Python code or its jars do not fit Delta's jars. The two can
+    differ: the package pyspark-client, which Airflow's Spark provider brings along, overwrites pyspark's Python code.
     """
-    version = _version(pyspark_folder())
-    if not f"{version}.".startswith(f"{FITTING_SPARK}."):
-        raise ConfigError(
-            f"pyspark {version} is installed, and Delta's jars are made for Spark {FITTING_SPARK}. Spark was not "
-            f"started. Run: pip install 'pyspark=={FITTING_SPARK}.*'"
-        )
+    version = _python_version()
+    home = spark_home()
+    spark = _jars_version(home) or version
+    if not _fits(version):
+        raise ConfigError(f"pyspark {version} is installed, {_refusal(f'pip install pyspark=={TESTED_PYSPARK}')}")
+    if not _fits(spark):
+        command = f"pip install --force-reinstall --no-deps pyspark=={TESTED_PYSPARK}"
+        raise ConfigError(f"pyspark {version} finds the jars of Spark {spark} in {home}, {_refusal(command)}")
     return version
 
 
-def pyspark_folder() -> Path:
-    """Return the folder of the installed pyspark, which is a whole Spark; raise `ConfigError` when there is none."""
+def spark_home() -> Path:
+    """Return the folder of the Spark that sessions start: $SPARK_HOME, else the one inside of pyspark.
+
+    Raises `ConfigError` when there is none: pyspark-client has the Python code alone.
+    """
+    folder = _folder(_pyspark())
+    named = os.environ.get("SPARK_HOME")
+    for home in (Path(named), folder) if named else (folder,):
+        if (home / "bin" / "spark-submit").is_file():
+            return home
+    raise ConfigError(f"{folder} has no Spark in it: it comes from pyspark-client, not from pyspark. {_INSTALL}")
+
+
+def _fits(version: str) -> bool:
+    return f"{version}.".startswith(f"{FITTING_SPARK}.")
+
+
+def _refusal(command: str) -> str:
+    return f"and Delta's jars are made for Spark {FITTING_SPARK}. Spark was not started. Run: {command}"
+
+
+def _pyspark() -> ModuleSpec:
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise ConfigError(f"pyspark is not installed. Run: {_INSTALL}")
-    return Path(spec.origin).parent
+        raise ConfigError(f"pyspark is not installed. {_INSTALL}")
+    return spec
 
 
-def _version(folder: Path) -> str:
-    """Read it from the package: a Spark that spark-submit brings along has no metadata of pip's."""
-    version = re.search(r"""^__version__.*["'](.+)["']""", (folder / "version.py").read_text(), re.MULTILINE)
+def _folder(spec: ModuleSpec) -> Path:
+    return Path(str(spec.origin)).parent
+
+
+def _python_version() -> str:
+    """Read it from the code: a Spark that spark-submit brings along has no metadata, and is a zip file."""
+    spec = _pyspark()
+    file = _folder(spec) / "version.py"
+    text = cast("SourceFileLoader | zipimporter", spec.loader).get_data(str(file)).decode()
+    version = re.search(r"""^__version__.*["'](.+)["']""", text, re.MULTILINE)
     if version is None:
-        raise ConfigError(f"{folder} is no pyspark: its version.py names no version. Run: {_INSTALL}")
+        raise ConfigError(f"{file} names no version of pyspark. {_INSTALL}")
     return version[1]
+
+
+def _jars_version(home: Path) -> str | None:
+    jar = next((home / "jars").glob("spark-core_*.jar"), None)
+    return jar.stem.rpartition("-")[2] if jar else None

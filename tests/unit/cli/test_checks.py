@@ -143,9 +143,8 @@ def test_check_without_jars_fails(headrace, home):
     assert "Run: headrace setup" in result.stdout
 
 
-def test_check_refuses_a_pyspark_that_does_not_fit(headrace, tmp_path, monkeypatch):
-    (tmp_path / "version.py").write_text("__version__: str = '3.5.1'\n")
-    monkeypatch.setattr(pyspark_version, "pyspark_folder", lambda: tmp_path)
+def test_check_refuses_a_pyspark_that_does_not_fit(headrace, monkeypatch):
+    monkeypatch.setattr(pyspark_version, "_python_version", lambda: "3.5.1")
     result = headrace("check --json")
     assert (result.exit_code, findings(result)["pyspark"]) == (1, "fail")
     assert "pyspark 3.5.1 is installed, and Delta's jars are made for Spark 4.2" in result.stdout

@@ -27,10 +27,22 @@ USER_CODE = [
 IMPORT = re.compile(r"^\s*(?:from|import) (headrace(?:\.\w+)*)", re.MULTILINE)
 
 
+def names_of(door):
+    """Read a door's `__all__`; that of Airflow's without importing Airflow, which changes a process for good."""
+    if door != NEEDS_AIRFLOW:
+        return importlib.import_module(door).__all__
+    body = ast.parse((PACKAGE / "airflow" / "__init__.py").read_text()).body
+    return next(
+        ast.literal_eval(node.value)
+        for node in body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "__all__"
+    )
+
+
 @pytest.mark.parametrize("door", DOORS)
 def test_names_of_a_door_are_sorted(door):
-    names = importlib.import_module(door).__all__
-    assert list(names) == sorted(set(names))
+    names = names_of(door)
+    assert names == sorted(set(names))
 
 
 @pytest.mark.parametrize("door", [door for door in DOORS if door != NEEDS_AIRFLOW])
@@ -41,7 +53,7 @@ def test_names_of_a_door_exist_and_are_documented(door):
 
 
 def test_a_name_has_one_door():
-    names = list(chain.from_iterable(importlib.import_module(door).__all__ for door in DOORS))
+    names = list(chain.from_iterable(map(names_of, DOORS)))
     assert [name for name in names if names.count(name) > 1] == []
 
 

@@ -17,6 +17,7 @@ FITTING_SPARK = "4.2"
 
 TESTED_PYSPARK = "4.2.0"
 
+_REFUSAL = f"and Delta's jars are made for Spark {FITTING_SPARK}. Spark was not started."
 _INSTALL = "Run: pip install 'headrace[spark]'"
 
 
@@ -30,10 +31,13 @@ def check_pyspark() -> str:
     home = spark_home()
     spark = _jars_version(home) or version
     if not _fits(version):
-        raise ConfigError(f"pyspark {version} is installed, {_refusal(f'pip install pyspark=={TESTED_PYSPARK}')}")
+        raise ConfigError(f"pyspark {version} is installed, {_REFUSAL} Run: pip install pyspark=={TESTED_PYSPARK}")
     if not _fits(spark):
-        command = f"pip install --force-reinstall --no-deps pyspark=={TESTED_PYSPARK}"
-        raise ConfigError(f"pyspark {version} finds the jars of Spark {spark} in {home}, {_refusal(command)}")
+        reinstall = f"Run: pip install --force-reinstall --no-deps pyspark=={TESTED_PYSPARK}"
+        advice = (
+            f"Unset SPARK_HOME, or let it name a Spark {FITTING_SPARK}." if str(home) == _named_home() else reinstall
+        )
+        raise ConfigError(f"pyspark {version} finds the jars of Spark {spark} in {home}, {_REFUSAL} {advice}")
     return version
 
 
@@ -43,7 +47,7 @@ def spark_home() -> Path:
     Raises `ConfigError` when there is none: pyspark-client has the Python code alone.
     """
     folder = _folder(_pyspark())
-    named = os.environ.get("SPARK_HOME")
+    named = _named_home()
     for home in (Path(named), folder) if named else (folder,):
         if (home / "bin" / "spark-submit").is_file():
             return home
@@ -54,8 +58,8 @@ def _fits(version: str) -> bool:
     return f"{version}.".startswith(f"{FITTING_SPARK}.")
 
 
-def _refusal(command: str) -> str:
-    return f"and Delta's jars are made for Spark {FITTING_SPARK}. Spark was not started. Run: {command}"
+def _named_home() -> str | None:
+    return os.environ.get("SPARK_HOME")
 
 
 def _pyspark() -> ModuleSpec:

@@ -85,10 +85,10 @@ class Publisher:
         `lineage` has all checkpoints by id. Raises `StorageError` when a sink refuses.
         """
         written = 0
-        for position, (name, sink) in enumerate(sorted(self._config.sinks.items())):
+        for position, name in enumerate(sorted(self._schemas)):
             if position == 1:
                 faults.reached("publish.half")
-            written += self._publish_sink(name, sink, checkpoint, lineage)
+            written += self._publish_sink(name, self._config.sinks[name], checkpoint, lineage)
         return written
 
     def _publish_sink(self, name: str, sink: SinkConfig, checkpoint: Checkpoint, lineage: dict[int, Checkpoint]) -> int:

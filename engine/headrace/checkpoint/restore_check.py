@@ -68,7 +68,8 @@ class RestoreCheck:
         for name, version in target.versions.items():
             if version != self._job.last.versions[name]:
                 yield TableVersion(f"state table {name}", f"{config.job_folder}/{name}", version)
-        for name, sink in sorted(config.sinks.items()):
+        for name in sorted(self._job.sink_tables):
+            sink = config.sinks[name]
             table = open_table(sink.path, storage=self._storage)
             version = version_of(table, name, target, self._lineage)
             if version != table.version():

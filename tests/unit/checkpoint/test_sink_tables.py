@@ -90,3 +90,10 @@ def test_compaction_says_what_it_misses(job):
     job.is_gone = True
     with pytest.raises(ConfigError, match="gone"):
         compact(job.config, "run")
+
+
+def test_restore_passes_over_a_sink_that_no_run_knows(job):
+    job.run(put(APPLES), put(BREAD))
+    job.home.configure({"sinks": {"later": {"path": "lake/later", "mode": "append"}}})
+    restore(job.config, 1, "before the new sink", "run")
+    assert job.items() == ["apples"]

@@ -82,7 +82,10 @@ def test_a_restore_that_was_killed_is_done_or_not_begun(tmp_path, undisturbed, r
     assert_well_formed(home.config())
 
 
-@pytest.mark.parametrize("place", ["commit.after", "prepare.half:2", "publish.half:3"])
+@pytest.mark.parametrize(
+    "place",
+    ["publish.half:3", *(pytest.param(place, marks=pytest.mark.slow) for place in ("commit.after", "prepare.half:2"))],
+)
 def test_a_run_finishes_a_replay_that_was_killed(tmp_path, undisturbed, run, drivers, place):
     home = ready(tmp_path)
     run(home)

@@ -37,6 +37,7 @@ def test_every_deed_finds_code_in_the_home(run, tmp_path, elsewhere):
     assert sink_rows(config, "bills") == BILLS
 
 
+@pytest.mark.slow
 def test_run_ships_py_files(tmp_path, elsewhere):
     home = own_home(tmp_path / "project", "packed_shop", LOCAL, packed=True)
     environment = {**os.environ, "HEADRACE_HOME": str(home.folder), "PYTHONPATH": str(PROJECT / "engine")}

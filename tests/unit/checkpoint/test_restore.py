@@ -123,6 +123,7 @@ def test_restore_to_the_present_needs_no_files(config):
     assert restore(config, "here", "", "somebody").restored_from == saved.checkpoint_id
 
 
+@pytest.mark.slow
 def test_restore_looks_at_sinks_on_object_stores(tmp_path, monkeypatch):
     home = Home(tmp_path)
     with object_store() as storage:

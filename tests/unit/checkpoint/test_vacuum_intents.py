@@ -217,6 +217,7 @@ def test_vacuum_is_no_sign_of_life(config):
     assert compact(config, "nightly", every=1) is None
 
 
+@pytest.mark.slow
 def test_intents_work_on_an_object_store(tmp_path, monkeypatch):
     home = Home(tmp_path)
     with object_store() as storage:

@@ -72,7 +72,13 @@ def master(tmp_path_factory) -> Iterator[str]:
 
 
 def write_profile(home: Home, master: str, **settings: str) -> None:
-    executors = {"spark.executor.memory": "512m", "spark.executor.cores": 1, "spark.cores.max": 2}
+    # The code of `purchases` is in this repository, not in the job's home.
+    executors = {
+        "spark.executor.memory": "512m",
+        "spark.executor.cores": 1,
+        "spark.cores.max": 2,
+        "spark.executorEnv.PYTHONPATH": str(PROJECT),
+    }
     spark = {**LOCAL["spark"], **executors, **settings}
     home.write_cluster("standalone", {**LOCAL, "master": master, "spark": spark})
 

@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli._arguments import AsJson
+
 FILES = {
     "readme.md": "README.md",
     "gitignore": ".gitignore",
@@ -47,6 +49,7 @@ def register(app: typer.Typer) -> None:
 
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the folder and of the job.")],
+    as_json: AsJson = False,
 ) -> None:
     """Make a small project with one job: pipeline, configuration, tests, DAG files, sample input.
 
@@ -65,7 +68,12 @@ def new(
         _write(folder / _filled(target, name), _filled(_template(template), name))
     for number, day in enumerate(_DAYS):
         _write_orders(folder / "input" / "orders" / f"{day:%Y-%m-%d}.parquet", number, day)
-    print(_filled(_NEXT, name), end="")
+    if as_json:
+        from headrace.cli._output import print_json
+
+        print_json({"project": str(folder), "files": [_filled(target, name) for target in FILES.values()]})
+    else:
+        print(_filled(_NEXT, name), end="")
     named = os.environ.get("HEADRACE_HOME")
     if named and Path(named).absolute() != folder:
         typer.echo(f"note: HEADRACE_HOME names another project, {named}: unset it first", err=True)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from headrace.cli._arguments import AsJson
 
 if TYPE_CHECKING:
     from headrace.provision.jars import Jars
@@ -18,6 +21,7 @@ def register(app: typer.Typer) -> None:
 
 def setup(
     s3: Annotated[bool, typer.Option("--s3", help="Also the jars for an S3 object store: 690 MB.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Fetch what Spark needs into the project's folder var/: a Java, Delta's jars.
 
@@ -36,12 +40,14 @@ def setup(
     from headrace.provision.pyspark_version import check_pyspark
 
     home = home_folder()
-    _say("project", str(home))
-    _say("pyspark", check_pyspark())
+    report = _Report(as_json=as_json)
+    report.say("project", str(home))
+    report.say("pyspark", check_pyspark())
     java = provide_java(home)
-    _say("java", f"{java_version(java / 'bin' / 'java')} in {_short(java, home)}")
+    report.say("java", f"{java_version(java / 'bin' / 'java')} in {_short(java, home)}")
     for jars in (DELTA, S3) if s3 else (DELTA,):
-        _say(f"{jars.name} jars", _jars(jars, home, java))
+        report.say(f"{jars.name} jars", _jars(jars, home, java))
+    report.end()
 
 
 def _jars(jars: Jars, home: Path, java: Path) -> str:
@@ -62,5 +68,22 @@ def _short(path: Path, home: Path) -> str:
     return str(path.relative_to(home)) if path.is_relative_to(home) else str(path)
 
 
-def _say(what: str, detail: str) -> None:
-    print(f"{what:<12}{detail}", flush=True)
+@dataclass
+class _Report:
+    """What was found or fetched: a line at once for people, one document at the end for machines."""
+
+    as_json: bool
+    found: dict[str, str] = field(default_factory=dict)
+
+    def say(self, what: str, detail: str) -> None:
+        """Take in one finding."""
+        self.found[what.replace(" ", "_")] = detail
+        if not self.as_json:
+            print(f"{what:<12}{detail}", flush=True)
+
+    def end(self) -> None:
+        """Print the document, if it was asked for."""
+        if self.as_json:
+            from headrace.cli._output import print_json
+
+            print_json(self.found)

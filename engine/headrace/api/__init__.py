@@ -14,8 +14,8 @@ from headrace.api._pipeline import (
     Pipeline,
     Process,
     SideOutput,
-    Sink,
-    Source,
+    SinkNode,
+    SourceNode,
 )
 from headrace.api._records import RowKind, Struct, Timestamp
 from headrace.api._retry import AsyncRetryStrategy, ExponentialBackoff, FixedDelay, NoRetry
@@ -65,8 +65,8 @@ __all__ = [
     "ReducingState",
     "RowKind",
     "SideOutput",
-    "Sink",
-    "Source",
+    "SinkNode",
+    "SourceNode",
     "State",
     "StateFuture",
     "StateIterator",

@@ -40,7 +40,7 @@ class OutputMode(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceNode:
     """Where records come from."""
 
     name: str
@@ -91,13 +91,13 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Sink:
+class SinkNode:
     """Where the main output goes."""
 
     name: str
 
 
-Operator = Source | AsyncWait | Process | UpsertMaterialize | Sink
+Operator = SourceNode | AsyncWait | Process | UpsertMaterialize | SinkNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Pipeline:
             raise ValueError(msg)
         for column in (event_time, *order_by):
             check_field(record, column)
-        return self._add(Source(name, record, event_time, order_by, row_kind, out_of_orderness))
+        return self._add(SourceNode(name, record, event_time, order_by, row_kind, out_of_orderness))
 
     def async_wait(
         self,
@@ -364,7 +364,7 @@ class Pipeline:
 
     def sink(self, name: str, /) -> Pipeline:
         """End the pipeline in the sink `name`."""
-        return self._add(Sink(name))
+        return self._add(SinkNode(name))
 
     def record_type(self) -> type[msgspec.Struct]:
         """The type of the records that leave the last operator.
@@ -372,7 +372,7 @@ class Pipeline:
         Raises `ValueError` where there is no operator yet.
         """
         for operator in reversed(self.operators):
-            if isinstance(operator, Source):
+            if isinstance(operator, SourceNode):
                 return operator.record
             if isinstance(operator, AsyncWait | Process):
                 return output_type(operator.function)
@@ -403,10 +403,10 @@ class Pipeline:
         if self._key is not None:
             msg = f"key_by('{self._key}') must be followed by process() or async_wait(), not by '{operator.name}'"
             raise ValueError(msg)
-        if self.operators and isinstance(self.operators[-1], Sink):
+        if self.operators and isinstance(self.operators[-1], SinkNode):
             msg = f"'{operator.name}' follows sink '{self.operators[-1].name}', which ends pipeline '{self.name}'"
             raise ValueError(msg)
-        if isinstance(operator, Source) is bool(self.operators):
+        if isinstance(operator, SourceNode) is bool(self.operators):
             msg = f"pipeline '{self.name}' must start with one source, and have no other"
             raise ValueError(msg)
         if any(operator.name == other.name for other in self.operators):

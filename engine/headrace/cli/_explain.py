@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from headrace.api import AsyncWait, Emit, Lag, Pipeline, Process, Sink, Source, StateTtl, Strategy, UpsertMaterialize
+from headrace.api import (
+    AsyncWait,
+    Emit,
+    Lag,
+    Pipeline,
+    Process,
+    SinkNode,
+    SourceNode,
+    StateTtl,
+    Strategy,
+    UpsertMaterialize,
+)
 from headrace.api._pipeline import output_type
 from headrace.api._state import State
 from headrace.cli._services import capacity_for_retries, last_measured
@@ -31,7 +42,7 @@ def describe(config: JobConfig, pipeline: Pipeline) -> dict[str, Any]:
     stages: list[dict[str, Any]] = []
     for operator in pipeline.operators:
         is_keyed_wait = isinstance(operator, AsyncWait) and operator.key is not None
-        if is_keyed_wait or isinstance(operator, Source | Process | UpsertMaterialize):
+        if is_keyed_wait or isinstance(operator, SourceNode | Process | UpsertMaterialize):
             stages.append({"stage": len(stages) + 1, "operators": []})
         stages[-1]["operators"].append(_operator(config, operator))
     return {
@@ -55,7 +66,7 @@ def _operator(config: JobConfig, operator: Any) -> dict[str, Any]:
     return {**kind, **_DETAILS[type(operator)](config, operator)}
 
 
-def _source(config: JobConfig, source: Source) -> dict[str, Any]:
+def _source(config: JobConfig, source: SourceNode) -> dict[str, Any]:
     bound = config.sources[source.name]
     return {
         "record": source.record.__name__,
@@ -216,7 +227,7 @@ def _history(operator: UpsertMaterialize) -> str:
     return "kept because of force=True: the upsert key is the primary key, so none is needed"
 
 
-def _sink(config: JobConfig, sink: Sink) -> dict[str, Any]:
+def _sink(config: JobConfig, sink: SinkNode) -> dict[str, Any]:
     return _bound(config, sink.name)
 
 
@@ -225,20 +236,20 @@ def _bound(config: JobConfig, name: str) -> dict[str, Any]:
 
 
 _KINDS = {
-    Source: "source",
+    SourceNode: "source",
     AsyncWait: "async wait",
     Process: "keyed process",
     UpsertMaterialize: "upsert materializer",
     Lag: "lag",
-    Sink: "sink",
+    SinkNode: "sink",
 }
 _DETAILS: dict[type, Any] = {
-    Source: _source,
+    SourceNode: _source,
     AsyncWait: _wait,
     Process: _process,
     UpsertMaterialize: _materialize,
     Lag: _lag,
-    Sink: _sink,
+    SinkNode: _sink,
 }
 
 

@@ -41,12 +41,12 @@ def check_bindings(config: JobConfig, pipeline: Pipeline) -> None:
 
 
 def _problems(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
-    from headrace.api import AsyncWait, Process, Sink, Source
+    from headrace.api import AsyncWait, Process, SinkNode, SourceNode
 
     operators = pipeline.operators
     sides = [s for operator in operators if isinstance(operator, Process) for s in operator.side_outputs]
-    mains = [operator.name for operator in operators if isinstance(operator, Sink)]
-    sources = [operator.name for operator in operators if isinstance(operator, Source)]
+    mains = [operator.name for operator in operators if isinstance(operator, SinkNode)]
+    sources = [operator.name for operator in operators if isinstance(operator, SourceNode)]
     sinks = [*mains, *(side.sink for side in sides)]
     yield from _differences("sources", "source", sources, config.sources)
     yield from _differences("sinks", "sink", sinks, config.sinks)

@@ -14,7 +14,7 @@ from typing import get_args
 import msgspec
 import pyarrow as pa
 
-from headrace.api import AsyncWait, Lag, Pipeline, Process, Sink, Source, UpsertMaterialize
+from headrace.api import AsyncWait, Lag, Pipeline, Process, SinkNode, SourceNode, UpsertMaterialize
 from headrace.api._pipeline import output_type
 from headrace.errors import ConfigError
 from headrace.plan.columns import columns_of
@@ -26,7 +26,7 @@ Keyed = Process | UpsertMaterialize | AsyncWait
 class Ingest:
     """Read the source, make the calls; records leave as `record`, keyed for the next stage."""
 
-    source: Source
+    source: SourceNode
     waits: tuple[AsyncWait, ...]
     record: type[msgspec.Struct]
     key: tuple[str, ...]
@@ -49,7 +49,7 @@ class Plan:
     name: str
     ingest: Ingest
     keyed: tuple[KeyedStage, ...]
-    sink: Sink
+    sink: SinkNode
     sink_record: type[msgspec.Struct]
     primary_key: tuple[str, ...]
 
@@ -62,7 +62,7 @@ def plan_stages(pipeline: Pipeline) -> Plan:
     """
     operators = pipeline.operators
     name = pipeline.name
-    if not operators or not isinstance(operators[0], Source) or not isinstance(operators[-1], Sink):
+    if not operators or not isinstance(operators[0], SourceNode) or not isinstance(operators[-1], SinkNode):
         msg = f"pipeline '{name}' must start with source() and end with sink()"
         raise ConfigError(msg)
     waits = tuple(operator for operator in operators if isinstance(operator, AsyncWait) and operator.key is None)
@@ -82,7 +82,7 @@ def plan_stages(pipeline: Pipeline) -> Plan:
     return _plan(name, operators[0], waits, keyed, operators[-1])
 
 
-def _check_event_time(name: str, source: Source) -> None:
+def _check_event_time(name: str, source: SourceNode) -> None:
     column = next(column for column in columns_of(source.record) if column.name == source.event_time)
     if column.nullable or column.type != pa.int64():
         msg = (
@@ -92,7 +92,7 @@ def _check_event_time(name: str, source: Source) -> None:
         raise ConfigError(msg)
 
 
-def _check_sinks(name: str, keyed: list[Keyed], last: Sink) -> None:
+def _check_sinks(name: str, keyed: list[Keyed], last: SinkNode) -> None:
     taken = [last.name]
     taken += [side.sink for operator in keyed if isinstance(operator, Process) for side in operator.side_outputs]
     twice = {sink for sink in taken if taken.count(sink) > 1}
@@ -101,7 +101,7 @@ def _check_sinks(name: str, keyed: list[Keyed], last: Sink) -> None:
         raise ConfigError(msg)
 
 
-def _plan(name: str, source: Source, waits: tuple[AsyncWait, ...], keyed: list[Keyed], sink: Sink) -> Plan:
+def _plan(name: str, source: SourceNode, waits: tuple[AsyncWait, ...], keyed: list[Keyed], sink: SinkNode) -> Plan:
     record = output_type(waits[-1].function) if waits else source.record
     ingest = Ingest(source, waits, record, key_fields(keyed[0]))
     stages: list[KeyedStage] = []

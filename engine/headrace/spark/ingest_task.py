@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.api import Source
+from headrace.api import SourceNode
 from headrace.checkpoint.files import read_parquet
 from headrace.errors import SourceError
 from headrace.execution.element import Emitted
@@ -48,7 +48,7 @@ def _read_all(task: IngestTask, stage: Ingest, output: TaskOutput) -> list[Emitt
 class _FileReader:
     """Reads files of one source; collects what has to go to quarantine."""
 
-    def __init__(self, task: IngestTask, source: Source, output: TaskOutput) -> None:
+    def __init__(self, task: IngestTask, source: SourceNode, output: TaskOutput) -> None:
         self.quarantined: list[QuarantineRow] = []
         self.rows = 0
         self._task = task

@@ -9,7 +9,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from headrace import AsyncFunction, KeyedProcessFunction, Pipeline, Sink, Struct, Timestamp
+from headrace import AsyncFunction, KeyedProcessFunction, Pipeline, SinkNode, Struct, Timestamp
 from headrace.errors import ConfigError
 from headrace.plan.pipelines import sink_schemas
 from headrace.plan.stages import plan_stages, stage_key
@@ -103,7 +103,7 @@ def test_a_pipeline_without_a_materializer_appends():
     [
         (lambda: Pipeline("demo"), r"'demo' must start with source\(\) and end with sink\(\)"),
         (lambda: lines(source()), r"must start with source\(\) and end with sink\(\)"),
-        (lambda: Pipeline("demo", (Sink("board"),)), r"must start with source\(\)"),
+        (lambda: Pipeline("demo", (SinkNode("board"),)), r"must start with source\(\)"),
         (lambda: source().sink("board"), r"'demo' has no keyed operator: add process\(\)"),
         (lambda: lookup(source()).sink("board"), "has no keyed operator"),
         (lambda: lookup(lines(source())).sink("board"), r"async_wait\(\) must come before the first key_by\(\)"),

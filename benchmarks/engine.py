@@ -21,7 +21,7 @@ from headrace.execution.element import Element
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.materializer.upsert_materializer import UpsertMaterializer
 from headrace.plan.order import record_order
-from headrace.plan.stages import plan_stages
+from headrace.plan.planner import plan_stages
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
 from headrace.state.rocksdb import RocksDbBackend

@@ -5,18 +5,11 @@ from headrace.api._blocking import BlockingFunction
 from headrace.api._blocks import declare
 from headrace.api._functions import AsyncFunction, Context, KeyedProcessFunction, TimeDomain, Timers
 from headrace.api._future import StateFuture
+from headrace.api._graph import AsyncWait, OutputMode, Process, SideOutput, SinkNode, SourceNode
 from headrace.api._lookup import LookupFunction
 from headrace.api._materialize import Emit, Keep, Lag, OnConflict, Strategy, UpsertMaterialize
 from headrace.api._migration import Migration
-from headrace.api._pipeline import (
-    AsyncWait,
-    OutputMode,
-    Pipeline,
-    Process,
-    SideOutput,
-    SinkNode,
-    SourceNode,
-)
+from headrace.api._pipeline import Pipeline
 from headrace.api._records import RowKind, Struct, Timestamp
 from headrace.api._retry import AsyncRetryStrategy, ExponentialBackoff, FixedDelay, NoRetry
 from headrace.api._state import (
@@ -29,6 +22,7 @@ from headrace.api._state import (
     StateIterator,
     ValueState,
 )
+from headrace.api._stream import ConnectedStreams, ProcessedStream, Stream
 from headrace.api._ttl import Cleanup, ExpiryClock, OnGap, StateTtl, TtlTime, UpdateType, Visibility
 
 __all__ = [
@@ -41,6 +35,7 @@ __all__ = [
     "BlockingFunction",
     "CircuitBreaker",
     "Cleanup",
+    "ConnectedStreams",
     "Context",
     "Emit",
     "ExpiryClock",
@@ -61,6 +56,7 @@ __all__ = [
     "OutputMode",
     "Pipeline",
     "Process",
+    "ProcessedStream",
     "RecoveryOption",
     "ReducingState",
     "RowKind",
@@ -72,6 +68,7 @@ __all__ = [
     "StateIterator",
     "StateTtl",
     "Strategy",
+    "Stream",
     "Struct",
     "TimeDomain",
     "Timers",

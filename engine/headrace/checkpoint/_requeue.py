@@ -24,8 +24,9 @@ from headrace.checkpoint.state_files import stage_state
 from headrace.checkpoint.tables import ASYNC_REQUESTS, QUARANTINE, STATE_TABLES
 from headrace.config import JobConfig
 from headrace.errors import ConfigError
+from headrace.plan.keys import key_reader
 from headrace.plan.pipelines import plan_of
-from headrace.plan.stages import stage_key, waits_of
+from headrace.plan.stages import waits_of
 from headrace.state.codec import encode
 
 Row = dict[str, Any]
@@ -97,7 +98,7 @@ def _waiting(job: OpenJob, wait: AsyncWait, rows: Sequence[Row]) -> pa.Table:
 
 def _key(wait: AsyncWait, element: AsyncElement) -> bytes | None:
     """The key of a keyed-ordered wait: it may have been another one, or none, when the element was given up on."""
-    return None if wait.key is None else encode(stage_key(element.emitted.record, (wait.key,)))
+    return None if wait.key is None else encode(key_reader(wait.key)(element.emitted.record))
 
 
 def _stage(job: OpenJob, table: str, rows: pa.Table) -> StagedFile:

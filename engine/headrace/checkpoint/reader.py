@@ -315,7 +315,7 @@ class StateReader:
 
     def _declared(self) -> dict[str, StateTtl | None]:
         from headrace.config import load_pipeline
-        from headrace.plan.stages import plan_stages
+        from headrace.plan.planner import plan_stages
 
         return declared_ttls(plan_stages(load_pipeline(self._config)))
 

@@ -108,7 +108,7 @@ def declared_schemas(plan: Plan) -> Declared:
             states = declared_states(operator.function).values()
             found[operator.name] = {state.name: _declared(state) for state in states}
         else:
-            found[operator.name] = {HISTORY: DeclaredState(HISTORY, stage.takes, describe(stage.takes))}
+            found[operator.name] = {HISTORY: DeclaredState(HISTORY, stage.takes[0], describe(stage.takes[0]))}
     return found
 
 

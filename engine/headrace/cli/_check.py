@@ -72,7 +72,7 @@ def state_types(config: JobConfig) -> Iterator[Finding]:
     from headrace.checkpoint._log import CheckpointLog
     from headrace.checkpoint.schema_check import check_schemas, declared_schemas
     from headrace.config import load_pipeline
-    from headrace.plan.stages import plan_stages
+    from headrace.plan.planner import plan_stages
 
     log = CheckpointLog(config.job_folder, config.storage_options)
     declared = declared_schemas(plan_stages(load_pipeline(config)))

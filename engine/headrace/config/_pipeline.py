@@ -41,20 +41,18 @@ def check_bindings(config: JobConfig, pipeline: Pipeline) -> None:
 
 
 def _problems(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
-    from headrace.api import AsyncWait, Process, SinkNode, SourceNode
+    from headrace.api import AsyncWait, SinkNode, SourceNode
 
     operators = pipeline.operators
-    sides = [s for operator in operators if isinstance(operator, Process) for s in operator.side_outputs]
-    mains = [operator.name for operator in operators if isinstance(operator, SinkNode)]
+    sinks = [operator.name for operator in operators if isinstance(operator, SinkNode)]
     sources = [operator.name for operator in operators if isinstance(operator, SourceNode)]
-    sinks = [*mains, *(side.sink for side in sides)]
     yield from _differences("sources", "source", sources, config.sources)
     yield from _differences("sinks", "sink", sinks, config.sinks)
     waits = [operator.name for operator in operators if isinstance(operator, AsyncWait)]
     for name in config.async_io.keys() - set(waits):
         yield f"async_io.{name}", _left_over("async operator", name, waits)
     yield from _overrides(config, pipeline)
-    yield from _modes(config, pipeline, mains, [side.sink for side in sides])
+    yield from _modes(config, pipeline)
 
 
 def _differences(key: str, what: str, wanted: list[str], bound: Iterable[str]) -> Iterator[Problem]:
@@ -72,12 +70,13 @@ def _left_over(what: str, name: str, known: list[str]) -> str:
 
 
 def _overrides(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
-    from headrace.api import Process, UpsertMaterialize
+    from headrace.api import Process, SinkNode, UpsertMaterialize
 
     processes = [operator.name for operator in pipeline.operators if isinstance(operator, Process)]
     materializers = [operator.name for operator in pipeline.operators if isinstance(operator, UpsertMaterialize)]
     keyed = [*processes, *materializers]
-    others = {operator.name for operator in pipeline.operators} - {*keyed}
+    named = {operator.name for operator in pipeline.operators if not isinstance(operator, SinkNode)}
+    others = named - {*keyed}
     for name, own in config.operators.items():
         if name in others:
             rule = "is neither a keyed process nor a materializer; only those can be set here"
@@ -102,12 +101,16 @@ def _contradictions(config: JobConfig, pipeline: Pipeline) -> Iterator[str]:
             yield str(error)
 
 
-def _modes(config: JobConfig, pipeline: Pipeline, mains: list[str], sides: list[str]) -> Iterator[Problem]:
-    from headrace.api import UpsertMaterialize
+def _modes(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
+    from headrace.api import SinkNode, UpsertMaterialize
 
-    keyed = any(isinstance(operator, UpsertMaterialize) for operator in pipeline.operators)
-    for name, sink in config.sinks.items():
-        if sink.mode == "merge" and name in sides:
-            yield f"sinks.{name}.mode", "a side output can only be appended: write mode: append"
-        if sink.mode == "merge" and name in mains and not keyed:
-            yield f"sinks.{name}.mode", "merge needs a primary key: add upsert_materialize() before the sink"
+    for node in pipeline.nodes:
+        if not isinstance(node.operator, SinkNode) or node.operator.name not in config.sinks:
+            continue
+        name, before = node.operator.name, node.inputs[0]
+        if config.sinks[name].mode == "merge" and not isinstance(before.node.operator, UpsertMaterialize):
+            what = "a side output" if before.side is not None else "the stream before it"
+            yield (
+                f"sinks.{name}.mode",
+                f"merge needs a primary key, and {what} has none: add upsert_materialize() before the sink, or write mode: append",
+            )

@@ -5,10 +5,14 @@ Bytes compare as the order does:
     record at ordinal 7                         00..07
     third output of that record                 00..07 00000002
     first output of *that* one downstream       00..07 00000002 00000000
+    record 7 as the second use of its stream    00..07 01
     timer fired by the watermark after it       00..07 ff <stage> <time> <key> 00 [<namespace> 00]
     timer fired by the processing time of a     00..07 ff ff <micro-batch> <stage, from ff down> <time> <key> 00
       micro-batch whose first record is 8         [<namespace> 00]
     a watermark between ordinals 7 and 8        compares as ordinal 8, before any record of it
+
+A stream that is used once adds nothing; each of several uses adds its number, so that both arms of a diamond keep
+records apart where they meet again.
 
 So an output sorts with what caused it, whatever task made it, and the order downstream is as
 deterministic as at the source, under any parallelism and any split into micro-batches. A watermark
@@ -26,6 +30,7 @@ _ORDINAL = struct.Struct(">Q")
 _INDEX = struct.Struct(">I")
 _TIMER = struct.Struct(">BQ")
 _BIAS = 1 << 63
+_EDGES = tuple(bytes([edge]) for edge in range(256))
 _LAST_STAGE = 0xFF
 _AFTER_ALL_STAGES = b"\xff\xff"
 
@@ -38,6 +43,11 @@ def record_order(ordinal: int) -> bytes:
 def output_order(cause: bytes, index: int) -> bytes:
     """The place of the `index`-th output of what stands at `cause`."""
     return cause + _INDEX.pack(index)
+
+
+def edge_order(order: bytes, edge: int) -> bytes:
+    """The place of what stands at `order`, as the `edge`-th use of its stream gets it."""
+    return order + _EDGES[edge]
 
 
 def timer_order(watermark: bytes, timestamp: int, key_json: bytes, stage: int = 0, namespace: str = "") -> bytes:

@@ -7,10 +7,10 @@ from collections.abc import Collection
 
 import pyarrow as pa
 
-from headrace.api import Process
 from headrace.plan.columns import changelog_schema, sink_schema
 from headrace.plan.loader import PipelineCode, load_pipeline
-from headrace.plan.stages import Plan, plan_stages
+from headrace.plan.planner import plan_stages
+from headrace.plan.stages import Plan
 
 
 @functools.cache
@@ -27,12 +27,10 @@ def sink_schemas(plan: Plan, appended: Collection[str] = ()) -> dict[str, tuple[
 
     A materializer's sink that is among those `appended` to is a log of its changes.
     """
-    schema, keys = sink_schema(plan.sink_record, plan.primary_key), plan.primary_key
-    if keys and plan.sink.name in appended:
-        schema, keys = changelog_schema(schema), ()
-    found = {plan.sink.name: (schema, keys)}
-    for stage in plan.keyed:
-        if isinstance(stage.operator, Process):
-            for side in stage.operator.side_outputs:
-                found[side.sink] = (sink_schema(side.record), ())
+    found: dict[str, tuple[pa.Schema, tuple[str, ...]]] = {}
+    for sink in plan.sinks.values():
+        schema, keys = sink_schema(sink.record, sink.primary_key), sink.primary_key
+        if keys and sink.name in appended:
+            schema, keys = changelog_schema(schema), ()
+        found[sink.name] = (schema, keys)
     return found

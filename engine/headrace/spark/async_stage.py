@@ -23,7 +23,7 @@ from headrace.checkpoint.changelog import Changelog
 from headrace.checkpoint.tables import ASYNC_REQUESTS, QUARANTINE
 from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.execution.element import Element, Emitted
-from headrace.plan.stages import stage_key
+from headrace.plan.keys import key_reader
 from headrace.spark.reports import AsyncSettings, Place
 from headrace.spark.task_output import QuarantineRow, TaskOutput
 from headrace.state.codec import encode
@@ -42,7 +42,7 @@ class AsyncStage:
     limits: dict[str, ServiceLimit] = field(default_factory=dict)
 
     def run(self, waits: Sequence[AsyncWait], emitted: list[Emitted]) -> list[Emitted]:
-        """Send records through the waits of the first stage, one after the other, on one loop."""
+        """Send records through the waits of a source's stage, one after the other, on one loop."""
         if not waits:
             return emitted
         with asyncio.Runner() as runner:
@@ -129,9 +129,9 @@ class AsyncStage:
             return
         first = waiting[0].emitted.order
         if wait.mode is OutputMode.ORDERED:
-            report.cut = first if report.cut is None else min(report.cut, first)
+            report.cuts[wait.name] = first
         elif wait.mode is not OutputMode.UNORDERED_PROCESSING_TIME:
-            report.blocks = first if report.blocks is None else min(report.blocks, first)
+            report.blocks[wait.name] = first
         now, probe = clock.now(), made.open_until or 0
         due = min(max(one.next_attempt_at or now, probe) for one in _next_called(wait, waiting))
         report.due = due if report.due is None else min(report.due, due)
@@ -160,8 +160,9 @@ def _check_rows(wait: AsyncWait, rows: Sequence[StoredElement]) -> None:
 def _check_keys(wait: AsyncWait, resumed: Sequence[AsyncElement]) -> None:
     if wait.key is None:
         return
+    read = key_reader(wait.key)
     for element in resumed:
-        key = encode(stage_key(element.emitted.record, (wait.key,)))
+        key = encode(read(element.emitted.record))
         if key != element.key_json:
             msg = (
                 f"an element that waits for operator '{wait.name}' was taken in as {element.key_json.decode()}, and by "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pyarrow as pa
@@ -26,12 +26,14 @@ from headrace.materializer.pass_through import PassThrough
 from headrace.materializer.upsert_materializer import UpsertMaterializer
 from headrace.plan.order import processing_time_order, record_order
 from headrace.plan.pipelines import plan_of
-from headrace.plan.stages import KeyedStage, Plan
+from headrace.plan.stages import KeyedStage, Plan, SinkPlan, ToSink
 from headrace.spark.async_stage import AsyncStage
+from headrace.spark.flows import Sender
 from headrace.spark.reports import KeyedTask, TaskReport
 from headrace.spark.stop_sign import StopSign
 from headrace.spark.task_backend import TaskBackend, open_backend
-from headrace.spark.task_output import QuarantineRow, TaskOutput, elements_of
+from headrace.spark.task_output import QuarantineRow, TaskOutput
+from headrace.spark.transit import Takes, elements_of
 from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange, key_group_range
 
@@ -40,12 +42,12 @@ def run_keyed(task: KeyedTask, index: int, batches: Iterable[pa.RecordBatch]) ->
     """Run the stage's operator over the batches that belong to task `index`."""
     plan = plan_of(task.place.code)
     stage = plan.keyed[task.stage]
-    name = stage.operator.name
+    name = stage.name
     groups = key_group_range(index, task.place.max_parallelism, task.place.parallelism)
     output = TaskOutput(task.place, name, str(groups))
     with open_backend(task, name, groups) as opened:
         work = _Work(task, plan, stage, opened, groups, output)
-        elements = _elements(batches, groups)
+        elements = _elements(batches, groups, stage.takes)
         if isinstance(stage.operator, Process):
             work.process(stage.operator, elements)
         elif isinstance(stage.operator, AsyncWait):
@@ -58,7 +60,7 @@ def run_keyed(task: KeyedTask, index: int, batches: Iterable[pa.RecordBatch]) ->
     return output.report
 
 
-def _elements(batches: Iterable[pa.RecordBatch], groups: KeyGroupRange) -> Iterator[list[Element]]:
+def _elements(batches: Iterable[pa.RecordBatch], groups: KeyGroupRange, takes: Takes) -> Iterator[list[Element]]:
     for batch in batches:
         if batch.num_rows == 0:
             continue
@@ -66,7 +68,7 @@ def _elements(batches: Iterable[pa.RecordBatch], groups: KeyGroupRange) -> Itera
         if extremes["min"] not in groups or extremes["max"] not in groups:
             msg = f"key groups {extremes} reached the task that owns {groups}"
             raise EngineBug(msg)
-        yield elements_of(batch)
+        yield elements_of(batch, takes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +114,9 @@ class _Work:
             state_requests=made.requests,
             state_batches=made.batches,
         )
-        for side in operator.side_outputs:
-            self.output.append_sink(side.sink, process.side_outputs[side.name], side.record)
         self._send_on(process.emitted)
+        for side in operator.side_outputs:
+            self._send_on(process.side_outputs[side.name], side.name)
 
     def wait(self, operator: AsyncWait, elements: Iterable[Sequence[Element]]) -> None:
         resumed = self._resumed()
@@ -129,14 +131,15 @@ class _Work:
         if resumed or self.task.cut is not None:
             elements, held = divided(merged(elements, [request for _, request in resumed]), self.task.cut)
             self._hold(resumed, held)
-        if self.output.merges_into(self.plan.sink.name):
+        sink = self._materialized()
+        if self.output.merges_into(sink.name):
             operator = replace(operator, emit=Emit.NET_CHANGE)
         with_history = self._with_history if operator.is_needed else self._without_history
         materializer = with_history(operator, elements)
         self.output.count(**_counted(materializer.metrics))
         decode = msgspec.json.Decoder(self.stage.record).decode
         rows = [Emitted(order, 0, kind, decode(raw)) for order, kind, _, raw in materializer.outputs()]
-        self.output.changes(self.plan, rows)
+        self.output.changes(sink, rows)
 
     def _without_history(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> PassThrough:
         passing = PassThrough(operator, self.opened.backend, record=self.stage.takes)
@@ -204,14 +207,18 @@ class _Work:
         gone = [one for one in resumed if one.request not in again]
         new = numbered([one for one in held.requests if one not in again], self.task.place.checkpoint_id)
         output.state(BUFFERED_REQUESTS, output.changelog.buffered(gone, new))
-        output.report.cut, output.report.held = held.cut, len(held.requests)
+        if held.cut is not None:
+            output.report.cuts[self.stage.name] = held.cut
+        output.report.held = len(held.requests)
         output.count(resumed=len(gone), held=len(held.requests))
 
-    def _send_on(self, emitted: Sequence[Emitted]) -> None:
-        if self.stage.key:
-            self.output.transit(emitted, self.stage.key)
-        else:
-            self.output.append_sink(self.plan.sink.name, emitted, self.plan.sink_record)
+    def _send_on(self, emitted: list[Emitted], side: str | None = None) -> None:
+        Sender(self.output).send(self.stage.flows[side], emitted)
+
+    def _materialized(self) -> SinkPlan:
+        """The sink behind a materializer: the planner sees to it that there is one."""
+        (use,) = self.stage.flows[None].uses
+        return self.plan.sinks[cast("ToSink", use.to).sink]
 
 
 def _upsert_key(operator: UpsertMaterialize, record: type[msgspec.Struct]) -> Callable[[bytes], str | None]:

@@ -1,19 +1,18 @@
-"""One micro-batch: from a slice of the source to staged files, stage by stage."""
+"""One micro-batch: from a slice of the sources to staged files, stage by stage."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import msgspec
-from pyspark.sql import DataFrame, SparkSession
 
 from headrace import clock, faults
-from headrace.api import AsyncWait
+from headrace.api import AsyncWait, SourceNode
 from headrace.async_io.service_metrics import ServiceMetrics
 from headrace.async_io.service_metrics import merged as merged_services
 from headrace.checkpoint.async_requests import waiting_for
@@ -23,26 +22,29 @@ from headrace.checkpoint.files import StagedFile
 from headrace.checkpoint.open_job import OpenJob
 from headrace.checkpoint.tables import ASYNC_REQUESTS, BUFFERED_REQUESTS
 from headrace.checkpoint.ttl_history import declared_ttls, history_ttls
-from headrace.errors import EngineBug, HeadraceError, StateSchemaError
+from headrace.errors import StateSchemaError
 from headrace.execution.element import Watermark, before_watermark
 from headrace.execution.fast_drain import seen_and_held
 from headrace.plan.order import record_order
-from headrace.plan.stages import Plan, waits_of
-from headrace.spark.reports import (
-    AsyncSettings,
-    IngestTask,
-    InputFile,
-    KeyedTask,
-    Place,
-    TaskReport,
-    decode_report,
-    encode,
-)
+from headrace.plan.stages import KeyedStage, Plan, waits_in, waits_of
+from headrace.spark.reports import AsyncSettings, InputFile, KeyedTask, Place, SourceTask, TaskReport
 from headrace.spark.source import Slice
-from headrace.spark.task_output import TRANSIT, TRANSIT_DDL
-from headrace.spark.tasks import REPORT_DDL, ingest_partition, keyed_partition, transit_partition
+from headrace.spark.stage_tasks import StageTasks
+from headrace.spark.task_output import TRANSIT
 
 Watermarks = list[tuple[int, int]]
+Group = tuple[str, ...]
+"""Sources that meet, by name."""
+
+
+@dataclass(slots=True)
+class LineOfArrival:
+    """Where a group of sources stands: its buckets, its watermarks in this micro-batch, and which not all operators have seen."""
+
+    bucket: Bucket
+    watermarks: Watermarks
+    watermark: int | None = None
+    repeated: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -51,49 +53,56 @@ class BatchResult:
 
     files: dict[str, list[StagedFile]] = field(default_factory=dict)
     outputs: dict[str, list[OutputFile]] = field(default_factory=dict)
+    transit: dict[str, list[str]] = field(default_factory=dict)
+    broadcast: dict[str, list[str]] = field(default_factory=dict)
     local_copies: dict[str, dict[str, str]] = field(default_factory=dict)
     timers_fired: dict[str, dict[str, int]] = field(default_factory=dict)
     metrics: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)
-    bucket: Bucket = field(default_factory=Bucket)
-    watermark: int | None = None
-    cut: bytes | None = None
+    lines: dict[Group, LineOfArrival] = field(default_factory=dict)
+    cuts: dict[str, bytes] = field(default_factory=dict)
+    """By operator that did not come to the end: up to where it did."""
+    blocks: dict[str, bytes] = field(default_factory=dict)
     held: int = 0
-    blocks: bytes | None = None
     pending: int = 0
     due: int | None = None
     services: dict[str, ServiceMetrics] = field(default_factory=dict)
-    repeated: tuple[tuple[int, int], ...] = ()
 
-    def add(self, operator: str, reports: Iterable[TaskReport]) -> None:
+    def add(self, operator: str, reports: Sequence[TaskReport]) -> None:
         """Take in the reports of a stage."""
         copies: dict[str, str] = {}
-        reports = list(reports)
         if fired := [report.timers_fired for report in reports if report.timers_fired]:
             clocks = set.intersection(*map(set, fired))
             self.timers_fired[operator] = {name: min(until[name] for until in fired) for name in sorted(clocks)}
         for report in reports:
-            for table, files in report.state_files.items():
-                self.files.setdefault(table, []).extend(files)
-            for sink, outputs in report.outputs.items():
-                self.outputs.setdefault(sink, []).extend(outputs)
+            _extend(self.files, report.state_files)
+            _extend(self.outputs, report.outputs)
+            _extend(self.transit, report.transit)
+            _extend(self.broadcast, report.broadcast)
+            _keep_earliest(self.cuts, report.cuts)
+            _keep_earliest(self.blocks, report.blocks)
             copies |= report.local_copy
             self.held += report.held
             self.pending += report.pending
             self.due = _earlier(self.due, report.due)
-            self.blocks = _earlier(self.blocks, report.blocks)
             self.services = merged_services((self.services, report.services))
-            self.cut = _earlier(self.cut, report.cut)
             self.metrics.update(report.metrics)
         if copies:
             self.local_copies[operator] = copies
 
-    def hold_watermarks(self, watermarks: Watermarks) -> None:
-        """Come no further than to the first watermark after an element that waits and lets others pass."""
-        if self.blocks is not None:
-            places = (Watermark(record_order(ordinal), time) for ordinal, time in watermarks)
-            first = next((before_watermark(place) for place in places if place.order > self.blocks), None)
-            self.cut = _earlier(self.cut, first)
+    def cut_behind(self, operators: Iterable[str], watermarks: Watermarks) -> bytes | None:
+        """Return up to where operators have come, the earliest of them; None if that is everything.
+
+        One with an element that waits and lets others pass comes no further than to the first watermark after that element.
+        """
+        cut: bytes | None = None
+        for name in operators:
+            cut = _earlier(cut, self.cuts.get(name))
+            if (first := self.blocks.get(name)) is not None:
+                places = (Watermark(record_order(ordinal), time) for ordinal, time in watermarks)
+                held = next((before_watermark(place) for place in places if place.order > first), None)
+                cut = _earlier(cut, held)
+        return cut
 
     def of_services(self) -> dict[str, Any]:
         """The metrics of services, for the checkpoint."""
@@ -112,7 +121,7 @@ class MicroBatch:
 
     def __init__(
         self,
-        spark: SparkSession,
+        tasks: StageTasks,
         job: OpenJob,
         plan: Plan,
         *,
@@ -127,7 +136,7 @@ class MicroBatch:
         At `stop_at` (ms) keyed tasks stop and hold what has not begun. With `finishes` services are called for the last time
         for all that waits for them.
         """
-        self._spark = spark
+        self._tasks = tasks
         self._job = job
         self._plan = plan
         self._parallelism = parallelism
@@ -168,25 +177,17 @@ class MicroBatch:
         `StorageError`, `StateSchemaError`.
         """
         result = BatchResult()
-        source = self._plan.ingest.source
         self._check_holders()
-        with result.timed(source.name):
-            reports = self._ingest(taken.files)
-        result.add(source.name, reports)
-        parent = self._job.last
-        repeated = parent.offsets.get(source.name, SourceOffset()).repeated
-        watermarks = [*repeated, *self._watermarks(result, reports, parent, taken)]
-        result.hold_watermarks(watermarks)
+        by_source = self._read(taken.files, result)
+        for group in self._plan.groups:
+            result.lines[group] = self._line(group, taken, by_source)
         faults.reached("ingest.after")
-        transit = [path for report in reports for path in report.transit]
-        for number, stage in enumerate(self._plan.keyed):
-            name = stage.operator.name
-            with result.timed(name):
-                reports = self._keyed(number, transit, watermarks, parent, result.cut)
-            result.add(name, reports)
-            result.hold_watermarks(watermarks)
-            transit = [path for report in reports for path in report.transit]
-        self._settle_watermarks(result, watermarks, parent)
+        for stage in self._plan.keyed:
+            with result.timed(stage.name):
+                reports = self._keyed(stage, result)
+            result.add(stage.name, reports)
+        for group, line in result.lines.items():
+            self._settle_watermarks(group, line, result)
         return result
 
     def _check_holders(self) -> None:
@@ -196,7 +197,7 @@ class MicroBatch:
             return
         place = self._place
         found = holders(place.job_folder, place.versions[BUFFERED_REQUESTS], storage=place.storage)
-        gone = sorted(found - {stage.operator.name for stage in self._plan.keyed})
+        gone = sorted(found - {stage.name for stage in self._plan.keyed})
         if gone:
             msg = (
                 f"operator {', '.join(map(repr, gone))} holds records of a run that had to stop, and the pipeline has no "
@@ -235,95 +236,112 @@ class MicroBatch:
             finishes=self._finishes,
         )
 
-    def _settle_watermarks(self, result: BatchResult, watermarks: Watermarks, parent: Checkpoint) -> None:
-        """The job's watermark is the last one that all operators have seen; the others are repeated."""
-        places = [Watermark(record_order(ordinal), time) for ordinal, time in watermarks]
-        seen, _ = seen_and_held(places, result.cut)
-        result.watermark = seen[-1].timestamp if seen else parent.watermark
-        result.repeated = tuple(watermarks[len(seen) :])
+    def _settle_watermarks(self, group: Group, line: LineOfArrival, result: BatchResult) -> None:
+        """The group's watermark is the last one that all operators have seen; the others are repeated."""
+        places = [Watermark(record_order(ordinal), time) for ordinal, time in line.watermarks]
+        operators = [stage.name for stage in self._plan.keyed if stage.sources[0] in group]
+        operators += [wait.name for one in self._plan.source_stages if one.name in group for wait in waits_in(one.flow)]
+        seen, _ = seen_and_held(places, result.cut_behind(operators, line.watermarks))
+        line.watermark = seen[-1].timestamp if seen else watermark_of(self._job.last, group)
+        line.repeated = tuple(line.watermarks[len(seen) :])
 
-    def _ingest(self, files: Sequence[InputFile]) -> list[TaskReport]:
+    def _read(self, files: Sequence[InputFile], result: BatchResult) -> dict[str, list[TaskReport]]:
+        """Run the stages of all sources, side by side; return the reports by source."""
+        tasks: list[SourceTask] = []
+        for stage in self._plan.source_stages:
+            own = [file for file in files if file.source in {stage.name, ""}]
+            tasks += self._source_tasks(stage.source, own, bool(waits_in(stage.flow)))
+        with result.timed("sources"):
+            reports = self._tasks.sources(tasks)
+        by_source: dict[str, list[TaskReport]] = {stage.name: [] for stage in self._plan.source_stages}
+        for task, report in zip(tasks, reports, strict=True):
+            by_source[task.source].append(report)
+        for name, made in by_source.items():
+            result.add(name, made)
+        return by_source
+
+    def _source_tasks(self, source: SourceNode, files: Sequence[InputFile], calls: bool) -> list[SourceTask]:  # noqa: FBT001
         config = self._job.config
-        source = config.sources[self._plan.ingest.source.name]
+        bound = config.sources[source.name]
         shares = _shares(files, self._parallelism)
-        if self._resumes and self._plan.ingest.waits:
+        if self._resumes and calls:
             shares += [[] for _ in range(self._parallelism - len(shares))]
-        tasks = [
-            IngestTask(
+        return [
+            SourceTask(
                 place=self._place,
+                source=source.name,
                 files=list(share),
                 bucket=config.watermark.bucket,
                 async_io=self._async_settings(),
+                index=index,
                 tasks=len(shares),
                 stop_at=self._stop_at,
                 stop_file=stop_file(self._place.job_folder, self._place.attempt_id),
-                on_bad_file=source.on_bad_file,
-                on_bad_row=source.on_bad_row,
+                on_bad_file=bound.on_bad_file,
+                on_bad_row=bound.on_bad_row,
             )
-            for share in shares
+            for index, share in enumerate(shares)
         ]
-        if not tasks:
-            return []
-        payloads = [encode(task) for task in tasks]
-        ids = self._spark.range(0, len(tasks), 1, len(tasks))
-        return _collect(ids.mapInArrow(ingest_partition(payloads), REPORT_DDL), len(tasks))
 
-    def _watermarks(
-        self, result: BatchResult, reports: Sequence[TaskReport], parent: Checkpoint, taken: Slice
-    ) -> Watermarks:
-        source = self._plan.ingest.source
-        offset = parent.offsets.get(source.name, SourceOffset())
-        before, watermark = offset.bucket, parent.latest_watermark
+    def _line(self, group: Group, taken: Slice, by_source: Mapping[str, Sequence[TaskReport]]) -> LineOfArrival:
+        """Where a group stands after the slice, and its watermarks: first those that are repeated."""
+        parent = self._job.last
+        offset = offset_of(parent, group)
         seen: dict[int, int] = {}
-        for report in reports:
-            for number, latest in report.buckets.items():
-                seen[number] = max(latest, seen.get(number, latest))
+        for name in group:
+            for report in by_source[name]:
+                for number, latest in report.buckets.items():
+                    seen[number] = max(latest, seen.get(number, latest))
+        source = next(source for source in self._plan.sources if source.name == group[0])
         lag = source.out_of_orderness // _MILLISECOND + 1
         size = self._job.config.watermark.bucket
-        result.bucket, watermarks = advance(before, seen, taken.rows, size=size, lag=lag, watermark=watermark)
-        return watermarks
+        bucket, watermarks = advance(
+            offset.bucket, seen, taken.rows, size=size, lag=lag, watermark=latest_watermark_of(parent, group)
+        )
+        return LineOfArrival(bucket, [*offset.repeated, *watermarks])
 
-    def _keyed(
-        self, number: int, transit: Sequence[str], watermarks: Watermarks, parent: Checkpoint, cut: bytes | None
-    ) -> list[TaskReport]:
-        operator = self._plan.keyed[number].operator.name
-        is_wait = isinstance(self._plan.keyed[number].operator, AsyncWait)
+    def _keyed(self, stage: KeyedStage, result: BatchResult) -> list[TaskReport]:
+        parent, name = self._job.last, stage.name
+        group = self._plan.group_of(name)
+        line = result.lines[group]
+        is_wait = isinstance(stage.operator, AsyncWait)
         task = KeyedTask(
             place=self._place,
-            stage=number,
-            watermark=parent.watermark,
-            watermarks=watermarks,
+            stage=stage.number,
+            watermark=watermark_of(parent, group),
+            watermarks=line.watermarks,
             processing_time=self._processing_time,
-            first_ordinal=parent.offsets.get(self._plan.ingest.source.name, SourceOffset()).bucket.next_ordinal,
-            async_state=self._job.config.async_state(operator, enabled=self._async_state),
-            timers_fired=parent.timers_fired.get(operator, {}),
-            upsert_materialize=self._job.config.upsert_materialize(operator, self._place.backend),
+            first_ordinal=offset_of(parent, group).bucket.next_ordinal,
+            async_state=self._job.config.async_state(name, enabled=self._async_state),
+            timers_fired=parent.timers_fired.get(name, {}),
+            upsert_materialize=self._job.config.upsert_materialize(name, self._place.backend),
             state_ttl=self.state_ttl,
-            local_copies={} if operator in self._rebuilt else parent.local_copies.get(operator, {}),
+            local_copies={} if name in self._rebuilt else parent.local_copies.get(name, {}),
             parent_id=parent.checkpoint_id,
             resumes=any(offset.held for offset in parent.offsets.values()),
             async_io=self._async_settings() if is_wait else AsyncSettings(services={}),
-            cut=cut,
+            broadcast=tuple(result.broadcast.get(name, ())),
+            cut=result.cut_behind(stage.after, line.watermarks),
             stop_at=self._stop_at,
             stop_file=stop_file(self._place.job_folder, self._place.attempt_id),
         )
-        if not transit:
-            # Over an empty relation Spark runs no task at all, but timers may be due.
-            ids = self._spark.range(0, self._parallelism, 1, self._parallelism)
-            idle = ids.mapInArrow(keyed_partition(encode(task), idle=True), REPORT_DDL)
-            return _collect(idle, self._parallelism)
-        owner = f"cast(key_group * {self._parallelism} div {self._place.max_parallelism} as int)"
-        rows = self._read(transit).selectExpr("*", f"{owner} as task").repartitionById(self._parallelism, "task")
-        ordered = rows.drop("task").sortWithinPartitions("order")
-        return _collect(ordered.mapInArrow(keyed_partition(encode(task)), REPORT_DDL), self._parallelism)
+        return self._tasks.keyed(task, stage.takes, result.transit.get(name, ()))
 
-    def _read(self, transit: Sequence[str]) -> DataFrame:
-        if "://" not in self._place.job_folder:
-            return self._spark.read.schema(TRANSIT_DDL).parquet(*transit)
-        # Executors read from the object store as they wrote to it, so Spark needs no S3 client of its own.
-        paths = self._spark.createDataFrame([(path,) for path in transit], "path string")
-        spread = paths.repartition(min(len(transit), self._parallelism))
-        return spread.mapInArrow(transit_partition(self._place.storage), TRANSIT_DDL)
+
+def offset_of(checkpoint: Checkpoint, group: Group) -> SourceOffset:
+    """Return where a group of sources stands: its sources share buckets and watermarks, and a new one has none yet."""
+    offsets = [checkpoint.offsets[name] for name in group if name in checkpoint.offsets]
+    return max(offsets, key=lambda offset: offset.bucket.next_ordinal, default=SourceOffset())
+
+
+def watermark_of(checkpoint: Checkpoint, group: Group) -> int | None:  # noqa: ARG001
+    """Return the last watermark that all operators of a group have seen (ms)."""
+    return checkpoint.watermark
+
+
+def latest_watermark_of(checkpoint: Checkpoint, group: Group) -> int | None:  # noqa: ARG001
+    """Return the last watermark that any operator of a group has seen (ms)."""
+    return checkpoint.latest_watermark
 
 
 def stop_file(job_folder: str, attempt_id: str) -> str:
@@ -372,6 +390,16 @@ def _earlier(one: Place_ | None, other: Place_ | None) -> Place_ | None:
     return min((value for value in (one, other) if value is not None), default=None)
 
 
+def _extend(into: dict[str, list[Any]], more: Mapping[str, list[Any]]) -> None:
+    for name, items in more.items():
+        into.setdefault(name, []).extend(items)
+
+
+def _keep_earliest(into: dict[str, bytes], more: Mapping[str, bytes]) -> None:
+    for name, place in more.items():
+        into[name] = min(place, into.get(name, place))
+
+
 def _latest(one: int | None, other: int | None) -> int | None:
     return max((value for value in (one, other) if value is not None), default=None)
 
@@ -405,19 +433,3 @@ def open_breakers(line: Sequence[Checkpoint]) -> dict[str, int]:
     for checkpoint in reversed(line):
         last = {**checkpoint.metrics.get("services", {}), **last}
     return {name: made["open_until"] for name, made in last.items() if made.get("open_until")}
-
-
-def _collect(reports: DataFrame, expected: int) -> list[TaskReport]:
-    found = sorted((decode_report(bytes(row.report)) for row in reports.collect()), key=lambda r: r.task)
-    for report in found:
-        if report.error is not None:
-            raise _as_raised(report.error_class or "", report.error)
-    if [report.task for report in found] != list(range(expected)):
-        msg = f"{expected} tasks ran, but reports came from {[report.task for report in found]}"
-        raise EngineBug(msg)
-    return found
-
-
-def _as_raised(name: str, message: str) -> HeadraceError:
-    classes = {cls.__name__: cls for cls in HeadraceError.__subclasses__()}
-    return classes.get(name, EngineBug).told(message)

@@ -16,12 +16,20 @@ from headrace.plan.loader import PipelineCode
 
 
 class InputFile(msgspec.Struct, frozen=True):
-    """A source file in a slice, and the arrival ordinal of its first row."""
+    """A source file in a slice: the rows [first_row, last_row) in arrival order, and where they stand among all of their line.
+
+    `rows` is how many the whole file has. `ordinals` is the staged file with the arrival ordinals of the rows taken, where
+    sources meet; without one they go on from `first_ordinal`.
+    """
 
     path: str
     name: str
     rows: int
     first_ordinal: int
+    source: str = ""
+    first_row: int = 0
+    last_row: int | None = None
+    ordinals: str | None = None
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,13 +67,16 @@ class AsyncSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether those are called for once more, and for the last time."""
 
 
-class IngestTask(msgspec.Struct, frozen=True, kw_only=True):
-    """Files that one task reads."""
+class SourceTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Files of one source that one task reads."""
 
     place: Place
+    source: str
     files: list[InputFile]
     bucket: int
     async_io: AsyncSettings
+    index: int = 0
+    """Its number among the tasks of the source."""
     tasks: int = 1
     """How many there are: each takes up what was left for its share of the key groups."""
     stop_at: int | None = None
@@ -96,8 +107,10 @@ class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):
     resumes: bool = False
     """Whether an earlier run held records."""
     async_io: AsyncSettings = AsyncSettings(services={})
+    broadcast: tuple[str, ...] = ()
+    """Staged files that every task reads."""
     cut: bytes | None = None
-    """Records at or after this place are held: the operator before it came no further."""
+    """Records at or after this place are held: an operator before it came no further."""
     stop_at: int | None = None
     """When to stop, and hold what has not begun (ms)."""
     stop_file: str | None = None
@@ -109,16 +122,20 @@ class TaskReport(msgspec.Struct, kw_only=True):
 
     task: int = 0
     state_files: dict[str, list[StagedFile]] = {}
-    transit: list[str] = []
+    transit: dict[str, list[str]] = {}
+    """By the stage that reads them: staged files of records."""
+    broadcast: dict[str, list[str]] = {}
+    """Likewise, for all tasks of the stage."""
     outputs: dict[str, list[OutputFile]] = {}
     buckets: dict[int, int] = {}
     metrics: dict[str, int] = {}
     local_copy: dict[str, str] = {}
     timers_fired: dict[str, int] = {}
-    cut: bytes | None = None
+    cuts: dict[str, bytes] = {}
+    """By operator that did not come to the end: up to where it did."""
     held: int = 0
-    blocks: bytes | None = None
-    """The first element that waits for a service and lets others pass, up to the next watermark."""
+    blocks: dict[str, bytes] = {}
+    """By async operator: the first element that waits and lets others pass, up to the next watermark."""
     pending: int = 0
     """Elements in `async_requests`."""
     due: int | None = None

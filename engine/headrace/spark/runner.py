@@ -30,6 +30,8 @@ from headrace.spark.session import session
 from headrace.spark.sigterm import ended_by_sigterm
 from headrace.spark.sinks import merge_through
 from headrace.spark.source import NO_INPUT, ParquetFolder, Slice, TakenIn
+from headrace.spark.spark_tasks import SparkTasks
+from headrace.spark.stage_tasks import StageTasks
 from headrace.spark.task_output import OUTPUTS, TRANSIT
 from headrace.state.ttl import Gap
 
@@ -69,7 +71,7 @@ def run_in(
         notify=lambda kind, message: on_event(Event(kind, message)),
     ) as job:
         on_event(Event("opened", f"continuing from checkpoint {job.last.checkpoint_id}"))
-        this_run = _Run(spark, job, plan, config, options, on_event, begun)
+        this_run = _Run(SparkTasks(spark), job, plan, config, options, on_event, begun)
         try:
             with ended_by_sigterm(this_run.stop):
                 reason = this_run.interval() if mode == "interval" else this_run.caught_up()
@@ -101,7 +103,7 @@ def _mode(config: JobConfig, options: RunOptions) -> str:
 
 @dataclass(slots=True)
 class _Run:
-    spark: SparkSession
+    tasks: StageTasks
     job: OpenJob
     plan: Plan
     config: JobConfig
@@ -328,21 +330,21 @@ class _Run:
         return 0 if self.stopping.is_set() else clock.now() + round(self._seconds_left() * 1000)
 
     def _source(self) -> ParquetFolder:
-        name = self.plan.ingest.source.name
+        name = self.plan.sources[0].name
         config: SourceConfig = self.config.sources[name]
         return ParquetFolder(name, config, self.config.storage_options)
 
     def _offset(self) -> SourceOffset:
-        return self.job.last.offsets.get(self.plan.ingest.source.name, SourceOffset())
+        return self.job.last.offsets.get(self.plan.sources[0].name, SourceOffset())
 
     def _taken_in(self, at: int | None = None) -> TakenIn:
         """Return what the job has taken in of its source by a checkpoint, the last one unless given."""
-        return TakenIn.by(line(self.job.log.checkpoints, at), self.plan.ingest.source.name)
+        return TakenIn.by(line(self.job.log.checkpoints, at), self.plan.sources[0].name)
 
     def _batch(self, taken: Slice, interval: Interval | None, *, finishes: bool = False) -> None:
         started = clock.monotonic()
         batch = MicroBatch(
-            self.spark,
+            self.tasks,
             self.job,
             self.plan,
             parallelism=self._parallelism(),
@@ -359,12 +361,13 @@ class _Run:
         result = batch.run(taken)
         faults.reached("run.after")
         before = self._offset()
+        (line_of_arrival,) = result.lines.values()
         offset = SourceOffset(
             taken.last_file or before.last_file,
-            result.bucket,
+            line_of_arrival.bucket,
             taken.files_behind if taken.last_file else before.files_behind,
-            result.held > 0 or bool(result.repeated),
-            result.repeated,
+            result.held > 0 or bool(line_of_arrival.repeated),
+            line_of_arrival.repeated,
             result.pending,
             result.due,
             taken.names,
@@ -374,8 +377,8 @@ class _Run:
             Kind.BATCH,
             files=result.files,
             outputs=result.outputs,
-            offsets={self.plan.ingest.source.name: offset},
-            watermark=result.watermark,
+            offsets={self.plan.sources[0].name: offset},
+            watermark=line_of_arrival.watermark,
             local_copies=result.local_copies,
             timers_fired={**self.job.last.timers_fired, **result.timers_fired},
             state_ttl=batch.state_ttl,

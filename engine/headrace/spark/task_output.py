@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace import clock
 from headrace.api import RowKind
+from headrace.api._graph import KeyBy
 from headrace.checkpoint.changelog import Changelog
 from headrace.checkpoint.checkpoint import OutputFile
-from headrace.checkpoint.files import stage
+from headrace.checkpoint.files import ParquetLayout, stage
 from headrace.checkpoint.state_files import parts, stage_state
 from headrace.checkpoint.tables import QUARANTINE
-from headrace.execution.element import Element, Emitted
+from headrace.errors import UserFunctionError
+from headrace.execution.element import Emitted
 from headrace.plan.columns import ROW_KIND, changelog_schema, sink_schema, to_columns
-from headrace.plan.stages import Plan, stage_key
+from headrace.plan.keys import key_reader
+from headrace.plan.pipelines import plan_of
+from headrace.plan.record_columns import UnfitRecord, from_struct_array, key_json_column, to_struct_array
+from headrace.plan.stages import SinkPlan, ToStage
 from headrace.spark.reports import Place, TaskReport
+from headrace.spark.transit import transit_table
 from headrace.state.codec import encode
-from headrace.state.key_groups import key_group
+
+if TYPE_CHECKING:
+    from headrace.spark.flows import SourceRows
 
 TRANSIT = "transit"
 OUTPUTS = "outputs"
-
-TRANSIT_SCHEMA = pa.schema(
-    [
-        pa.field("order", pa.binary()),
-        pa.field("timestamp", pa.int64()),
-        pa.field("kind", pa.int32()),
-        pa.field("key_group", pa.int32()),
-        pa.field("key", pa.binary()),
-        pa.field("record", pa.binary()),
-    ]
-)
-TRANSIT_DDL = "`order` binary, timestamp long, kind int, key_group int, key binary, record binary"
 
 QuarantineRow = tuple[str, str, str, str | None, str]
 """source, position, key (JSON), raw, error."""
@@ -66,26 +66,87 @@ class TaskOutput:
         self.state(QUARANTINE, self._changelog.quarantine(rows))
         self.count(quarantined=len(rows))
 
-    def transit(self, emitted: Sequence[Emitted], key: tuple[str, ...]) -> None:
-        """Stage records for the next keyed stage; a record without a key goes to quarantine."""
-        elements: list[Element] = []
-        homeless: list[QuarantineRow] = []
-        for order, timestamp, kind, record in emitted:
-            value = stage_key(record, key)
-            raw = encode(record)
-            if value is None:
-                error = f"the key ({', '.join(key)}) is null"
-                homeless.append((self._operator, order.hex(), "null", raw.decode(), error))
-            else:
-                elements.append(Element(order, timestamp, kind, encode(value), raw))
-        self.quarantine(homeless)
-        if not elements:
+    def transit(self, to: ToStage, record: type[msgspec.Struct], emitted: Sequence[Emitted]) -> None:
+        """Stage records for a keyed stage; a record without a key goes to quarantine.
+
+        Raises `UserFunctionError` for a key that cannot be one, and for a record that columns cannot carry.
+        """
+        if not emitted:
             return
-        table = _transit_table(elements, self._place.max_parallelism)
+        keys = self._keys(to, emitted)
+        homeless = [position for position, key in enumerate(keys) if key == NULL_KEY and to.key is not None]
+        self._refuse_homeless(
+            to, [(emitted[position].order, encode(emitted[position].record)) for position in homeless]
+        )
+        if homeless:
+            without = {*homeless}
+            emitted = [one for position, one in enumerate(emitted) if position not in without]
+            keys = [key for position, key in enumerate(keys) if position not in without]
+            if not emitted:
+                return
+        orders, timestamps, kinds, records = zip(*emitted, strict=True)
+        self._transit(to, orders, timestamps, kinds, keys, self._columns(records, record))
+
+    def transit_rows(self, to: ToStage, record: type[msgspec.Struct], rows: SourceRows) -> None:
+        """Stage rows of a source for a keyed stage: as `transit`, without making records of them where that is possible."""
+        fields = () if to.key is None else to.key.fields
+        if not len(rows):
+            return
+        if not fields:
+            self.transit(to, record, rows.emitted())
+            return
+        keys = key_json_column([rows.columns.field(name) for name in fields], record, fields)
+        has_key = pc.is_valid(keys)
+        orders, timestamps, kinds, columns = rows.orders, rows.timestamps, rows.kinds, rows.columns
+        if keys.null_count:
+            homeless = pc.invert(has_key)
+            raw = (encode(one) for one in from_struct_array(columns.filter(homeless), record))
+            self._refuse_homeless(to, list(zip(orders.filter(homeless).to_pylist(), raw, strict=True)))
+            orders, timestamps, kinds, columns, keys = (
+                column.filter(has_key) for column in (orders, timestamps, kinds, columns, keys)
+            )
+        if len(keys):
+            self._transit(to, orders, timestamps, kinds, keys, columns)
+
+    def _keys(self, to: ToStage, emitted: Sequence[Emitted]) -> list[bytes]:
+        if to.key is None:
+            return [NULL_KEY] * len(emitted)
+        read = key_reader(to.key)
+        if to.key.function is None:
+            return [encode(read(one.record)) for one in emitted]
+        return [self._made_key(to.key, read, one.record) for one in emitted]
+
+    def _made_key(self, key: KeyBy, read: Callable[[msgspec.Struct], object], record: msgspec.Struct) -> bytes:
+        """The key that a user's function makes."""
+        try:
+            return encode(read(record))
+        except Exception as error:
+            raw = encode(record)[:500].decode(errors="replace")
+            why = "".join(traceback.format_exception(error))
+            raise UserFunctionError(f"key_by {key}", None, raw, why) from error
+
+    def _refuse_homeless(self, to: ToStage, homeless: Sequence[tuple[bytes, bytes]]) -> None:
+        error = f"the key ({to.key}) is null"
+        self.quarantine([(self._operator, order.hex(), "null", raw.decode(), error) for order, raw in homeless])
+
+    def _columns(self, records: Sequence[msgspec.Struct], record: type[msgspec.Struct]) -> pa.StructArray:
+        try:
+            return to_struct_array(records, record)
+        except UnfitRecord as error:
+            why = f"it emitted what cannot be stored and read again alike: {error}"
+            raise UserFunctionError(self._operator, None, f"{records[error.index]!r:.500}", why) from error
+
+    def _transit(  # noqa: PLR0917 - the columns of the file
+        self, to: ToStage, orders: Any, timestamps: Any, kinds: Any, keys: Any, columns: pa.StructArray
+    ) -> None:
+        takes = plan_of(self._place.code).stage(to.stage).takes
+        groups = self._place.max_parallelism
+        table = transit_table(takes, to.number, orders, timestamps, kinds, keys, columns, groups)
         folder = f"{self._place.job_folder}/{TRANSIT}/{self._place.attempt_id}"
         name = self._file_name()
-        stage(folder, name, table, self._place.storage)
-        self.report.transit.append(f"{folder}/{name}")
+        stage(folder, name, table, self._place.storage, layout=_TRANSIT_LAYOUT)
+        files = self.report.transit if to.key is not None else self.report.broadcast
+        files.setdefault(to.stage, []).append(f"{folder}/{name}")
 
     def append_sink(self, sink: str, emitted: Sequence[Emitted], record: type) -> None:
         """Stage rows straight in the folder of an append-only sink."""
@@ -94,14 +155,14 @@ class TaskOutput:
         rows = to_columns([item.record for item in emitted], sink_schema(record))
         self._append(sink, rows)
 
-    def changes(self, plan: Plan, emitted: Sequence[Emitted]) -> None:
+    def changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         """Stage what a materializer sends on: for a merge, or as a log of changes where the sink is appended to."""
         if not emitted:
             return
-        if plan.sink.name in self._place.appended:
-            self._append_changes(plan, emitted)
+        if sink.name in self._place.appended:
+            self._append_changes(sink, emitted)
         else:
-            self._merge(plan, emitted)
+            self._merge(sink, emitted)
 
     def merges_into(self, sink: str) -> bool:
         """Whether a sink has one row for each primary key, and so takes one change of it a micro-batch."""
@@ -117,22 +178,22 @@ class TaskOutput:
         staged = stage(self._place.sinks[sink], self._file_name(), rows, self._place.storage)
         self._output(sink, OutputFile(staged.path, staged.rows, staged.size))
 
-    def _append_changes(self, plan: Plan, emitted: Sequence[Emitted]) -> None:
-        schema = sink_schema(plan.sink_record, plan.primary_key)
+    def _append_changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
+        schema = sink_schema(sink.record, sink.primary_key)
         columns = to_columns([item.record for item in emitted], schema).columns
         kinds = pa.array([RowKind(item.kind).symbol for item in emitted], pa.string())
         orders = pa.array([item.order.hex() for item in emitted], pa.string())
-        self._append(plan.sink.name, pa.Table.from_arrays([*columns, kinds, orders], schema=changelog_schema(schema)))
+        self._append(sink.name, pa.Table.from_arrays([*columns, kinds, orders], schema=changelog_schema(schema)))
 
-    def _merge(self, plan: Plan, emitted: Sequence[Emitted]) -> None:
+    def _merge(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         """Stage net changes for a merge: the sink's columns and the row kind."""
-        schema = sink_schema(plan.sink_record, plan.primary_key)
+        schema = sink_schema(sink.record, sink.primary_key)
         rows = to_columns([item.record for item in emitted], schema)
         kinds = pa.array([RowKind(item.kind).symbol for item in emitted], pa.string())
         rows = rows.append_column(pa.field(ROW_KIND, pa.string(), nullable=False), kinds)
-        name = f"{OUTPUTS}/{plan.sink.name}/{self._file_name()}"
+        name = f"{OUTPUTS}/{sink.name}/{self._file_name()}"
         staged = stage(self._place.job_folder, name, rows, self._place.storage)
-        self._output(plan.sink.name, OutputFile(staged.path, staged.rows, staged.size))
+        self._output(sink.name, OutputFile(staged.path, staged.rows, staged.size))
 
     def _output(self, sink: str, file: OutputFile) -> None:
         self.report.outputs.setdefault(sink, []).append(file)
@@ -142,15 +203,5 @@ class TaskOutput:
         return f"{self._prefix}-{clock.unique_id()[:12]}.parquet"
 
 
-def _transit_table(elements: Sequence[Element], max_parallelism: int) -> pa.Table:
-    orders, timestamps, kinds, keys, raws = zip(*elements, strict=True) if elements else ((), (), (), (), ())
-    groups = [key_group(key, max_parallelism) for key in keys]
-    columns = (orders, timestamps, kinds, groups, keys, raws)
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, TRANSIT_SCHEMA, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=TRANSIT_SCHEMA)
-
-
-def elements_of(batch: pa.RecordBatch) -> list[Element]:
-    """The elements in a batch that Spark hands to a keyed task."""
-    names = ("order", "timestamp", "kind", "key", "record")
-    return list(map(Element._make, zip(*(batch[name].to_pylist() for name in names), strict=True)))
+NULL_KEY = b"null"
+_TRANSIT_LAYOUT = ParquetLayout("lz4", dictionary=())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
@@ -11,23 +11,20 @@ import pyarrow as pa
 
 from headrace.checkpoint.files import Storage, read_parquet
 from headrace.errors import HeadraceError
-from headrace.spark.reports import IngestTask, KeyedTask, TaskReport, encode
+from headrace.spark.reports import KeyedTask, SourceTask, TaskReport, encode
 
 Partition = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 REPORT_DDL = "report binary"
 
 
-def ingest_partition(payloads: Sequence[bytes]) -> Partition:
-    """Run ingest task number `id` for each row of the partition."""
+def source_partition(payloads: Sequence[bytes]) -> Partition:
+    """Run source task number `id` for each row of the partition."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from headrace.spark.ingest_task import run_ingest
-
         for batch in batches:
-            for index in batch["id"].to_pylist():
-                task = msgspec.json.decode(payloads[index], type=IngestTask)
-                yield _guarded(lambda task=task, index=index: run_ingest(task, index), index)  # type: ignore[misc]
+            for number in batch["id"].to_pylist():
+                yield _as_batch(run_source_task(payloads[number], number))
 
     return run
 
@@ -38,14 +35,11 @@ def keyed_partition(payload: bytes, *, idle: bool = False) -> Partition:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 
-        from headrace.spark.keyed_task import run_keyed
-
         context = TaskContext.get()
         assert context is not None  # noqa: S101 - Spark runs this in a task
         index = context.partitionId()
-        task = msgspec.json.decode(payload, type=KeyedTask)
         elements = (batch.slice(0, 0) for batch in batches) if idle else batches
-        yield _guarded(lambda: run_keyed(task, index, elements), index)
+        yield _as_batch(run_keyed_task(payload, index, elements))
 
     return run
 
@@ -59,6 +53,20 @@ def transit_partition(storage: Storage) -> Partition:
                 yield from read_parquet(path, storage).to_batches()
 
     return run
+
+
+def run_source_task(payload: bytes, number: int) -> TaskReport:
+    """Run a source's stage over the files of one task; an error of Headrace is in the report."""
+    from headrace.spark.source_task import run_source
+
+    return _guarded(lambda: run_source(msgspec.json.decode(payload, type=SourceTask)), number)
+
+
+def run_keyed_task(payload: bytes, index: int, batches: Iterable[pa.RecordBatch]) -> TaskReport:
+    """Run a keyed stage over the batches of one task; an error of Headrace is in the report."""
+    from headrace.spark.keyed_task import run_keyed
+
+    return _guarded(lambda: run_keyed(msgspec.json.decode(payload, type=KeyedTask), index, batches), index)
 
 
 @contextmanager
@@ -77,7 +85,7 @@ def _without_collector() -> Iterator[None]:
         gc.collect()
 
 
-def _guarded(work: Callable[[], TaskReport], index: int) -> pa.RecordBatch:
+def _guarded(work: Callable[[], TaskReport], index: int) -> TaskReport:
     """Answer with the report. Headrace's own errors travel in it, so that Spark won't try again."""
     try:
         with _without_collector():
@@ -85,4 +93,8 @@ def _guarded(work: Callable[[], TaskReport], index: int) -> pa.RecordBatch:
     except HeadraceError as error:
         report = TaskReport(error=str(error), error_class=type(error).__name__)
     report.task = index
+    return report
+
+
+def _as_batch(report: TaskReport) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([encode(report)], pa.binary())], names=["report"])

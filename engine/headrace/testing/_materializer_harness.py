@@ -126,7 +126,7 @@ class MaterializerHarness(Generic[R]):
 
         Raises `ValueError` for a row whose key is null: a job would quarantine it before.
         """
-        from headrace.plan.stages import stage_key
+        from headrace.plan.keys import stage_key
 
         time = self.clock.now() if timestamp is None else timestamp
         key = stage_key(row, self.primary_key)

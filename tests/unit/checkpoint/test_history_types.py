@@ -20,7 +20,7 @@ from headrace.errors import StateSchemaError
 from headrace.execution.element import Element
 from headrace.materializer.upsert_materializer import UpsertMaterializer
 from headrace.plan.order import record_order
-from headrace.plan.stages import plan_stages
+from headrace.plan.planner import plan_stages
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange

@@ -35,7 +35,7 @@ from headrace.checkpoint.opening import open_job
 from headrace.checkpoint.state_files import stage_state
 from headrace.checkpoint.tables import KEYED_STATE, STATE_TABLES
 from headrace.errors import StateSchemaError, UserFunctionError
-from headrace.plan.stages import plan_stages
+from headrace.plan.planner import plan_stages
 from headrace.state.backend import HashMapBackend
 from headrace.state.key_groups import KeyGroupRange, key_group
 from headrace.state.rocksdb import RocksDbBackend

@@ -10,7 +10,7 @@ import pytest
 from headrace import ExpiryClock, OnGap, Pipeline, StateTtl, Struct, Timestamp, TtlTime, UpdateType
 from headrace.checkpoint.checkpoint import Checkpoint, Kind, last_micro_batch
 from headrace.checkpoint.ttl_history import TtlHistory, history_ttls
-from headrace.plan.stages import plan_stages
+from headrace.plan.planner import plan_stages
 from headrace.state.ttl import Gap
 
 HOUR = timedelta(hours=1)

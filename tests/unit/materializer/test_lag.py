@@ -28,7 +28,7 @@ from headrace.execution.element import Element, Watermark
 from headrace.materializer.lag import Lagging
 from headrace.materializer.options import Layouts
 from headrace.plan.order import record_order
-from headrace.plan.stages import plan_stages
+from headrace.plan.planner import plan_stages
 from headrace.state.codec import encode
 from tests.jobs.lag_by_hand import LagByHand
 

@@ -6,7 +6,7 @@ import pytest
 
 from headrace import AggregateFunction, Pipeline, StateTtl, Struct, Timestamp
 from headrace.operators import running_aggregate
-from headrace.plan.stages import plan_stages
+from headrace.plan.planner import plan_stages
 from headrace.testing import KeyedHarness
 
 HOUR = 3_600_000

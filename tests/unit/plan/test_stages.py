@@ -12,7 +12,7 @@ import pytest
 from headrace import AsyncFunction, KeyedProcessFunction, Pipeline, SinkNode, Struct, Timestamp
 from headrace.errors import ConfigError
 from headrace.plan.pipelines import sink_schemas
-from headrace.plan.stages import plan_stages, stage_key
+from headrace.plan.planner import plan_stages, stage_key
 from headrace.state.codec import encode
 
 

@@ -11,7 +11,7 @@ from headrace.execution.element import Element
 from headrace.plan.loader import PipelineCode
 from headrace.plan.order import record_order
 from headrace.plan.pipelines import sink_schemas
-from headrace.plan.stages import plan_stages
+from headrace.plan.planner import plan_stages
 from headrace.spark.keyed_task import _Work
 from headrace.spark.reports import KeyedTask, Place
 from headrace.spark.task_backend import TaskBackend

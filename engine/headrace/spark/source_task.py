@@ -1,0 +1,190 @@
+"""A source's stage in one task: read files, check rows, take them through steps and calls, stage the results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.api import SourceNode
+from headrace.checkpoint.files import read_parquet
+from headrace.errors import SourceError
+from headrace.execution.element import Emitted
+from headrace.plan.columns import RecordReader
+from headrace.plan.pipelines import plan_of
+from headrace.plan.record_columns import event_times, order_column, raw_row, to_struct_array
+from headrace.plan.stages import waits_in
+from headrace.spark.async_stage import AsyncStage
+from headrace.spark.flows import Sender, SourceRows
+from headrace.spark.reports import InputFile, SourceTask, TaskReport
+from headrace.spark.source import unreadable
+from headrace.spark.stop_sign import StopSign
+from headrace.spark.task_output import QuarantineRow, TaskOutput
+from headrace.state.key_groups import key_group_range
+
+
+def run_source(task: SourceTask) -> TaskReport:
+    """Run a source's stage over the task's files."""
+    plan = plan_of(task.place.code)
+    stage = next(stage for stage in plan.source_stages if stage.name == task.source)
+    output = TaskOutput(task.place, stage.name, f"t{task.index}")
+    rows = _read_all(task, stage.source, output)
+    groups = key_group_range(task.index, task.place.max_parallelism, task.tasks)
+    waits = AsyncStage(task.place, task.async_io, groups, output, StopSign(task))
+    if rows is not None or waits_in(stage.flow):
+        Sender(output, waits).send(stage.flow, [] if rows is None else rows)
+    return output.report
+
+
+def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput) -> SourceRows | list[Emitted] | None:
+    """All good rows of the task's files; None if there are none."""
+    reader = _FileReader(task, source)
+    parts = [rows for file in task.files if (rows := reader.read(file)) is not None]
+    output.quarantine(reader.quarantined)
+    output.count(rows_in=reader.rows)
+    output.report.buckets = reader.buckets
+    return _joined(parts) if parts else None
+
+
+def _joined(parts: Sequence[SourceRows]) -> SourceRows:
+    """The rows of several files, in arrival order."""
+    if len(parts) == 1:
+        return parts[0]
+    columns = [
+        pa.concat_arrays([getattr(part, name) for part in parts])
+        for name in ("orders", "timestamps", "kinds", "columns")
+    ]
+    order = pc.sort_indices(columns[0])
+    return SourceRows(parts[0].record, *(column.take(order) for column in columns))
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """The rows of a file that the task takes, in arrival order: `positions` are their rows in the file."""
+
+    table: pa.Table
+    positions: pa.Array
+    ordinals: pa.Array
+
+
+class _FileReader:
+    """Reads files of one source; collects what has to go to quarantine."""
+
+    def __init__(self, task: SourceTask, source: SourceNode) -> None:
+        self.quarantined: list[QuarantineRow] = []
+        self.rows = 0
+        self.buckets: dict[int, int] = {}
+        self._task = task
+        self._source = source
+        self._reader = RecordReader(source.record, source.row_kind)
+        self._place_of_event_time = source.record.__struct_fields__.index(source.event_time)
+
+    def read(self, file: InputFile) -> SourceRows | None:
+        """The good rows of a file in arrival order; None if it has none.
+
+        Raises `SourceError` for a file or row that must not be passed over, as configured.
+        """
+        table = self._table(file)
+        if table is None:
+            return None
+        try:
+            taken = self._slice(file, table)
+            columns, kinds, bad = self._columns(taken.table)
+        except (pa.ArrowException, UnicodeDecodeError) as error:  # columns without an order, text that is no UTF-8
+            self._refuse_file(file, unreadable(self._source.name, file.path, error))
+            return None
+        self.rows += len(taken.ordinals)
+        self._note_times(taken)
+        for row in bad:
+            self._refuse_row(file, taken, row.position, row.error)
+        good = (
+            pa.array(sorted({*range(len(taken.ordinals))} - {row.position for row in bad}), pa.int64()) if bad else None
+        )
+        return self._rows(columns, kinds, taken.ordinals, good)
+
+    def _columns(self, table: pa.Table) -> tuple[pa.StructArray, pa.Array, Sequence[object]]:
+        """The rows as columns; those that do not fit are null, or anything."""
+        columns, kinds, bad = self._reader.read_columns(table)
+        if columns is not None:
+            return columns, kinds, bad
+        records, found, bad = self._reader.read(table)
+        return to_struct_array(records, self._source.record), pa.array(found, pa.int32()), bad
+
+    def _rows(
+        self, columns: pa.StructArray, kinds: pa.Array, ordinals: pa.Array, good: pa.Array | None
+    ) -> SourceRows | None:
+        if good is not None:
+            columns, kinds, ordinals = columns.take(good), kinds.take(good), ordinals.take(good)
+        if not len(columns):
+            return None
+        timestamps = columns.field(self._place_of_event_time)
+        return SourceRows(self._source.record, order_column(ordinals), timestamps, kinds, columns)
+
+    def _slice(self, file: InputFile, table: pa.Table) -> _Slice:
+        by = self._source.order_by
+        last = file.rows if file.last_row is None else file.last_row
+        taken = last - file.first_row
+        positions = pc.sort_indices(table, [(name, "ascending") for name in by]) if by else None
+        if positions is not None:
+            positions = positions.slice(file.first_row, taken)
+            rows = table.take(positions)
+        else:
+            positions = pa.array(range(file.first_row, last), pa.int64())
+            rows = table.slice(file.first_row, taken)
+        return _Slice(rows, positions, self._ordinals(file, taken))
+
+    def _ordinals(self, file: InputFile, taken: int) -> pa.Array:
+        if file.ordinals is None:
+            return pa.array(range(file.first_ordinal, file.first_ordinal + taken), pa.int64())
+        return read_parquet(file.ordinals, self._task.place.storage)["ordinal"].combine_chunks()
+
+    def _note_times(self, taken: _Slice) -> None:
+        """Keep the latest event time of each bucket of arrival order."""
+        times = event_times(taken.table, self._source)
+        numbers = pc.divide(taken.ordinals, self._task.bucket)
+        latest = pa.table({"bucket": numbers, "time": times}).group_by("bucket").aggregate([("time", "max")])
+        for number, time in zip(latest["bucket"].to_pylist(), latest["time_max"].to_pylist(), strict=True):
+            if time is not None:
+                self.buckets[number] = max(time, self.buckets.get(number, time))
+
+    def _table(self, file: InputFile) -> pa.Table | None:
+        try:
+            table = read_parquet(file.path, self._task.place.storage)
+        except (OSError, pa.ArrowException) as error:
+            self._refuse_file(file, unreadable(self._source.name, file.path, error))
+            return None
+        fault = self._fault(file, table)
+        if fault is not None:
+            self._refuse_file(file, unreadable(self._source.name, file.path, SourceError(fault)))
+            return None
+        return table
+
+    def _fault(self, file: InputFile, table: pa.Table) -> str | None:
+        names = table.schema.names
+        missing = self._reader.missing(names)
+        if missing:
+            return f"no column {', '.join(missing)}"
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            return f"more than one column {', '.join(twice)}"
+        # Others' places in the order of arrival rest on this number.
+        return f"{table.num_rows} rows, {file.rows} when the run began" if table.num_rows != file.rows else None
+
+    def _refuse_row(self, file: InputFile, taken: _Slice, row: int, error: str) -> None:
+        position = taken.positions[row].as_py()
+        if self._task.on_bad_row == "fail":
+            msg = (
+                f"source '{self._source.name}': row {position} of {file.path}: {error}. Repair the file, or "
+                f"set 'sources.{self._source.name}.on_bad_row: quarantine' to go on without such rows."
+            )
+            raise SourceError(msg)
+        self.quarantined.append(
+            (self._source.name, f"{file.name}:{position}", "null", raw_row(taken.table, row), error)
+        )
+
+    def _refuse_file(self, file: InputFile, error: SourceError) -> None:
+        if self._task.on_bad_file == "fail":
+            raise error
+        self.quarantined.append((self._source.name, file.name, "null", file.path, str(error)))

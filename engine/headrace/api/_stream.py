@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -211,7 +211,7 @@ class Stream(Generic[R]):
             msg = f"process '{name}' needs a key: call key_by() before it"
             raise ValueError(msg)
         is_blocking(function)
-        takes, gives = input_type(function), output_type(function)
+        takes, gives = input_type(function), cast("type[S]", output_type(function))
         self._check_takes(f"process '{name}'", takes)
         node = self._pipeline._add(Process(name, str(self._key), function), self._use())
         return ProcessedStream(self._pipeline, node, gives)
@@ -262,7 +262,7 @@ class Stream(Generic[R]):
         if self._key is None and is_keyed:
             msg = f"async_wait '{name}' in mode KEYED_ORDERED needs a key: call key_by() before it"
             raise ValueError(msg)
-        takes, gives = input_type(function), output_type(function)
+        takes, gives = input_type(function), cast("type[S]", output_type(function))
         self._check_takes(f"async_wait '{name}'", takes)
         wait = AsyncWait(
             name,

@@ -21,11 +21,10 @@ def check_field(record: type[msgspec.Struct], name: str) -> None:
         raise ValueError(msg)
 
 
-def check_plain(method: str, function: Callable[..., Any]) -> None:
+def check_plain(method: str, function: object) -> None:
     """Raise `TypeError` unless `function` is a plain function."""
     if not callable(function):
-        msg = f"{method}() takes a function, not {function!r:.60}"
-        raise TypeError(msg)
+        raise TypeError(f"{method}() takes a function, not {function!r:.60}")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise asynchronous(method, function)
     if inspect.isgeneratorfunction(function):
@@ -56,9 +55,10 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return a function's annotations; none where they cannot be resolved."""
     called = function if inspect.isroutine(function) else type(function).__call__
     try:
-        return get_typehints_of(called)
+        hints: dict[str, Any] = get_type_hints(called)
     except (NameError, TypeError):  # a name that only type checkers see
         return {}
+    return hints
 
 
 def key_types(record: type[msgspec.Struct], key: KeyBy | None) -> tuple[Any, ...] | None:

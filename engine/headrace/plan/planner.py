@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import cast, get_args
 
@@ -27,13 +27,15 @@ def plan_stages(pipeline: Pipeline) -> Plan:
     where it cannot be, two streams into one sink, a materializer without a sink of its own, an event time that may be missing.
     """
     graph = _Graph(pipeline)
-    problems = [*graph.problems()]
-    if not problems:
-        plan = graph.plan()
-        problems = [*_problems_of_stages(plan)]
+    _refuse(pipeline, [*graph.problems()])
+    plan = graph.plan()
+    _refuse(pipeline, [*_problems_of_stages(plan)])
+    return plan
+
+
+def _refuse(pipeline: Pipeline, problems: Sequence[str]) -> None:
     if problems:
         raise ConfigError("\n".join(f"pipeline '{pipeline.name}': {problem}" for problem in problems))
-    return plan
 
 
 class _Graph:

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import cast
-
 import msgspec
 
 from headrace.api import AsyncWait, Process, SourceNode, UpsertMaterialize

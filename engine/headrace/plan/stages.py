@@ -166,5 +166,5 @@ def waits_of(plan: Plan) -> list[AsyncWait]:
     ahead = [wait for stage in plan.source_stages for wait in waits_in(stage.flow)]
     return [
         *ahead,
-        *(cast("AsyncWait", stage.operator) for stage in plan.keyed if isinstance(stage.operator, AsyncWait)),
+        *(stage.operator for stage in plan.keyed if isinstance(stage.operator, AsyncWait)),
     ]

@@ -16,9 +16,10 @@ from headrace.plan.columns import RecordReader
 from headrace.plan.order import record_order
 from headrace.plan.pipelines import plan_of
 from headrace.plan.stages import Ingest
+from headrace.sources.parquet_folder import unreadable
+from headrace.sources.source import InputFile
 from headrace.spark.async_stage import AsyncStage
-from headrace.spark.reports import IngestTask, InputFile, TaskReport
-from headrace.spark.source import unreadable
+from headrace.spark.reports import IngestTask, TaskReport
 from headrace.spark.stop_sign import StopSign
 from headrace.spark.task_output import QuarantineRow, TaskOutput
 from headrace.state.key_groups import key_group_range

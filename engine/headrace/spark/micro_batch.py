@@ -28,17 +28,16 @@ from headrace.execution.element import Watermark, before_watermark
 from headrace.execution.fast_drain import seen_and_held
 from headrace.plan.order import record_order
 from headrace.plan.stages import Plan, waits_of
+from headrace.sources.source import InputFile, Slice
 from headrace.spark.reports import (
     AsyncSettings,
     IngestTask,
-    InputFile,
     KeyedTask,
     Place,
     TaskReport,
     decode_report,
     encode,
 )
-from headrace.spark.source import Slice
 from headrace.spark.task_output import TRANSIT, TRANSIT_DDL
 from headrace.spark.tasks import REPORT_DDL, ingest_partition, keyed_partition, transit_partition
 

@@ -13,15 +13,7 @@ from headrace.checkpoint.ttl_history import TtlHistory
 from headrace.execution.options import AsyncStateOptions
 from headrace.materializer.options import MaterializerOptions
 from headrace.plan.loader import PipelineCode
-
-
-class InputFile(msgspec.Struct, frozen=True):
-    """A source file in a slice, and the arrival ordinal of its first row."""
-
-    path: str
-    name: str
-    rows: int
-    first_ordinal: int
+from headrace.sources.source import InputFile
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+
 import msgspec
 
 from headrace.api import AsyncWait, Process, SourceNode, UpsertMaterialize

@@ -27,8 +27,8 @@ from headrace.execution.element import Watermark, before_watermark
 from headrace.execution.fast_drain import seen_and_held
 from headrace.plan.order import record_order
 from headrace.plan.stages import KeyedStage, Plan, waits_in, waits_of
-from headrace.spark.reports import AsyncSettings, InputFile, KeyedTask, Place, SourceTask, TaskReport
-from headrace.spark.source import Slice
+from headrace.sources.source import InputFile, Slice
+from headrace.spark.reports import AsyncSettings, KeyedTask, Place, SourceTask, TaskReport
 from headrace.spark.stage_tasks import StageTasks
 from headrace.spark.task_output import TRANSIT
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from headrace.checkpoint.checkpoint import Checkpoint, Kind
-from headrace.spark.interval import Interval, interval_of, intervals_of, line, moment_text, position_of
+from headrace.sources.interval import Interval, interval_of, intervals_of, line, moment_text, position_of
 
 _NOTE = re.compile(r"interval (\S+) to (\S+) is run again")
 """What `replay_note` writes."""

@@ -13,23 +13,7 @@ from headrace.checkpoint.ttl_history import TtlHistory
 from headrace.execution.options import AsyncStateOptions
 from headrace.materializer.options import MaterializerOptions
 from headrace.plan.loader import PipelineCode
-
-
-class InputFile(msgspec.Struct, frozen=True):
-    """A source file in a slice: the rows [first_row, last_row) in arrival order, and where they stand among all of their line.
-
-    `rows` is how many the whole file has. `ordinals` is the staged file with the arrival ordinals of the rows taken, where
-    sources meet; without one they go on from `first_ordinal`.
-    """
-
-    path: str
-    name: str
-    rows: int
-    first_ordinal: int
-    source: str = ""
-    first_row: int = 0
-    last_row: int | None = None
-    ordinals: str | None = None
+from headrace.sources.source import InputFile
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,14 +22,15 @@ from headrace.errors import ConfigError, ReplayUnfinishedError
 from headrace.materializer.upsert_materializer import LONG_HISTORY
 from headrace.plan.pipelines import plan_of
 from headrace.plan.stages import Plan
-from headrace.spark.interval import Interval, goes_back, line, place_of, refusal, replay_note
+from headrace.sources.interval import Interval, goes_back, line, place_of, refusal, replay_note
+from headrace.sources.parquet_folder import ParquetFolder
+from headrace.sources.source import NO_INPUT, Slice, TakenIn
 from headrace.spark.micro_batch import MicroBatch, stop_file
 from headrace.spark.options import Event, RunOptions, RunReport, StoppedBecause
 from headrace.spark.replay import Replay, Step, open_replay, outage
 from headrace.spark.session import session
 from headrace.spark.sigterm import ended_by_sigterm
 from headrace.spark.sinks import merge_through
-from headrace.spark.source import NO_INPUT, ParquetFolder, Slice, TakenIn
 from headrace.spark.spark_tasks import SparkTasks
 from headrace.spark.stage_tasks import StageTasks
 from headrace.spark.task_output import OUTPUTS, TRANSIT

@@ -16,10 +16,11 @@ from headrace.plan.columns import RecordReader
 from headrace.plan.pipelines import plan_of
 from headrace.plan.record_columns import event_times, order_column, raw_row, to_struct_array
 from headrace.plan.stages import waits_in
+from headrace.sources.parquet_folder import unreadable
+from headrace.sources.source import InputFile
 from headrace.spark.async_stage import AsyncStage
 from headrace.spark.flows import Sender, SourceRows
-from headrace.spark.reports import InputFile, SourceTask, TaskReport
-from headrace.spark.source import unreadable
+from headrace.spark.reports import SourceTask, TaskReport
 from headrace.spark.stop_sign import StopSign
 from headrace.spark.task_output import QuarantineRow, TaskOutput
 from headrace.state.key_groups import key_group_range

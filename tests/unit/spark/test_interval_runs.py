@@ -9,8 +9,8 @@ import pytest
 from headrace.checkpoint import compact, restore
 from headrace.checkpoint.checkpoint import Bucket, Kind
 from headrace.errors import ConfigError, IntervalError, ReplayUnfinishedError, SourceError
+from headrace.sources.interval import line
 from headrace.spark import runner
-from headrace.spark.interval import line
 from headrace.spark.micro_batch import BatchResult
 from headrace.spark.options import RunOptions
 from tests.jobs.home import Home

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.checkpoint.checkpoint import Kind, OutputFile
-from headrace.spark.interval import Interval, replay_note
+from headrace.sources.interval import Interval, replay_note
 from headrace.spark.replay import Step, open_replay, outage
 from tests.unit.support.checkpoint_lines import DAY, Line, days
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
-from headrace.spark.interval import Interval, place_of
+from headrace.sources.interval import Interval, place_of
 from headrace.spark.replay import open_replay
 
 DAY = 86_400_000

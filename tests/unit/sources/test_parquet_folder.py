@@ -9,8 +9,9 @@ import pytest
 
 from headrace.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
 from headrace.errors import ConfigError, SourceError
-from headrace.spark.interval import Interval
-from headrace.spark.source import ParquetFolder, TakenIn, digest
+from headrace.sources.interval import Interval
+from headrace.sources.parquet_folder import ParquetFolder, digest
+from headrace.sources.source import TakenIn
 from tests.jobs.home import Home
 from tests.jobs.purchase_files import day_name, day_start, write_rows
 

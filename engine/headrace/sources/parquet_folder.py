@@ -6,8 +6,6 @@ Files are taken in the order of their names and must not change once they are th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -17,60 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from headrace.checkpoint.checkpoint import Checkpoint, SourceOffset
+from headrace.checkpoint.checkpoint import SourceOffset
 from headrace.checkpoint.files import Storage, file_system
 from headrace.config import SourceConfig
 from headrace.errors import ConfigError, SourceError
-from headrace.spark.interval import Interval, intervals_of
-from headrace.spark.reports import InputFile
+from headrace.sources.interval import Interval
+from headrace.sources.source import InputFile, Slice, TakenIn
 
 DAY = 86_400_000
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """What one micro-batch takes in, and where the source stands afterwards."""
-
-    files: tuple[InputFile, ...]
-    rows: int
-    last_file: str | None
-    files_behind: int
-    interval: Interval | None
-    names: tuple[str, ...] | None = None
-    """See `SourceOffset.names`."""
-
-
-NO_INPUT = Slice((), 0, None, 0, None)
-
-
-@dataclass(frozen=True, slots=True)
-class TakenIn:
-    """What a line of checkpoints says of a source: digests of the file names it knows, and the intervals it has taken in.
-
-    `names` is None where only earlier releases have written: they counted files.
-    """
-
-    names: frozenset[str] | None = None
-    intervals: tuple[Interval, ...] = ()
-
-    @classmethod
-    def by(cls, trail: Sequence[Checkpoint], source: str) -> TakenIn:
-        """Return what the checkpoints of a line have taken in together."""
-        offsets = (checkpoint.offsets[source] for checkpoint in trail if source in checkpoint.offsets)
-        recorded = [offset.names for offset in offsets if offset.names is not None]
-        names = frozenset(name for names in recorded for name in names) if recorded else None
-        return cls(names, tuple(interval for interval, _ in intervals_of(trail)))
-
-    def around(self, moment: int) -> Interval | None:
-        """Return the interval that has a moment in it, or the gap between two; None before the first and after the last."""
-        end: int | None = None
-        for interval in self.intervals:
-            if interval.start <= moment < interval.end:
-                return interval
-            if end is not None and end <= moment < interval.start:
-                return Interval(end, interval.start)
-            end = interval.end
-        return None
 
 
 class _File(NamedTuple):

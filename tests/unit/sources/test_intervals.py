@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.checkpoint.checkpoint import Kind
 from headrace.errors import ConfigError, IntervalError
-from headrace.spark.interval import Interval, Place, line, place_of, refusal, replay_note
+from headrace.sources.interval import Interval, Place, line, place_of, refusal, replay_note
 from headrace.spark.replay import open_replay
 from tests.unit.support.checkpoint_lines import DAY, Line, Run, days
 

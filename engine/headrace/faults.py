@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _PLACE = "HEADRACE_KILL_AT"
@@ -18,10 +20,13 @@ _ONCE = "HEADRACE_KILL_ONCE"
 _WITH = "HEADRACE_KILL_WITH"
 
 _visits: Counter[str] = Counter()
+_observers: list[Callable[[str], None]] = []
 
 
 def reached(place: str) -> None:
     """Die here if the environment asks for it."""
+    for observer in _observers:
+        observer(place)
     wanted = os.environ.get(_PLACE)
     if wanted is None:
         return
@@ -29,6 +34,16 @@ def reached(place: str) -> None:
     name, _, visit = wanted.partition(":")
     if name == place and _visits[place] == int(visit or 1) and _is_first():
         os.kill(os.getpid(), signal.Signals[os.environ.get(_WITH, "SIGKILL")])
+
+
+@contextmanager
+def observed(observer: Callable[[str], None]) -> Iterator[None]:
+    """Within the block, call `observer` with each place that is reached, before anything dies there."""
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.remove(observer)
 
 
 def _is_first() -> bool:

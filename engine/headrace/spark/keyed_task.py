@@ -88,7 +88,7 @@ class _Work:
         process = KeyedProcess(
             operator,
             self.opened.backend,
-            record=self.stage.takes,
+            records=self.stage.takes,
             watermark=self.task.watermark,
             last_watermark=watermarks[-1].timestamp if watermarks else None,
             processing_time=ProcessingTime(began, self.task.processing_time),
@@ -124,7 +124,7 @@ class _Work:
             elements, held = divided(merged(elements, [request for _, request in resumed]), self.task.cut)
             self._hold(resumed, held)
         waits = AsyncStage(self.task.place, self.task.async_io, self.key_groups, self.output, StopSign(self.task))
-        self._send_on(waits.run_keyed(operator, elements, self.stage.takes))
+        self._send_on(waits.run_keyed(operator, elements))
 
     def materialize(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> None:
         resumed = self._resumed()
@@ -142,7 +142,7 @@ class _Work:
         self.output.changes(sink, rows)
 
     def _without_history(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> PassThrough:
-        passing = PassThrough(operator, self.opened.backend, record=self.stage.takes)
+        passing = PassThrough(operator, self.opened.backend, record=self.stage.takes[0])
         passing.run(elements)
         self._keep_history(operator, passing)
         return passing
@@ -151,7 +151,7 @@ class _Work:
         changes = materializer.changes()
         self.opened.write(materializer.writes())
         self.output.state(
-            MATERIALIZER_HISTORY, self.output.changelog.history(changes, _upsert_key(operator, self.stage.takes))
+            MATERIALIZER_HISTORY, self.output.changelog.history(changes, _upsert_key(operator, self.stage.takes[0]))
         )
 
     def _with_history(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> UpsertMaterializer:
@@ -162,7 +162,7 @@ class _Work:
         materializer: UpsertMaterializer = made(
             operator,
             self.opened.backend,
-            record=self.stage.takes,
+            record=self.stage.takes[0],
             layouts=layouts,
             watermark=task.watermark,
             watermarks=watermarks,

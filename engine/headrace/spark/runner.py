@@ -7,9 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import cast
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, cast
 
 from headrace import clock, faults
 from headrace.checkpoint import any_timer_due, restore_in, settle_schemas
@@ -17,6 +15,7 @@ from headrace.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
 from headrace.checkpoint.files import remove_file, remove_folder, touch
 from headrace.checkpoint.open_job import OpenJob, metrics_of
 from headrace.checkpoint.opening import open_job
+from headrace.checkpoint.publish import SparkMerge
 from headrace.config import JobConfig, SourceConfig
 from headrace.errors import ConfigError, ReplayUnfinishedError
 from headrace.materializer.upsert_materializer import LONG_HISTORY
@@ -28,13 +27,13 @@ from headrace.sources.source import NO_INPUT, Slice, TakenIn
 from headrace.spark.micro_batch import MicroBatch, stop_file
 from headrace.spark.options import Event, RunOptions, RunReport, StoppedBecause
 from headrace.spark.replay import Replay, Step, open_replay, outage
-from headrace.spark.session import session
 from headrace.spark.sigterm import ended_by_sigterm
-from headrace.spark.sinks import merge_through
-from headrace.spark.spark_tasks import SparkTasks
 from headrace.spark.stage_tasks import StageTasks
 from headrace.spark.task_output import OUTPUTS, TRANSIT
 from headrace.state.ttl import Gap
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OnEvent = Callable[[Event], None]
 
@@ -46,6 +45,8 @@ def run(config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
     """
     started = clock.monotonic()
     on_event(Event("starting", "starting Spark"))
+    from headrace.spark.session import session
+
     spark = session(config)
     return run_in(spark, config, options, on_event, started=started)
 
@@ -59,6 +60,22 @@ def run_in(
     started: float | None = None,
 ) -> RunReport:
     """Run a job once in a session that is there already."""
+    from headrace.spark.sinks import merge_through
+    from headrace.spark.spark_tasks import SparkTasks
+
+    return run_on(SparkTasks(spark), config, options, on_event, started=started, merge=merge_through(spark))
+
+
+def run_on(
+    tasks: StageTasks,
+    config: JobConfig,
+    options: RunOptions,
+    on_event: OnEvent,
+    *,
+    started: float | None = None,
+    merge: SparkMerge | None = None,
+) -> RunReport:
+    """Run a job once, its tasks wherever `tasks` runs them. `merge` writes large changes of sinks; without it deltalake does."""
     begun = clock.monotonic() if started is None else started
     mode = _mode(config, options)
     plan = plan_of(config.code)
@@ -68,11 +85,11 @@ def run_in(
         create=True,
         plan=plan,
         force=options.force_fail_over,
-        spark_merge=merge_through(spark),
+        spark_merge=merge,
         notify=lambda kind, message: on_event(Event(kind, message)),
     ) as job:
         on_event(Event("opened", f"continuing from checkpoint {job.last.checkpoint_id}"))
-        this_run = _Run(SparkTasks(spark), job, plan, config, options, on_event, begun)
+        this_run = _Run(tasks, job, plan, config, options, on_event, begun)
         try:
             with ended_by_sigterm(this_run.stop):
                 reason = this_run.interval() if mode == "interval" else this_run.caught_up()

@@ -12,7 +12,7 @@ from headrace.api import SourceNode
 from headrace.checkpoint.files import read_parquet
 from headrace.errors import SourceError
 from headrace.execution.element import Emitted
-from headrace.plan.columns import RecordReader
+from headrace.plan.columns import BadRow, RecordReader
 from headrace.plan.pipelines import plan_of
 from headrace.plan.record_columns import event_times, order_column, raw_row, to_struct_array
 from headrace.plan.stages import waits_in
@@ -105,7 +105,7 @@ class _FileReader:
         )
         return self._rows(columns, kinds, taken.ordinals, good)
 
-    def _columns(self, table: pa.Table) -> tuple[pa.StructArray, pa.Array, Sequence[object]]:
+    def _columns(self, table: pa.Table) -> tuple[pa.StructArray, pa.Array, Sequence[BadRow]]:
         """The rows as columns; those that do not fit are null, or anything."""
         columns, kinds, bad = self._reader.read_columns(table)
         if columns is not None:

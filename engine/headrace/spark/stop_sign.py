@@ -6,7 +6,7 @@ from pyarrow import fs
 
 from headrace import clock
 from headrace.checkpoint.files import file_system
-from headrace.spark.reports import IngestTask, KeyedTask
+from headrace.spark.reports import KeyedTask, SourceTask
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -14,7 +14,7 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 class StopSign:
     """Asked after each chunk of records; looks for the file once a second at most."""
 
-    def __init__(self, task: KeyedTask | IngestTask) -> None:
+    def __init__(self, task: KeyedTask | SourceTask) -> None:
         """Take when to stop, and the file, from the task."""
         self._task = task
         self._next_look = clock.monotonic()

@@ -1,4 +1,4 @@
-"""Harnesses that drive one operator without Spark, on a virtual clock, a step at a time."""
+"""Harnesses that drive one operator, or a whole pipeline, without Spark, on a virtual clock."""
 
 from headrace.testing._async_wait_harness import (
     AsyncSnapshot,
@@ -9,6 +9,7 @@ from headrace.testing._async_wait_harness import (
 )
 from headrace.testing._keyed_harness import HarnessStatistics, KeyedHarness, LateRecord, SideRecord, Snapshot, Watermark
 from headrace.testing._materializer_harness import MaterializerHarness, MaterializerSnapshot, MaterializerStatistics
+from headrace.testing._pipeline_harness import PipelineHarness, PipelineSnapshot
 
 __all__ = [
     "AsyncSnapshot",
@@ -21,6 +22,8 @@ __all__ = [
     "MaterializerHarness",
     "MaterializerSnapshot",
     "MaterializerStatistics",
+    "PipelineHarness",
+    "PipelineSnapshot",
     "QuarantinedRecord",
     "SideRecord",
     "Snapshot",

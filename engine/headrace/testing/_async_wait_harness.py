@@ -26,6 +26,7 @@ from headrace.api import (
     RecoveryOption,
     RowKind,
 )
+from headrace.api._graph import KeyBy
 from headrace.api._pipeline import input_type, output_type
 from headrace.async_io.async_wait import AsyncWaitOperator, queue_of
 from headrace.async_io.attempts import Attempts
@@ -280,7 +281,7 @@ class AsyncWaitHarness(Generic[R]):
             breaker=self.breaker,
             cache=self.cache,
             batch=self.batch,
-            key=None if self.key is None else "key",
+            key=None if self.key is None else KeyBy(function=self.key),
         )
 
     def _open(self) -> SteppedKeys | None:

@@ -1,0 +1,44 @@
+"""Runs the tasks of a stage in this process, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.checkpoint.files import read_parquet
+from headrace.spark.reports import KeyedTask, SourceTask, TaskReport, encode
+from headrace.spark.stage_tasks import checked
+from headrace.spark.tasks import run_keyed_task, run_source_task
+from headrace.spark.transit import Takes, transit_schema
+from headrace.state.key_groups import key_group_range
+
+
+class LocalTasks:
+    """See `StageTasks`: the same code as in Spark, over the same files, without a shuffle service in between."""
+
+    @staticmethod
+    def sources(tasks: Sequence[SourceTask]) -> list[TaskReport]:
+        """See `StageTasks.sources`."""
+        return checked((run_source_task(encode(task), number) for number, task in enumerate(tasks)), len(tasks))
+
+    @staticmethod
+    def keyed(task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
+        """See `StageTasks.keyed`."""
+        place = task.place
+        schema = transit_schema(takes)
+        tables = [read_parquet(path, place.storage).cast(schema) for path in transit]
+        rows = pa.concat_tables(tables) if tables else schema.empty_table()
+        ordered = rows.sort_by("order").combine_chunks()
+
+        def share(index: int) -> list[pa.RecordBatch]:
+            groups = key_group_range(index, place.max_parallelism, place.parallelism)
+            column = ordered["key_group"]
+            mine = pc.and_(pc.greater_equal(column, groups.first), pc.less_equal(column, groups.last))
+            found: list[pa.RecordBatch] = ordered.filter(mine).combine_chunks().to_batches()
+            return found
+
+        payload = encode(task)
+        reports = (run_keyed_task(payload, index, share(index)) for index in range(place.parallelism))
+        return checked(reports, place.parallelism)

@@ -1,0 +1,287 @@
+"""Drives a whole pipeline without Spark: sources, operators, commits and sinks, on a virtual clock."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace import clock, faults
+from headrace.api import Pipeline, RowKind, SinkNode, SourceNode, UpsertMaterialize
+from headrace.testing._backends import BackendName
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.config import JobConfig
+    from headrace.spark.options import Event, RunReport
+
+START = 1_577_836_800_000
+"""What the clock of a harness says at first: 1 January 2020."""
+
+_ids = itertools.count(1)
+
+
+class _PipelineClock(clock.VirtualClock):
+    """A virtual clock whose ids no other harness of this process gives: a restored folder has files of earlier ones."""
+
+    def unique_id(self) -> str:
+        """See `Clock.unique_id`."""
+        number = next(_ids)
+        return f"{number:012x}{number:020x}"
+
+
+class _CrashError(BaseException):
+    """The end of the process, as far as the run can tell: nothing catches it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSnapshot:
+    """A folder with all that a job has left behind, and what the clock said."""
+
+    folder: Path
+    now: int
+    fed: int
+
+
+@dataclass
+class PipelineHarness:
+    """One pipeline as a job of its own, in a temporary folder.
+
+        h = PipelineHarness(pipeline)
+        h.feed("orders", [Order("a", 1), Order("b", 2)])
+        h.run()
+        assert h.sink("totals") == [Total("a", 1), Total("b", 2)]
+
+    It runs the code that a job's driver and tasks run, tables, checkpoints and sinks included; Spark alone is replaced: tasks
+    run one after the other in this process. Processing time is that of `clock`: `h.clock.advance(ms)` moves it on, and the
+    next `run` fires timers that are due.
+
+    `parallelism` is the number of tasks an operator has, `bucket` the rows between two watermarks, `files_per_batch` how many
+    files of each source a micro-batch takes at most. `job` is laid over the job's configuration, as in `conf/jobs/*.yaml`:
+    `job={"sources": {"orders": {"idle_after": "1h"}}}`. A sink behind a materializer is merged into, others are appended to.
+    """
+
+    pipeline: Pipeline
+    backend: BackendName = "hashmap"
+    parallelism: int = 2
+    max_parallelism: int = 128
+    bucket: int = 1000
+    files_per_batch: int = 16
+    job: dict[str, Any] = field(default_factory=dict)
+    clock: clock.VirtualClock = field(default_factory=lambda: _PipelineClock(START))
+    events: list[Event] = field(default_factory=list)
+    """What the runs have told, in order."""
+
+    def __post_init__(self) -> None:
+        """Make the folder and the job's configuration."""
+        self._temporary = tempfile.TemporaryDirectory(prefix="headrace-")
+        self._folder = Path(self._temporary.name) / "job"
+        self._fed = 0
+        self._runs = 0
+        self._configure()
+
+    # ---------------------------------------------------------------------------------------------------- what goes in
+
+    def feed(
+        self,
+        source: str,
+        records: Sequence[msgspec.Struct],
+        *,
+        kinds: Sequence[RowKind] | None = None,
+        file: str | None = None,
+    ) -> str:
+        """Put a file with `records` into a source's folder, and return its name.
+
+        `kinds` are their row kinds, for a source that has them (default: all inserts). Names sort as files are fed, unless
+        `file` names one.
+        """
+        import pyarrow as pa
+
+        from headrace.plan.columns import sink_schema, to_columns
+
+        node = self._source(source)
+        table = to_columns(records, sink_schema(node.record))
+        if node.row_kind is not None:
+            symbols = [kind.symbol for kind in kinds or [RowKind.INSERT] * len(records)]
+            table = table.append_column(node.row_kind, pa.array(symbols, pa.string()))
+        return self.feed_table(source, table, file=file)
+
+    def feed_table(self, source: str, table: pa.Table, *, file: str | None = None) -> str:
+        """Put a file with rows as they are into a source's folder, and return its name. See `feed`."""
+        import pyarrow.parquet as pq
+
+        self._source(source)
+        self._fed += 1
+        name = file or f"{self._fed:06d}.parquet"
+        folder = self._folder / "input" / source
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, folder / name)
+        return name
+
+    # ----------------------------------------------------------------------------------------------------------- runs
+
+    def run(self, *, crash_at: str | None = None, **options: Any) -> RunReport | None:
+        """Run the job once, as `headrace run` does, and return its report.
+
+        `options` are those of `RunOptions`: `max_batches`, `finish`, `interval_start`, ... With `crash_at` the process is gone
+        when the run gets to that place ("run.after", "commit.before", "commit.after", "publish.after", "task.half", ... or
+        "commit.before:2" for the second time): what it has written by then stays, and None is returned. The next run goes on.
+
+        Raises what `headrace run` would say, as an error of `headrace.errors`.
+        """
+        from headrace.spark.options import RunOptions
+        from headrace.spark.runner import run_on
+        from headrace.testing._local_tasks import LocalTasks
+
+        self._runs += 1
+        asked = RunOptions(run_id=f"run-{self._runs}", **options)
+        before = clock.use(self.clock)
+        try:
+            if crash_at is None:
+                return run_on(LocalTasks(), self.config, asked, self.events.append)
+            with faults.observed(self._crash(crash_at)):
+                return run_on(LocalTasks(), self.config, asked, self.events.append)
+        except _CrashError:
+            self._replace(self._folder.with_name("crashed"))
+            return None
+        finally:
+            clock.use(before)
+
+    def snapshot(self) -> PipelineSnapshot:
+        """Return a copy of all that the job has left behind, its input included."""
+        folder = self._folder.with_name(f"snapshot-{next(_ids)}")
+        shutil.copytree(self._folder, folder)
+        return PipelineSnapshot(folder, self.clock.now(), self._fed)
+
+    def restore(self, snapshot: PipelineSnapshot) -> None:
+        """Go back to a snapshot of this harness; the clock goes back, too."""
+        copy = self._folder.with_name("restored")
+        shutil.copytree(snapshot.folder, copy)
+        self._replace(copy)
+        self.clock.advance(snapshot.now - self.clock.now())
+        self._fed = snapshot.fed
+
+    def change(
+        self, *, pipeline: Pipeline | None = None, parallelism: int | None = None, job: dict[str, Any] | None = None
+    ) -> None:
+        """Go on with another version of the pipeline, another number of tasks, or other settings of the job."""
+        self.pipeline = pipeline or self.pipeline
+        self.parallelism = parallelism or self.parallelism
+        self.job = self.job if job is None else job
+        self._configure()
+
+    # ------------------------------------------------------------------------------------------------- what comes out
+
+    def sink(self, name: str) -> list[Any]:
+        """Return the records in a sink, in no particular order; none before the first run."""
+        from headrace.plan.columns import RecordReader
+        from headrace.plan.planner import plan_stages
+
+        record = plan_stages(self.pipeline).sinks[name].record
+        records, _, _ = RecordReader(record, None).read(self.sink_table(name))
+        return list(records)
+
+    def sink_table(self, name: str) -> pa.Table:
+        """Return the rows of a sink as they are stored; without columns before the first run."""
+        return self._read(self._folder / "lake" / name)
+
+    def table(self, name: str) -> pa.Table:
+        """Return the rows of a state table, such as "quarantine", "timers" or "keyed_state"."""
+        return self._read(self._folder / "state" / self.pipeline.name / name)
+
+    @property
+    def config(self) -> JobConfig:
+        """The job's configuration, for `headrace.checkpoint` and the readers."""
+        from headrace.config import load_job
+
+        return load_job(self.pipeline.name, self._folder)
+
+    # ---------------------------------------------------------------------------------------------------- how it's done
+
+    def _source(self, name: str) -> SourceNode:
+        sources = [operator for operator in self.pipeline.operators if isinstance(operator, SourceNode)]
+        for source in sources:
+            if source.name == name:
+                return source
+        msg = f"the pipeline has no source '{name}' (it has: {', '.join(source.name for source in sources)})"
+        raise ValueError(msg)
+
+    @staticmethod
+    def _read(folder: Path) -> pa.Table:
+        import pyarrow as pa
+        from deltalake import DeltaTable, QueryBuilder
+
+        if not DeltaTable.is_deltatable(str(folder)):
+            return pa.table({})
+        query = QueryBuilder().register("rows", DeltaTable(str(folder)))
+        return pa.table(query.execute("select * from rows").read_all())
+
+    def _configure(self) -> None:
+        import yaml
+
+        module = ModuleType(f"_headrace_harness_{next(_ids)}")
+        module.pipeline = self.pipeline  # type: ignore[attr-defined]  # a module made here
+        sys.modules[module.__name__] = module
+        job = _laid_over(
+            {
+                "job": self.pipeline.name,
+                "pipeline": f"{module.__name__}:pipeline",
+                "max_parallelism": self.max_parallelism,
+                "state": {"root": "state", "local": "local", "backend": self.backend},
+                "watermark": {"bucket": self.bucket},
+                "sources": self._sources(),
+                "sinks": self._sinks(),
+            },
+            self.job,
+        )
+        cluster = {"master": "none", "parallelism": self.parallelism}
+        for kind, name, content in (("jobs", self.pipeline.name, job), ("clusters", "local", cluster)):
+            path = self._folder / "conf" / kind / f"{name}.yaml"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(yaml.safe_dump(content), encoding="utf-8")
+        for source in job["sources"]:
+            (self._folder / "input" / source).mkdir(parents=True, exist_ok=True)
+
+    def _sources(self) -> dict[str, Any]:
+        names = (operator.name for operator in self.pipeline.operators if isinstance(operator, SourceNode))
+        return {name: {"path": f"input/{name}", "max_files_per_batch": self.files_per_batch} for name in names}
+
+    def _sinks(self) -> dict[str, Any]:
+        modes = {
+            node.operator.name: "merge" if isinstance(node.inputs[0].node.operator, UpsertMaterialize) else "append"
+            for node in self.pipeline.nodes
+            if isinstance(node.operator, SinkNode)
+        }
+        return {name: {"path": f"lake/{name}", "mode": mode} for name, mode in modes.items()}
+
+    def _crash(self, at: str) -> Callable[[str], None]:
+        wanted, _, visit = at.partition(":")
+        left = itertools.count(int(visit or 1), -1)
+
+        def reached(place: str) -> None:
+            if place == wanted and next(left) == 1:
+                shutil.copytree(self._folder, self._folder.with_name("crashed"))
+                raise _CrashError(place)
+
+        return reached
+
+    def _replace(self, folder: Path) -> None:
+        shutil.rmtree(self._folder)
+        folder.rename(self._folder)
+
+
+def _laid_over(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    result = dict(content)
+    for key, value in changes.items():
+        both = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = _laid_over(result[key], value) if both else value
+    return result

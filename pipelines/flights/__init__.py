@@ -1,18 +1,22 @@
-"""The flights of 2013: a departures board that knows how late an aircraft will be, and alerts for overdue flights."""
+"""The flights of 2013: a board that knows how late aircraft will be, alerts, and departures by airport and hour."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Final
 
-from headrace import CircuitBreaker, ExponentialBackoff, OutputMode, Pipeline, Strategy
+from headrace import CircuitBreaker, ExponentialBackoff, OutputMode, Pipeline, StateTtl, Strategy
 from pipelines.flights.delay_propagation import DelayPropagation
+from pipelines.flights.hourly_departures import CountDepartures, airport_and_hour, has_departed
 from pipelines.flights.records import FlightEvent, OverdueAlert
 from pipelines.flights.weather_lookup import WeatherLookup, WeatherUnavailableError
 
-pipeline: Final = (
-    Pipeline("flights")
-    .source(
+
+
+def flights(board_ttl: StateTtl | None = None) -> Pipeline:
+    """Return the graph; with `board_ttl` the board's histories end so long after a flight's last event."""
+    job = Pipeline("flights")
+    events = job.source(
         "flight_events",
         FlightEvent,
         event_time="emitted_at",
@@ -20,35 +24,53 @@ pipeline: Final = (
         row_kind="kind",
         out_of_orderness=timedelta(minutes=5),
     )
-    .async_wait(
-        "weather",
-        WeatherLookup(),
-        # What an aircraft does next depends on the order of its events, so nothing may overtake one that waits.
-        mode=OutputMode.ORDERED,
-        capacity=200,
-        timeout=timedelta(seconds=30),
-        retry=ExponentialBackoff(
-            max_retries=8,
-            initial_delay=timedelta(milliseconds=100),
-            max_delay=timedelta(seconds=5),
-            jitter=0.5,
-            exceptions=(WeatherUnavailableError,),
-        ),
-        # Longer waits are for the next run, in the table async_requests; a service that is down is not asked for each event.
-        park_after=timedelta(seconds=2),
-        breaker=CircuitBreaker(failures=20, probe_after=timedelta(seconds=5), longest=timedelta(seconds=10)),
-        service="weather",
+    (
+        events.async_wait(
+            "weather",
+            WeatherLookup(),
+            # What an aircraft does next depends on the order of its events, so nothing may overtake one that waits.
+            mode=OutputMode.ORDERED,
+            capacity=200,
+            timeout=timedelta(seconds=30),
+            retry=ExponentialBackoff(
+                max_retries=8,
+                initial_delay=timedelta(milliseconds=100),
+                max_delay=timedelta(seconds=5),
+                jitter=0.5,
+                exceptions=(WeatherUnavailableError,),
+            ),
+            # Longer waits are for the next run, in the table async_requests; a service that is down is not asked for each event.
+            park_after=timedelta(seconds=2),
+            breaker=CircuitBreaker(failures=20, probe_after=timedelta(seconds=5), longest=timedelta(seconds=10)),
+            service="weather",
+        )
+        .key_by("aircraft")
+        .process("delay_propagation", DelayPropagation())
+        .side_output("overdue", OverdueAlert, sink="overdue_alerts")
+        # With the upsert key a line whose state was forgotten is still replaced, or removed, rather than doubled.
+        # All changes of a flight come from its aircraft, in order, so no history would be needed. It is kept all the same: it
+        # finds corrections that take back what never was on the board.
+        .upsert_materialize(
+            "board",
+            primary_key=("flight_id",),
+            upsert_key=("flight_id",),
+            strategy=Strategy.ADAPTIVE,
+            ttl=board_ttl,
+            force=True,
+        )
+        .sink("flight_board")
     )
-    .key_by("aircraft")
-    .process("delay_propagation", DelayPropagation())
-    .side_output("overdue", OverdueAlert, sink="overdue_alerts")
-    # With the upsert key a line whose state was forgotten is still replaced, or removed, rather than doubled.
-    # All changes of a flight come from its aircraft, in order, so no history would be needed. It is kept all the same: it
-    # finds corrections that take back what never was on the board.
-    .upsert_materialize(
-        "board", primary_key=("flight_id",), upsert_key=("flight_id",), strategy=Strategy.ADAPTIVE, force=True
+    # A second branch: it asks no service, so it goes on while the weather is down.
+    (
+        events.filter(has_departed)
+        .key_by(airport_and_hour)
+        .process("count_departures", CountDepartures())
+        .upsert_materialize("departures", primary_key=("origin", "hour"), upsert_key=("origin", "hour"))
+        .sink("hourly_departures")
     )
-    .sink("flight_board")
-)
+    return job
 
-__all__ = ["pipeline"]
+
+pipeline: Final = flights()
+
+__all__ = ["flights", "pipeline"]

@@ -327,7 +327,8 @@ def verify(demo: Demo) -> int:
         print("There is nothing to verify yet: make demo", file=sys.stderr)
         return 1
     lake = demo.home / "var" / "lake"
-    tables = ("--board", str(lake / "flight_board"), "--alerts", str(lake / "overdue_alerts"))
+    sinks = {"--board": "flight_board", "--alerts": "overdue_alerts", "--departures": "hourly_departures"}
+    tables = [part for option, name in sinks.items() for part in (option, str(lake / name))]
     read = (
         "--from",
         FIRST_DAY,

@@ -77,6 +77,14 @@ class OverdueAlert(Struct, frozen=True):
     dest: str
 
 
+class HourlyDepartures(Struct, frozen=True):
+    """How many flights have left an airport in the hour that begins at `hour`."""
+
+    origin: str
+    hour: Timestamp
+    departures: int
+
+
 def with_weather(
     event: FlightEvent,
     *,

@@ -1,6 +1,6 @@
 """Recomputes the board and the alerts from the raw tables with DuckDB, and compares them with what the job wrote.
 
-    python -m pipelines.flights.verify --board PATH --alerts PATH --watermark MS [--from DAY] [--to DAY] [--through DAY]
+    python -m pipelines.flights.verify --board PATH --alerts PATH --departures PATH --watermark MS [--from DAY] [--to DAY] [--through DAY]
 
 Nothing is shared with the code that emits the events or runs the job: `verify.sql` states the rules again, as sets.
 """
@@ -25,21 +25,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 EXAMPLES: Final = 10
-KEY: Final = "flight_id"
-BOARD: Final = "expected_board"
-ALERTS: Final = "expected_alerts"
+KEYS: Final = {"expected_board": ("flight_id",), "expected_alerts": ("flight_id",), "expected_departures": ("origin", "hour")}
+"""What must be there, and what tells its rows apart."""
 
 
 @dataclass(frozen=True)
 class Difference:
     """One row that isn't as it must be; `columns` has the expected and the actual value where both have the row."""
 
-    flight_id: str
+    key: str
     columns: dict[str, tuple[object, object]]
 
     def __str__(self) -> str:
         values = (f"{name} must be {must!r}, is {found!r}" for name, (must, found) in self.columns.items())
-        return "; ".join((self.flight_id, *values))
+        return "; ".join((self.key, *values))
 
 
 @dataclass(frozen=True)
@@ -83,19 +82,23 @@ class Differences:
 
     board: TableDifferences
     alerts: TableDifferences
+    departures: TableDifferences
 
     @property
     def total(self) -> int:
         """The number of rows that aren't as they must be; 0 means that the job is right."""
-        return self.board.total + self.alerts.total
+        return self.board.total + self.alerts.total + self.departures.total
 
     def __str__(self) -> str:
-        return "\n".join((*self.board.lines("board"), *self.alerts.lines("alerts")))
+        return "\n".join(
+            (*self.board.lines("board"), *self.alerts.lines("alerts"), *self.departures.lines("departures"))
+        )
 
 
 def verify(
     board: pa.Table,
     alerts: pa.Table,
+    departures: pa.Table,
     first: date,
     last: date,
     watermark: int | None,
@@ -115,7 +118,8 @@ def verify(
     with closing(duckdb.connect()) as database:
         before = None if through is None else through + timedelta(days=1)
         _expect(database, raw or data_folder(), (first, last, before, watermark))
-        return Differences(board=_compare(database, BOARD, board), alerts=_compare(database, ALERTS, alerts))
+        given = (board, alerts, departures)
+        return Differences(*(_compare(database, name, table) for name, table in zip(KEYS, given, strict=True)))
 
 
 def _expect(
@@ -141,18 +145,21 @@ def _load(database: duckdb.DuckDBPyConnection, table: str, path: str) -> None:
 
 def _compare(database: duckdb.DuckDBPyConnection, expected: str, actual: pa.Table) -> TableDifferences:
     columns = [row[0] for row in database.execute(f"DESCRIBE {expected}").fetchall()]
+    key = KEYS[expected]
     database.register("given", _plain(actual, columns))
     # Numbering equal keys makes a row that is there twice one that has no expected partner.
-    numbered = f"*, row_number() OVER (PARTITION BY {KEY}) AS number"
-    others = [name for name in columns if name != KEY]
+    numbered = f"*, row_number() OVER (PARTITION BY {', '.join(key)}) AS number"
+    others = [name for name in columns if name not in key]
+    same = " AND ".join(f"must.{name} = found.{name}" for name in key)
+    shown = " || ' ' || ".join(f"coalesce(must.{name}, found.{name})" for name in key)
     changed = " OR ".join(f"must.{name} IS DISTINCT FROM found.{name}" for name in others)
     database.execute(
         # The names are those of verify.sql, not a caller's.
-        f"CREATE OR REPLACE TEMP TABLE pairs AS SELECT must, found, coalesce(must.{KEY}, found.{KEY}) AS {KEY}, "  # noqa: S608
-        f"CASE WHEN found.{KEY} IS NULL THEN 'missing' WHEN must.{KEY} IS NULL THEN 'unexpected' "
+        f"CREATE OR REPLACE TEMP TABLE pairs AS SELECT must, found, {shown} AS key, "  # noqa: S608
+        f"CASE WHEN found.{key[0]} IS NULL THEN 'missing' WHEN must.{key[0]} IS NULL THEN 'unexpected' "
         f"WHEN {changed} THEN 'different' ELSE 'equal' END AS outcome "
         f"FROM (SELECT {numbered} FROM {expected}) AS must FULL JOIN (SELECT {numbered} FROM given) AS found "
-        f"ON must.{KEY} = found.{KEY} AND must.number = found.number"
+        f"ON {same} AND must.number = found.number"
     )
     database.unregister("given")
     return _summary(database, others)
@@ -184,7 +191,7 @@ def _by_column(database: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> d
 
 def _examples(database: duckdb.DuckDBPyConnection, outcome: str) -> tuple[Difference, ...]:
     rows: list[tuple[str, dict[str, Any] | None, dict[str, Any] | None]] = database.execute(
-        f"SELECT {KEY}, must, found FROM pairs WHERE outcome = $1 ORDER BY {KEY} LIMIT {EXAMPLES}",  # noqa: S608
+        f"SELECT key, must, found FROM pairs WHERE outcome = $1 ORDER BY key LIMIT {EXAMPLES}",  # noqa: S608
         [outcome],
     ).fetchall()
     if outcome != "different":
@@ -222,6 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m pipelines.flights.verify", description=__doc__.splitlines()[0])
     parser.add_argument("--board", required=True, help="Delta table with the flight board")
     parser.add_argument("--alerts", required=True, help="Delta table with the overdue alerts")
+    parser.add_argument("--departures", required=True, help="Delta table with the departures by airport and hour")
     parser.add_argument("--watermark", type=int, required=True, help="the job's last watermark, in milliseconds")
     parser.add_argument("--from", dest="first", type=date.fromisoformat, default=date(2013, 1, 1))
     parser.add_argument("--to", dest="last", type=date.fromisoformat, default=date(2013, 1, 31))
@@ -230,6 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     differences = verify(
         read_table(chosen.board),
         read_table(chosen.alerts),
+        read_table(chosen.departures),
         chosen.first,
         chosen.last,
         chosen.watermark,

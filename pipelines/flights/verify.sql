@@ -4,7 +4,7 @@
 --   first_date, last_date   local dates of the flights that are in
 --   before                  events emitted at or after this instant are not (NULL: all are)
 --   watermark               the job's last watermark, NULL if there was none yet
--- Makes: expected_board, expected_alerts; their instants are milliseconds since the epoch.
+-- Makes: expected_board, expected_alerts, expected_departures; their instants are milliseconds since the epoch.
 --
 -- All TIMESTAMPs are UTC. Zones are arithmetic: the first and last instant of daylight saving time in 2013 are
 -- given on a clock that stays at standard time.
@@ -165,3 +165,9 @@ FROM flights JOIN legs USING (flight_id, aircraft), parameters
 WHERE departed_position IS NOT NULL
     AND CASE WHEN arrived_position IS NOT NULL THEN epoch_ms(arrival) > deadline
              ELSE coalesce(watermark >= deadline, false) END;
+
+CREATE TEMP TABLE expected_departures AS
+SELECT origin, epoch_ms(date_trunc('hour', departure)) AS hour, count(*) AS departures
+FROM flights JOIN legs USING (flight_id, aircraft)
+WHERE departed_position IS NOT NULL
+GROUP BY ALL;

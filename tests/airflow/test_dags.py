@@ -79,7 +79,11 @@ def test_a_run_may_take_its_budget_and_grace(dag_bag, edit_job):
 def test_sinks_are_assets(dag_bag, home):
     outlets = dag_bag().dags["flights"].get_task("run").outlets
 
-    assert {asset.name for asset in outlets} == {"flights.flight_board", "flights.overdue_alerts"}
+    assert {asset.name for asset in outlets} == {
+        "flights.flight_board",
+        "flights.overdue_alerts",
+        "flights.hourly_departures",
+    }
     assert all(asset.uri.startswith(f"file://{home}/var/lake/") for asset in outlets)
 
 

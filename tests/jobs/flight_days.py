@@ -24,10 +24,11 @@ def write_flights(folder: Path, days: int) -> None:
 
 def compare_with_raw_tables(config: JobConfig, days: int) -> Differences:
     """Compare the job's sinks with a computation from the raw tables."""
-    board, alerts = (_rows(config.sinks[name].path) for name in ("flight_board", "overdue_alerts"))
+    names = ("flight_board", "overdue_alerts", "hourly_departures")
+    board, alerts, departures = (_rows(config.sinks[name].path) for name in names)
     last = FIRST_DAY + timedelta(days=days - 1)
     watermark = checkpoints(config)[-1].watermark
-    return verify(board, alerts, FIRST_DAY, last + timedelta(days=1), watermark, through=last)
+    return verify(board, alerts, departures, FIRST_DAY, last + timedelta(days=1), watermark, through=last)
 
 
 def _rows(uri: str) -> pa.Table:

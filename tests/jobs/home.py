@@ -51,6 +51,7 @@ FLIGHTS: Final[dict[str, Any]] = {
     "sinks": {
         "flight_board": {"path": "lake/flight_board", "mode": "merge"},
         "overdue_alerts": {"path": "lake/overdue_alerts", "mode": "append"},
+        "hourly_departures": {"path": "lake/hourly_departures", "mode": "merge"},
     },
     "services": {"weather": {"url": "${WEATHER_URL:-http://127.0.0.1:9}"}},
 }

@@ -129,12 +129,15 @@ class PipelineHarness:
 
     # ----------------------------------------------------------------------------------------------------------- runs
 
-    def run(self, *, crash_at: str | None = None, **options: Any) -> RunReport | None:
+    def run(
+        self, *, crash_at: str | None = None, budget_ends_at: str | None = None, **options: Any
+    ) -> RunReport | None:
         """Run the job once, as `headrace run` does, and return its report.
 
         `options` are those of `RunOptions`: `max_batches`, `finish`, `interval_start`, ... With `crash_at` the process is gone
         when the run gets to that place ("run.after", "commit.before", "commit.after", "publish.after", "task.half", ... or
         "commit.before:2" for the second time): what it has written by then stays, and None is returned. The next run goes on.
+        With `budget_ends_at` the run's time is up when it gets to that place: it holds what has not begun.
 
         Raises what `headrace run` would say, as an error of `headrace.errors`.
         """
@@ -146,9 +149,7 @@ class PipelineHarness:
         asked = RunOptions(run_id=f"run-{self._runs}", **options)
         before = clock.use(self.clock)
         try:
-            if crash_at is None:
-                return run_on(LocalTasks(), self.config, asked, self.events.append)
-            with faults.observed(self._crash(crash_at)):
+            with faults.observed(self._at(crash_at, self._crash)), faults.observed(self._at(budget_ends_at, self._end_budget)):
                 return run_on(LocalTasks(), self.config, asked, self.events.append)
         except _CrashError:
             self._replace(self._folder.with_name("crashed"))
@@ -263,16 +264,24 @@ class PipelineHarness:
         }
         return {name: {"path": f"lake/{name}", "mode": mode} for name, mode in modes.items()}
 
-    def _crash(self, at: str) -> Callable[[str], None]:
-        wanted, _, visit = at.partition(":")
+    @staticmethod
+    def _at(place_and_visit: str | None, act: Callable[[], None]) -> Callable[[str], None]:
+        """An observer that acts when a place is reached, the visit that is asked for."""
+        wanted, _, visit = (place_and_visit or "").partition(":")
         left = itertools.count(int(visit or 1), -1)
 
         def reached(place: str) -> None:
             if place == wanted and next(left) == 1:
-                shutil.copytree(self._folder, self._folder.with_name("crashed"))
-                raise _CrashError(place)
+                act()
 
         return reached
+
+    def _crash(self) -> None:
+        shutil.copytree(self._folder, self._folder.with_name("crashed"))
+        raise _CrashError
+
+    def _end_budget(self) -> None:
+        self.clock.advance(round(self.config.run.budget.total_seconds() * 1000) + 1)
 
     def _replace(self, folder: Path) -> None:
         shutil.rmtree(self._folder)

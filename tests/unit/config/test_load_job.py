@@ -132,7 +132,7 @@ def test_the_projects_own_files_load(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     assert "flights" in list_jobs(REPOSITORY)
     config = load_job("flights", REPOSITORY)
-    assert config.sinks.keys() == {"flight_board", "overdue_alerts"}
+    assert config.sinks.keys() == {"flight_board", "overdue_alerts", "hourly_departures"}
     for cluster in {"local", "standalone"} & set(list_clusters(REPOSITORY)):
         assert load_cluster(cluster, REPOSITORY).parallelism >= 1
 

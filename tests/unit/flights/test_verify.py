@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import date
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from pipelines.flights.events import write_events
 from pipelines.flights.raw_data import data_folder
-from pipelines.flights.records import BoardRow, OverdueAlert
+from pipelines.flights.records import BoardRow, HourlyDepartures, OverdueAlert
 from pipelines.flights.verify import main, verify
 from tests.unit.flights.conftest import simulate, table_of, write_raw
 
@@ -27,16 +29,28 @@ class Case:
         self.watermark = simulation.watermark
         self.board = table_of(simulation.board().values(), BoardRow)
         self.alerts = table_of(simulation.alerts, OverdueAlert)
+        self.departures = table_of(departures(folder / "events"), HourlyDepartures)
 
-    def verify(self, board=None, alerts=None):
+    def verify(self, board=None, alerts=None, departures=None):
         return verify(
             self.board if board is None else board,
             self.alerts if alerts is None else alerts,
+            self.departures if departures is None else departures,
             *self.dates,
             self.watermark,
             through=self.through,
             raw=self.raw,
         )
+
+
+def departures(folder):
+    """The departures of each airport and hour, an event delivered twice counted once."""
+    rows = pa.concat_tables([pq.read_table(file) for file in sorted(folder.glob("*.parquet"))]).to_pylist()
+    left = {row["flight_id"]: row for row in rows if row["event"] == "departed" and row["kind"] == "+U"}
+    hours = Counter(
+        (row["origin"], round(row["departure"].timestamp() * 1000) // HOUR * HOUR) for row in left.values()
+    )
+    return [HourlyDepartures(origin, hour, count) for (origin, hour), count in hours.items()]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +63,7 @@ def case(tmp_path_factory):
 def test_sets_and_function_agree_on_troubled_flights(seed, first, tmp_path):
     case = Case(tmp_path, seed, first=first, days=8, step=[0, HOUR, 5 * HOUR, 50 * HOUR][seed])
     assert case.alerts.num_rows > 50
-    assert str(case.verify()).count("as expected") == 2, f"seed {seed}: {case.verify()}"
+    assert str(case.verify()).count("as expected") == 3, f"seed {seed}: {case.verify()}"
 
 
 def test_sets_and_function_agree_half_way(tmp_path):
@@ -68,6 +82,12 @@ def test_a_changed_value_is_found(case):
     assert found.by_column == {"expected_delay_minutes": found.different}
     must, actual = found.different_examples[0].columns["expected_delay_minutes"]
     assert actual == must + 1
+
+
+def test_a_wrong_count_of_an_hour_is_found(case):
+    plus_one = case.departures.set_column(2, "departures", pc.add(case.departures["departures"], 1))
+    found = case.verify(departures=plus_one).departures
+    assert (found.different, found.missing) == (case.departures.num_rows, 0)
 
 
 def test_a_missing_row_is_found(case):
@@ -94,7 +114,7 @@ def test_no_more_than_ten_examples_are_given(case):
 
 
 def test_an_alert_before_its_time_is_found(case):
-    found = verify(case.board, case.alerts, *case.dates, 0, raw=case.raw).alerts
+    found = verify(case.board, case.alerts, case.departures, *case.dates, 0, raw=case.raw).alerts
     assert found.unexpected > 0
     assert found.missing == found.different == 0
 
@@ -108,16 +128,16 @@ def test_the_command_line_reads_delta_tables(case, tmp_path, monkeypatch, capsys
     deltalake = pytest.importorskip("deltalake")
     monkeypatch.setattr("pipelines.flights.verify.data_folder", lambda: case.raw)
     instant = pa.timestamp("us", tz="UTC")
-    for name, table in {"board": case.board, "alerts": case.alerts}.items():
+    for name, table in {"board": case.board, "alerts": case.alerts, "departures": case.departures}.items():
         columns = {
             field.name: table[field.name].cast(pa.timestamp("ms", tz="UTC")).cast(instant)
-            if field.name in {"departure", "arrival", "deadline", "scheduled_departure", "scheduled_arrival"}
+            if field.name in {"departure", "arrival", "deadline", "scheduled_departure", "scheduled_arrival", "hour"}
             else table[field.name]
             for field in table.schema
         }
         deltalake.write_deltalake(str(tmp_path / name), pa.table(columns))
     given = ["--board", str(tmp_path / "board"), "--alerts", str(tmp_path / "alerts"), "--from", "2013-03-06"]
-    given += ["--to", "2013-12-31", "--watermark"]
+    given += ["--departures", str(tmp_path / "departures"), "--to", "2013-12-31", "--watermark"]
     assert main([*given, str(case.watermark)]) == 0
     assert main([*given, "0"]) == 1
     assert "alerts: " in capsys.readouterr().out
@@ -130,4 +150,5 @@ def test_sets_and_function_agree_on_the_whole_year(tmp_path):
     simulation = simulate(tmp_path, data_folder(), step=5 * HOUR)
     board, alerts = table_of(simulation.board().values(), BoardRow), table_of(simulation.alerts, OverdueAlert)
     assert board.num_rows == 328_521
-    assert verify(board, alerts, *days, simulation.watermark).total == 0
+    left = table_of(departures(tmp_path), HourlyDepartures)
+    assert verify(board, alerts, left, *days, simulation.watermark).total == 0

@@ -1,0 +1,366 @@
+"""Random small graphs, and what a plain loop over their records gives.
+
+`graph_17` of this module is the pipeline of `Program(17)`: tasks of Spark load it by that name. A program draws sources
+with disorder, stateless steps, keyed functions of one input and two, side outputs, unions of anything (of a stream with
+itself, too) and timers. What a function emits depends on all that its key has seen, so a wrong order shows in the values.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from headrace import (
+    Context,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    Pipeline,
+    Struct,
+    Timestamp,
+    ValueState,
+)
+
+START = 1_577_836_800_000
+MASK = (1 << 40) - 1
+NEVER = -(1 << 62)
+
+
+class Event(Struct, frozen=True):
+    id: str
+    key: int
+    at: Timestamp
+    value: int
+
+
+class Seen(Struct, frozen=True):
+    value: int
+    key: int
+
+
+def mapped(constant):
+    def step(event: Event) -> Event:
+        return Event(event.id, (event.key + constant) % 5, event.at, (event.value * 31 + constant) & MASK)
+
+    return step
+
+
+def kept(constant):
+    return lambda event: (event.value + constant) % 4 != 0
+
+
+def copied(constant):
+    def step(event):
+        for number in range((event.value + constant) % 3):
+            yield Event(event.id, event.key, event.at, (event.value + 7 * number) & MASK)
+
+    return step
+
+
+def mixed(before, event, factor):
+    """What a function makes of its key's state and a record."""
+    return Seen(((before.value if before else 1) * factor + event.value) & MASK, event.key)
+
+
+def reaction(seen, event, delay):
+    """What follows from it: what is emitted, whether aside as well, and the timer."""
+    out = Event(event.id, event.key, event.at, seen.value)
+    return out, seen.value % 3 == 0, event.at + delay if seen.value % 2 == 0 else None
+
+
+def fired(seen, time):
+    """What a timer makes of the state."""
+    after = Seen((seen.value * 17 + time) & MASK, seen.key)
+    return after, Event("timer", seen.key, time, after.value)
+
+
+class Mixer(KeyedProcessFunction[Event, Event]):
+    seen = ValueState("seen", Seen)
+
+    def __init__(self, delay, has_side):
+        self._delay, self._has_side = delay, has_side
+
+    async def process(self, event, ctx: Context, /):
+        after = mixed(await self.seen.value(), event, 31)
+        await self.seen.update(after)
+        react(ctx, reaction(after, event, self._delay), has_side=self._has_side)
+
+    async def on_timer(self, timestamp, ctx: Context, /):
+        after, out = fired(await self.seen.value(), timestamp)
+        await self.seen.update(after)
+        ctx.collect(out)
+
+
+class CoMixer(KeyedCoProcessFunction[Event, Event, Event]):
+    seen = ValueState("seen", Seen)
+
+    def __init__(self, delay, has_side):
+        self._delay, self._has_side = delay, has_side
+
+    async def process1(self, event, ctx: Context, /):
+        await self._mix(event, ctx, 31)
+
+    async def process2(self, event, ctx: Context, /):
+        await self._mix(event, ctx, 37)
+
+    async def _mix(self, event, ctx, factor):
+        after = mixed(await self.seen.value(), event, factor)
+        await self.seen.update(after)
+        react(ctx, reaction(after, event, self._delay), has_side=self._has_side)
+
+    async def on_timer(self, timestamp, ctx: Context, /):
+        after, out = fired(await self.seen.value(), timestamp)
+        await self.seen.update(after)
+        ctx.collect(out)
+
+
+def react(ctx, made, *, has_side):
+    out, aside, timer = made
+    ctx.collect(out)
+    if aside and has_side:
+        ctx.output("aside", out)
+    if timer is not None:
+        ctx.timers.register_event_time(timer)
+
+
+KEYS = {
+    "field": (("key",), lambda event: event.key),
+    "fields": (("key", "id"), lambda event: [event.key, event.id]),
+    "function": ((lambda event: event.value % 3,), lambda event: event.value % 3),
+}
+
+
+@dataclass
+class Op:
+    """One operator of a program: `inputs` are names of streams, `key` one of `KEYS`."""
+
+    name: str
+    kind: str
+    inputs: list[str]
+    constant: int = 0
+    key: str = ""
+    has_side: bool = False
+
+
+@dataclass
+class Input:
+    """A source: its rows in arrival order, cut into files."""
+
+    name: str
+    lag: int
+    files: list[list[Event]]
+
+    @property
+    def rows(self):
+        return [row for file in self.files for row in file]
+
+
+@dataclass
+class Program:
+    """A random graph with its input. The same seed always gives the same one."""
+
+    seed: int
+    inputs: list[Input] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
+
+    def __post_init__(self):
+        chance = random.Random(self.seed)
+        self.bucket = chance.choice([2, 3, 7])
+        self.inputs = [self._input(chance, number) for number in range(chance.choice([1, 1, 2, 2, 3]))]
+        streams = [one.name for one in self.inputs]
+        for number in range(chance.randint(1, 6)):
+            op = self._op(chance, number, streams)
+            self.ops.append(op)
+            streams.append(op.name)
+            if op.has_side:
+                streams.append(f"{op.name}.aside")
+
+    @staticmethod
+    def _input(chance, number):
+        lag, time, files = chance.choice([0, 20, 60]), START + chance.randint(0, 50), []
+        for _ in range(chance.randint(1, 4)):
+            file = []
+            for _ in range(chance.randint(0, 6)):
+                time += chance.choice([0, 5, 20, 50])
+                late = chance.choice([0, 0, 0, 10, 40, 100])
+                file.append(Event(chance.choice("ab"), chance.randint(0, 4), time - late, chance.randint(0, 999)))
+            files.append(file)
+        return Input(f"source_{number}", lag, files)
+
+    @staticmethod
+    def _op(chance, number, streams):
+        kind = chance.choice(["map", "filter", "flat_map", "union", "process", "process", "connect", "connect"])
+        count = {"union": chance.choice([2, 2, 3]), "connect": 2}.get(kind, 1)
+        # Late streams are drawn more often: that makes deep graphs, and diamonds.
+        inputs = [streams[max(chance.randrange(len(streams)), chance.randrange(len(streams)))] for _ in range(count)]
+        key = chance.choice([*KEYS]) if kind in {"process", "connect"} else ""
+        has_side = bool(key) and chance.random() < 0.4
+        return Op(f"{kind}_{number}", kind, inputs, chance.choice([0, 3, 30, 80]), key, has_side)
+
+    # ------------------------------------------------------------------------------------------------- as a pipeline
+
+    def pipeline(self):
+        p = Pipeline("graph")
+        streams = {
+            one.name: p.source(one.name, Event, event_time="at", out_of_orderness=timedelta(milliseconds=one.lag))
+            for one in self.inputs
+        }
+        for op in self.ops:
+            made = self._added(op, [streams[name] for name in op.inputs])
+            streams[op.name] = made
+            if op.has_side:
+                streams[f"{op.name}.aside"] = made.side("aside", Event)
+        for stream, sink in self.sinks.items():
+            streams[stream].sink(sink)
+        return p
+
+    @staticmethod
+    def _added(op, inputs):
+        first = inputs[0]
+        match op.kind:
+            case "map":
+                return first.map(mapped(op.constant))
+            case "filter":
+                return first.filter(kept(op.constant))
+            case "flat_map":
+                return first.flat_map(copied(op.constant), record=Event)
+            case "union":
+                return first.union(*inputs[1:])
+        keys, _ = KEYS[op.key]
+        keyed = [stream.key_by(*keys) for stream in inputs]
+        if op.kind == "process":
+            return keyed[0].process(op.name, Mixer(op.constant, op.has_side))
+        return keyed[0].connect(keyed[1]).process(op.name, CoMixer(op.constant, op.has_side))
+
+    @property
+    def sinks(self):
+        """By stream that goes to a sink: all that nothing else reads, and the last one."""
+        read = {name for op in self.ops for name in op.inputs}
+        streams = [one.name for one in self.inputs]
+        for op in self.ops:
+            streams += [op.name, f"{op.name}.aside"] if op.has_side else [op.name]
+        return {name: f"out_{number}" for number, name in enumerate(streams) if name not in read or number % 3 == 0}
+
+    # ------------------------------------------------------------------------------------------------------ by hand
+
+    @property
+    def groups(self):
+        """Sources that meet in a keyed operator."""
+        reach = {one.name: {one.name} for one in self.inputs}
+        groups = [{one.name} for one in self.inputs]
+        for op in self.ops:
+            reach[op.name] = reach[f"{op.name}.aside"] = set().union(*(reach[name] for name in op.inputs))
+            if op.key:
+                meeting = [group for group in groups if group & reach[op.name]]
+                groups = [group for group in groups if group not in meeting] + [set().union(*meeting)]
+        return groups
+
+    def expected(self, *, end=False):
+        """The rows of each sink when all input was taken in; with `end`, after the end of the input as well."""
+        loop = _Loop(self)
+        for group in self.groups:
+            inputs = [one for one in self.inputs if one.name in group]
+            watermark, latest = NEVER, NEVER
+            lag = max(one.lag for one in inputs)
+            for place, (key, name, event) in enumerate(_merged(inputs, end=end), 1):
+                loop.push(name, event, event.at)
+                latest = max(latest, key)
+                if place % self.bucket == 0 and latest - lag - 1 > watermark:
+                    watermark = latest - lag - 1
+                    loop.advance(group, watermark)
+            if end:
+                loop.advance(group, 1 << 62)
+        return {sink: Counter(loop.out[stream]) for stream, sink in self.sinks.items()}
+
+
+def _merged(inputs, *, end):
+    """Merge key, source and row of all that may be released, in arrival order."""
+    rows, frontiers = [], []
+    for number, one in enumerate(inputs):
+        key = NEVER
+        for place, row in enumerate(one.rows):
+            key = max(key, row.at)
+            rows.append((key, number, place, one.name, row))
+        frontiers.append(key)
+
+    def is_released(key, number):
+        others = ((f, n) for n, f in enumerate(frontiers) if n != number)
+        return end or all(key < f or (key == f and number < n) for f, n in others)
+
+    return [(key, name, row) for key, number, _, name, row in sorted(rows, key=lambda r: r[:3]) if is_released(key, number)]
+
+
+class _Loop:
+    """A loop over records: each goes through the whole graph before the next one comes."""
+
+    def __init__(self, program):
+        self.program = program
+        self.out = defaultdict(list)
+        self.states, self.clocks = {}, defaultdict(lambda: NEVER)
+        self.timers = defaultdict(set)
+        self.readers = defaultdict(list)
+        for op in program.ops:
+            for number, name in enumerate(op.inputs):
+                self.readers[name].append((op, number))
+        self.sources = {one.name: {one.name} for one in program.inputs}
+        depth = defaultdict(int)
+        for op in program.ops:
+            self.sources[op.name] = self.sources[f"{op.name}.aside"] = set().union(*(self.sources[n] for n in op.inputs))
+            depth[op.name] = depth[f"{op.name}.aside"] = max(depth[n] for n in op.inputs) + bool(op.key)
+        keyed = [op for op in program.ops if op.key]
+        self.keyed = sorted(keyed, key=lambda op: depth[op.name])
+
+    def push(self, stream, event, timestamp):
+        self.out[stream].append((event.id, event.key, event.at, event.value))
+        for op, number in self.readers[stream]:
+            match op.kind:
+                case "map":
+                    self.push(op.name, mapped(op.constant)(event), timestamp)
+                case "filter" if kept(op.constant)(event):
+                    self.push(op.name, event, timestamp)
+                case "flat_map":
+                    for one in copied(op.constant)(event):
+                        self.push(op.name, one, timestamp)
+                case "union":
+                    self.push(op.name, event, timestamp)
+                case "process" | "connect":
+                    self.process(op, 37 if number else 31, event)
+
+    def process(self, op, factor, event):
+        key = json.dumps(KEYS[op.key][1](event), separators=(",", ":"))
+        after = self.states[op.name, key] = mixed(self.states.get((op.name, key)), event, factor)
+        out, aside, timer = reaction(after, event, op.constant)
+        made = [(op.name, out)]
+        if aside and op.has_side:
+            made.append((f"{op.name}.aside", out))
+        if timer is not None and timer <= self.clocks[op.name]:
+            made.append((op.name, self.fire(op, timer, key)))
+        elif timer is not None:
+            self.timers[op.name].add((timer, key))
+        for stream, one in made:
+            self.push(stream, one, one.at)
+
+    def fire(self, op, time, key):
+        self.states[op.name, key], out = fired(self.states[op.name, key], time)
+        return out
+
+    def advance(self, group, watermark):
+        """Timers that are due fire operator by operator: one that feeds another comes first."""
+        for op in self.keyed:
+            if not self.sources[op.name] & group:
+                continue
+            self.clocks[op.name] = watermark
+            for time, key in sorted(timer for timer in self.timers[op.name] if timer[0] <= watermark):
+                self.timers[op.name].discard((time, key))
+                out = self.fire(op, time, key)
+                self.push(op.name, out, time)
+
+
+def __getattr__(name):
+    """`graph_17`: the pipeline of `Program(17)`."""
+    prefix, _, seed = name.rpartition("_")
+    if prefix != "graph" or not seed.isdigit():
+        raise AttributeError(name)
+    return Program(int(seed)).pipeline()

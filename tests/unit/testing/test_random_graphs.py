@@ -1,0 +1,98 @@
+"""Promise 1 for whole graphs: whatever the splits, the tasks, the holds and the crashes, a job gives what a loop gives."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.testing import PipelineHarness
+from tests.jobs.graphs import Program
+
+PLACES = ("ingest.after", "task.half", "run.after", "commit.before", "commit.after", "publish.after")
+
+
+def rows_of(harness, sink):
+    return Counter((one.id, one.key, one.at, one.value) for one in harness.sink(sink))
+
+
+def outcome(harness, program):
+    return {sink: rows_of(harness, sink) for sink in program.sinks.values()}
+
+
+def fed_in_turns(program, harness, chance):
+    """Feed the files of all sources, each source's in order, with runs in between."""
+    waiting = {one.name: [file for file in one.files if file] for one in program.inputs}
+    while any(waiting.values()):
+        name = chance.choice([name for name, files in waiting.items() if files])
+        harness.feed(name, waiting[name].pop(0))
+        yield
+
+
+def check(seed, *, crashes=False, holds=False, end=False):
+    program, chance = Program(seed), random.Random(seed + 1)
+    harness = PipelineHarness(
+        program.pipeline(),
+        bucket=program.bucket,
+        parallelism=chance.choice([1, 2, 3]),
+        files_per_batch=chance.choice([1, 2, 16]),
+    )
+    for _ in fed_in_turns(program, harness, chance):
+        if chance.random() < 0.5:
+            crash_at = f"{chance.choice(PLACES)}:{chance.randint(1, 2)}" if crashes and chance.random() < 0.5 else None
+            holds_at = chance.choice([None, "ingest.after", "task.half"]) if holds else None
+            harness.run(crash_at=crash_at, budget_ends_at=holds_at)
+            harness.change(parallelism=chance.choice([1, 2, 3]))
+    harness.run()
+    harness.run(end_of_input=end)
+    assert outcome(harness, program) == program.expected(end=end), f"seed {seed}"
+
+
+@given(seed=st.integers(0, 1 << 32))
+def test_any_split_gives_what_a_loop_gives(seed):
+    check(seed)
+
+
+@given(seed=st.integers(0, 1 << 32))
+def test_crashes_and_holds_change_no_graph(seed):
+    check(seed, crashes=True, holds=True)
+
+
+@given(seed=st.integers(0, 1 << 32))
+def test_the_end_of_input_fires_all(seed):
+    check(seed, end=True)
+
+
+def test_programs_have_what_is_hard():
+    # By construction, not by luck: else the properties above prove little.
+    found = Counter()
+    for seed in range(300):
+        program = Program(seed)
+        kinds = {op.kind for op in program.ops}
+        uses = Counter(name for op in program.ops for name in op.inputs)
+        found["several sources meet"] += any(len(group) > 1 for group in program.groups)
+        found["a stream united with itself"] += any(
+            op.kind == "union" and len(set(op.inputs)) < len(op.inputs) for op in program.ops
+        )
+        found["a stream of several uses"] += any(count > 1 for count in uses.values())
+        found["two inputs"] += "connect" in kinds
+        found["a side output that is read"] += any(name.endswith(".aside") for name in uses)
+        found["late rows"] += any(row.at < before.at for one in program.inputs for before, row in zip(one.rows, one.rows[1:], strict=False))
+    assert min(found.values()) >= 15, found
+
+
+@pytest.mark.parametrize("seed", [3, 7])
+def test_a_snapshot_goes_on_as_the_job_does(seed):
+    program = Program(seed)
+    harness = PipelineHarness(program.pipeline(), bucket=program.bucket)
+    for _ in fed_in_turns(program, harness, random.Random(seed)):
+        harness.run()
+    snapshot = harness.snapshot()
+    harness.run(end_of_input=True)
+    whole = outcome(harness, program)
+    harness.restore(snapshot)
+    harness.run(end_of_input=True)
+    assert outcome(harness, program) == whole == program.expected(end=True)

@@ -1,4 +1,4 @@
-"""Between Arrow columns and records: schemas from annotations, records column by column.
+"""Between Arrow tables and records: the rows of a source become records, records become rows of a sink.
 
 Rows are never taken out of a batch one by one (`RecordBatch.to_pylist` costs ten times as much as
 zipping column lists).
@@ -6,50 +6,40 @@ zipping column lists).
 
 from __future__ import annotations
 
-import enum
-import inspect
-import itertools
-import types
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Union, get_args, get_origin
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec.structs import FieldInfo, fields
 
 from headrace.api import RowKind
-from headrace.api._records import TIMESTAMP
 from headrace.errors import ConfigError
+from headrace.plan.column_types import Column, columns_of, is_text
+from headrace.plan.raw_row import shown
+from headrace.plan.record_columns import build_records, column_values
+from headrace.plan.source_values import fitting
+from headrace.plan.value_arrays import UnfitRecord, to_array
+
+__all__ = [
+    "ORDER",
+    "ROW_KIND",
+    "BadRow",
+    "Column",
+    "RecordReader",
+    "changelog_schema",
+    "columns_of",
+    "sink_schema",
+    "to_columns",
+]
 
 ROW_KIND = "_row_kind"
 """Column with the kind of a change: +I, +U or -D."""
 ORDER = "_order"
 """Column with a text that sorts as the changes were made, over all micro-batches."""
 
-_SINK_TIMESTAMP = pa.timestamp("us", tz="UTC")
-_MILLISECONDS = pa.timestamp("ms", tz="UTC")
-_SCALARS: dict[object, pa.DataType] = {
-    int: pa.int64(),
-    float: pa.float64(),
-    str: pa.string(),
-    bool: pa.bool_(),
-    bytes: pa.binary(),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One field of a record as a column. `allowed` maps texts to what the field holds, where not any will do."""
-
-    name: str
-    type: pa.DataType
-    nullable: bool
-    required: bool
-    is_time: bool = False
-    is_constrained: bool = False
-    allowed: dict[str, Any] = field(default_factory=dict)
+_KINDS = [kind.symbol for kind in RowKind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +50,21 @@ class BadRow:
     error: str
 
 
-def columns_of(record: type[msgspec.Struct]) -> list[Column]:
-    """The columns of a record type.
-
-    Raises `ConfigError` for a field whose type has no column: only int, float, str, bool, bytes,
-    `Timestamp`, literals and enums of strings, each optionally `| None`. Fields must not be renamed.
-    """
-    return [_column(record, info) for info in fields(record)]
-
-
 def sink_schema(record: type[msgspec.Struct], keys: Sequence[str] = ()) -> pa.Schema:
-    """The Arrow schema of a sink table of this record; `keys` never are null."""
+    """Return the Arrow schema of a sink table of this record; `keys` never are null.
+
+    Raises `ConfigError` for a record without columns, and for a key that is a list, map or struct.
+    """
+    nested = [column.name for column in columns_of(record) if column.parts and column.name in keys]
+    if nested:
+        msg = (
+            f"the primary key of {record.__name__} has {', '.join(nested)}, which is a list, map or struct: "
+            "a key must be made of plain fields. Give what identifies a row fields of its own."
+        )
+        raise ConfigError(msg)
     return pa.schema(
         [
-            pa.field(
-                column.name,
-                _SINK_TIMESTAMP if column.is_time else column.type,
-                nullable=column.nullable and column.name not in keys,
-            )
+            pa.field(column.name, column.sink_type, nullable=column.nullable and column.name not in keys)
             for column in columns_of(record)
         ]
     )
@@ -91,17 +78,19 @@ def changelog_schema(sink: pa.Schema) -> pa.Schema:
 
 
 def to_columns(records: Sequence[msgspec.Struct], schema: pa.Schema) -> pa.Table:
-    """Records as a table of `schema`; times become timestamps."""
+    """Return records as a table of `schema`; times become timestamps.
+
+    Raises `UnfitRecord` for a value that is not of its field's type.
+    """
+    if not records:
+        return schema.empty_table()
+    columns = {column.name: column for column in columns_of(type(records[0]))}
     arrays = []
-    for column in schema:
-        values = [getattr(record, column.name) for record in records]
-        if pa.types.is_timestamp(column.type):
-            arrays.append(pa.array(values, pa.int64()).cast(_MILLISECONDS).cast(column.type))
-        elif pa.types.is_string(column.type):
-            texts = [value.value if isinstance(value, enum.Enum) else value for value in values]
-            arrays.append(pa.array(texts, column.type))
-        else:
-            arrays.append(pa.array(values, column.type))
+    for name in schema.names:
+        try:
+            arrays.append(to_array([getattr(record, name) for record in records], columns[name], sink=True))
+        except UnfitRecord as error:
+            raise UnfitRecord(error.index, f"{name}{error.field}", error.why) from None
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -113,9 +102,9 @@ class RecordReader:
         self._record = record
         self._columns = columns_of(record)
         self._row_kind = row_kind
-        self._check = _checker(record) if any(column.is_constrained for column in self._columns) else None
-        parameters = inspect.signature(record).parameters.values()
-        self._positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        self._is_flat = not hasattr(record, "__post_init__") and not any(
+            column.parts or column.limits is not None for column in self._columns
+        )
 
     def missing(self, names: Sequence[str]) -> list[str]:
         """The required columns that are not among `names`."""
@@ -125,192 +114,109 @@ class RecordReader:
         return [name for name in wanted if name not in names]
 
     def read(self, table: pa.Table) -> tuple[list[msgspec.Struct | None], list[int], list[BadRow]]:
-        """Records and row kinds by position, and the rows that do not fit (None among the records)."""
+        """Return records and row kinds by position, and the rows that do not fit (None among the records)."""
         errors: dict[int, str] = {}
-        lists = [self._values(table, column, errors) for column in self._columns if self._has(table, column)]
-        names = [column.name for column in self._columns if self._has(table, column)]
-        kinds = self._kinds(table, errors)
-        records = self._build(names, lists, errors, table.num_rows)
-        bad = [BadRow(position, errors[position]) for position in sorted(errors)]
-        return records, kinds, bad
+        columns = [column for column in self._columns if column.name in table.schema.names]
+        arrays = [_fitting(table, column, errors) for column in columns]
+        kinds = self._kinds(table, errors).to_pylist()
+        lists = [_values(array, column, errors) for array, column in zip(arrays, columns, strict=True)]
+        records = self._build([column.name for column in columns], lists, errors, table.num_rows)
+        return records, kinds, _bad_rows(errors)
 
-    def _has(self, table: pa.Table, column: Column) -> bool:
-        return column.name in table.schema.names
+    def read_columns(self, table: pa.Table) -> tuple[pa.StructArray | None, pa.Int32Array, list[BadRow]]:
+        """Return what `read` does, but the records as `to_struct_array` has them, without making one.
+
+        A row that does not fit is a null. Where records check their values (a `__post_init__`, a constraint), hold lists,
+        maps or structs, or have a default that a column cannot hold, the array is None: then call `read`.
+        """
+        errors: dict[int, str] = {}
+        arrays = [self._array(table, column, errors) for column in self._columns] if self._is_flat else [None]
+        if None in arrays:
+            return None, pa.array([], pa.int32()), []
+        kinds = self._kinds(table, errors)
+        types = [pa.field(column.name, column.type) for column in self._columns]
+        mask = pa.array([position in errors for position in range(table.num_rows)]) if errors else None
+        return pa.StructArray.from_arrays(arrays, fields=types, mask=mask), kinds, _bad_rows(errors)
+
+    def _array(self, table: pa.Table, column: Column, errors: dict[int, str]) -> pa.Array | None:
+        if column.name in table.schema.names:
+            return _fitting(table, column, errors).combine_chunks()
+        if column.default is msgspec.NODEFAULT:
+            return None
+        try:
+            return pa.repeat(to_array([column.default], replace(column, nullable=True))[0], table.num_rows)
+        except UnfitRecord:
+            return None
 
     def _build(
         self, names: list[str], lists: list[list[Any]], errors: dict[int, str], count: int
     ) -> list[msgspec.Struct | None]:
-        rows = zip(*lists, strict=True) if lists else iter([()] * count)
-        if names == self._positional and not errors and self._check is None:
-            values = list(rows)
-            try:
-                return list(itertools.starmap(self._record, values))
-            except (ValueError, TypeError):  # from a __post_init__: find out which rows it refuses
-                rows = iter(values)
-        return self._build_one_by_one(names, rows, errors)
+        rows = list(zip(*lists, strict=True)) if lists else [()] * count
+        fit = (row for position, row in enumerate(rows) if position not in errors) if errors else rows
+        try:
+            records = iter(build_records(self._record, names, fit))
+            return (
+                [None if position in errors else next(records) for position in range(count)] if errors else [*records]
+            )
+        except (ValueError, TypeError):  # from a __post_init__: find out which rows it refuses
+            return list(self._build_one_by_one(names, rows, errors))
 
     def _build_one_by_one(
         self, names: list[str], rows: Iterable[tuple[Any, ...]], errors: dict[int, str]
-    ) -> list[msgspec.Struct | None]:
-        records: list[msgspec.Struct | None] = []
-        for position, values in enumerate(rows):
+    ) -> Iterator[msgspec.Struct | None]:
+        for position, row in enumerate(rows):
             record = None
             if position not in errors:
                 try:
-                    record = self._record(**dict(zip(names, values, strict=True)))
-                    if self._check is not None:
-                        self._check(record)
-                except (ValueError, TypeError) as error:  # msgspec's ValidationError is a ValueError
-                    errors[position], record = str(error), None
-            records.append(record)
-        return records
+                    (record,) = build_records(self._record, names, [row])
+                except (ValueError, TypeError) as error:
+                    errors[position] = str(error)
+            yield record
 
-    def _kinds(self, table: pa.Table, errors: dict[int, str]) -> list[int]:
+    def _kinds(self, table: pa.Table, errors: dict[int, str]) -> pa.Int32Array:
         if self._row_kind is None:
-            return [int(RowKind.INSERT)] * table.num_rows
-        symbols = table[self._row_kind].to_pylist()
-        kinds = [_KINDS.get(symbol) for symbol in symbols]
-        for position, kind in enumerate(kinds):
-            if kind is None:
-                errors.setdefault(
-                    position, f"{self._row_kind} is {symbols[position]!r}, not one of {', '.join(_KINDS)}"
-                )
-        return [kind or 0 for kind in kinds]
-
-    def _values(self, table: pa.Table, column: Column, errors: dict[int, str]) -> list[Any]:
-        values = _cast(table[column.name], column, errors)
-        if pa.types.is_floating(column.type):
-            values = _finite(values, column, errors)
-        if not column.nullable and values.null_count:
-            for position in pc.indices_nonzero(pc.is_null(values)).to_pylist():
-                errors.setdefault(position, f"{column.name} is null")
-        listed: list[Any] = values.to_pylist()
-        return _allowed(listed, column, errors) if column.allowed else listed
+            return pa.repeat(pa.scalar(int(RowKind.INSERT), pa.int32()), table.num_rows)
+        symbols = table[self._row_kind].combine_chunks()
+        if pa.types.is_dictionary(symbols.type):
+            symbols = symbols.dictionary_decode()
+        kinds = pa.nulls(len(symbols), pa.int32())
+        if is_text(symbols.type):
+            kinds = pc.index_in(symbols.cast(pa.string()), value_set=pa.array(_KINDS))
+        for position in pc.indices_nonzero(pc.is_null(kinds)).to_pylist():
+            error = f"{self._row_kind} is {shown(symbols[position])}, not one of {', '.join(_KINDS)}"
+            errors.setdefault(position, error)
+        return pc.fill_null(kinds, 0)
 
 
-def _allowed(values: list[Any], column: Column, errors: dict[int, str]) -> list[Any]:
-    for position, value in enumerate(values):
-        if value is not None and value not in column.allowed:
-            errors.setdefault(position, f"{column.name} is {value!r}, not one of {', '.join(column.allowed)}")
-    return [column.allowed.get(value) for value in values]
+def _fitting(table: pa.Table, column: Column, errors: dict[int, str]) -> pa.ChunkedArray:
+    values, faults = fitting(table[column.name], column)
+    for position, fault in faults.items():
+        errors.setdefault(position, f"{column.name}{fault.path} {fault.why}")
+    return values
 
 
-def _finite(values: pa.ChunkedArray, column: Column, errors: dict[int, str]) -> pa.ChunkedArray:
-    """NaN as null, which is what JSON makes of it; it would make null of infinity as well."""
-    for position in pc.indices_nonzero(pc.is_inf(values)).to_pylist():
-        errors.setdefault(position, f"{column.name} is {values[position].as_py()}, which JSON cannot hold")
-    return pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
-
-
-def _cast(values: pa.ChunkedArray, column: Column, errors: dict[int, str]) -> pa.ChunkedArray:
+def _values(array: pa.ChunkedArray, column: Column, errors: dict[int, str]) -> list[Any]:
+    """Return a column's values as records hold them, with the constraints of the annotation checked."""
+    if not column.parts and column.limits is None:
+        return column_values(array, column)
+    keep = [position not in errors for position in range(len(array))]
+    values = iter(array.filter(pa.array(keep, pa.bool_())).to_pylist(maps_as_pydicts="strict"))
+    fit = [next(values) if is_fit else None for is_fit in keep]
     try:
-        return _converted(values, column)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        return _cast_one_by_one(values, column, errors)
+        return msgspec.convert(fit, list[column.annotation | None])  # type: ignore[name-defined]  # made at run time
+    except msgspec.ValidationError:
+        return [_value(value, column, position, errors) for position, value in enumerate(fit)]
 
 
-def _converted(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
-    if pa.types.is_dictionary(values.type):
-        values = values.cast(values.type.value_type)
-    if column.is_time and pa.types.is_timestamp(values.type):
-        return values.cast(pa.timestamp("ms", tz=values.type.tz), safe=False).cast(column.type)
-    # Text is never guessed into numbers, numbers into truth or instants into integers: that hides
-    # mistakes upstream.
-    if _family(values.type) not in {_family(column.type), "null"}:
-        msg = f"{values.type} is not {column.type}"
-        raise pa.ArrowTypeError(msg)
-    return values.cast(column.type)
+def _value(value: Any, column: Column, position: int, errors: dict[int, str]) -> Any:
+    try:
+        return msgspec.convert(value, column.annotation | None)
+    except msgspec.ValidationError as error:
+        at = f" - at `$.{column.name}"
+        text = str(error)
+        errors[position] = text.replace(" - at `$", at) if " - at `$" in text else f"{text}{at}`"
+        return None
 
 
-_FAMILIES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
-    "text": (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
-    "bytes": (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary),
-    "number": (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
-    "null": (pa.types.is_null,),
-}
-
-
-def _family(kind: pa.DataType) -> str:
-    """Types between which a cast keeps the meaning; any other type is a family of its own."""
-    return next((name for name, tests in _FAMILIES.items() if any(test(kind) for test in tests)), str(kind))
-
-
-def _cast_one_by_one(values: pa.ChunkedArray, column: Column, errors: dict[int, str]) -> pa.ChunkedArray:
-    found: list[Any] = []
-    for position in range(len(values)):
-        single = values.slice(position, 1)
-        try:
-            found.append(_converted(single, column)[0].as_py() if single.null_count == 0 else None)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-            wanted = "a timestamp" if column.is_time else str(column.type)
-            errors.setdefault(position, f"{column.name} is {single[0].as_py()!r}, which is not {wanted}")
-            found.append(None)
-    return pa.chunked_array([pa.array(found, column.type)])
-
-
-_KINDS = {kind.symbol: int(kind) for kind in RowKind}
-
-
-def _column(record: type[msgspec.Struct], info: FieldInfo) -> Column:
-    if info.name != info.encode_name:
-        msg = f"field '{info.name}' of {record.__name__} is renamed to '{info.encode_name}', which columns cannot be"
-        raise ConfigError(msg)
-    annotation, nullable = _without_none(info.type)
-    base = _base(annotation)
-    if get_origin(base) is Literal:
-        texts = [value for value in get_args(base) if value is not None]
-        allowed = {text: text for text in texts}
-        nullable = nullable or None in get_args(base)
-    elif isinstance(base, type) and issubclass(base, enum.Enum):
-        allowed = {member.value: member for member in base}
-    else:
-        allowed = {}
-    kind = _SCALARS.get(base) if not allowed else pa.string()
-    if kind is None or not all(isinstance(text, str) for text in allowed):
-        msg = (
-            f"field '{info.name}' of {record.__name__} is {info.type}, which has no column: use int, "
-            "float, str, bool, bytes, Timestamp or a Literal or Enum of strings, each optionally | None"
-        )
-        raise ConfigError(msg)
-    return Column(
-        info.name,
-        kind,
-        nullable,
-        info.required,
-        is_time=_is_time(annotation),
-        is_constrained=_is_constrained(annotation),
-        allowed=allowed,
-    )
-
-
-def _checker(record: type[msgspec.Struct]) -> Callable[[msgspec.Struct], object]:
-    """Raises `ValidationError` for a record whose fields break the constraints of their annotations."""
-    return lambda found: msgspec.convert(msgspec.to_builtins(found), record)
-
-
-def _without_none(annotation: Any) -> tuple[Any, bool]:
-    if get_origin(annotation) in {Union, types.UnionType}:
-        rest = [part for part in get_args(annotation) if part is not type(None)]
-        if len(rest) == 1:
-            return rest[0], True
-    return annotation, False
-
-
-def _base(annotation: Any) -> Any:
-    return get_args(annotation)[0] if hasattr(annotation, "__metadata__") else annotation
-
-
-def _is_constrained(annotation: Any) -> bool:
-    """Whether a `Meta` limits the values: msgspec checks that in every decoder, but not in constructors."""
-    metas = (meta for meta in getattr(annotation, "__metadata__", ()) if isinstance(meta, msgspec.Meta))
-    return any(getattr(meta, name) is not None for meta in metas for name in _CONSTRAINTS)
-
-
-_CONSTRAINTS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
-
-
-def _is_time(annotation: Any) -> bool:
-    return any(
-        isinstance(meta, msgspec.Meta) and (meta.extra or {}).get("arrow") == TIMESTAMP
-        for meta in getattr(annotation, "__metadata__", ())
-    )
+def _bad_rows(errors: dict[int, str]) -> list[BadRow]:
+    return [BadRow(position, errors[position]) for position in sorted(errors)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -78,12 +78,35 @@ def test_a_sink_has_timestamps_in_microseconds_and_keys_that_are_never_null():
     assert schema.names == list(Everything.__struct_fields__)
 
 
+class Leaf(Struct, tag=True):
+    x: int
+
+
+class Twig(Struct, tag=True):
+    x: int
+
+
+class Pair(Struct, array_like=True):
+    x: int
+
+
 @pytest.mark.parametrize(
     "kind",
     [
-        list[int],
-        dict[str, int],
+        set[int],
+        frozenset[str],
+        tuple[int, str],
+        list,
+        list[date],
+        dict,
+        dict[int, str],
+        dict[str | None, int],
         int | str,
+        list[int | str],
+        Leaf | Twig,
+        Any,
+        list[Any],
+        Pair,
         date,
         Decimal,
         Literal[1, 2],

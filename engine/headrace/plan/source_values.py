@@ -1,0 +1,240 @@
+"""Columns of a source as columns of a record: cast where the meaning stays, with a fault for each value that does not fit."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.plan.column_types import Column, is_text
+from headrace.plan.raw_row import shown
+
+FIRST_TIME = -62_135_596_800_000
+LAST_TIME = 253_402_300_799_999
+"""Milliseconds of the years 1 and 9999: `datetime` and SQL have no others."""
+
+
+class Fault(NamedTuple):
+    """Why a value does not fit: the path below its column, as in `[2].price`, and the reason."""
+
+    path: str
+    why: str
+
+
+Faults = dict[int, Fault]
+"""By position, the first fault of each value."""
+
+
+def fitting(values: pa.ChunkedArray, column: Column) -> tuple[pa.ChunkedArray, Faults]:
+    """Return the values in the column's type, null where there is a fault.
+
+    Fields of a struct that the source has not are left out, if they have a default.
+    """
+    chunks, faults, start = [], {}, 0
+    for chunk in values.chunks or [pa.nulls(0, values.type)]:
+        array, chunk_faults = _fitting(chunk, column)
+        chunks.append(array)
+        faults.update({start + position: fault for position, fault in chunk_faults.items()})
+        start += len(chunk)
+    return pa.chunked_array(chunks), faults
+
+
+def times(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
+    """Return times in milliseconds, null where there is none that can be read, or one outside the years 1 to 9999."""
+    kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
+    if pa.types.is_timestamp(kind) or _family(kind) == "number":
+        return fitting(values, column)[0]
+    return pa.chunked_array([pa.nulls(len(values), pa.int64())])
+
+
+def _fitting(array: pa.Array, column: Column) -> tuple[pa.Array, Faults]:
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    faults: Faults = {}
+    if _family(array.type) == "null":
+        array = pa.nulls(len(array), column.type)
+    elif not _is_kindred(array.type, column):
+        array = _refuse_all(array, column, faults)
+    elif column.record is not None:
+        array = _structs(array, column, faults)
+    elif column.parts:
+        array = _maps(array, column, faults) if pa.types.is_map(column.type) else _lists(array, column, faults)
+    else:
+        array = _scalars(array, column, faults)
+    if not column.nullable and array.null_count:
+        for position in pc.indices_nonzero(pc.is_null(array)).to_pylist():
+            faults.setdefault(position, Fault("", "is null"))
+    return array, faults
+
+
+def _is_kindred(kind: pa.DataType, column: Column) -> bool:
+    """Return whether values of a type may be values of a column.
+
+    Text is never guessed into numbers, numbers into truth or instants into integers: that hides mistakes upstream.
+    """
+    return _family(kind) == _family(column.type) or (column.is_time and pa.types.is_timestamp(kind))
+
+
+_FAMILIES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
+    "text": (is_text,),
+    "bytes": (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary),
+    "number": (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
+    "null": (pa.types.is_null,),
+    "list": (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
+    "map": (pa.types.is_map,),
+    "struct": (pa.types.is_struct,),
+}
+
+
+def _family(kind: pa.DataType) -> str:
+    """Return the name of the types between which a cast keeps the meaning; any other type is a family of its own."""
+    return next((name for name, tests in _FAMILIES.items() if any(test(kind) for test in tests)), str(kind))
+
+
+def _refuse_all(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
+    for position in pc.indices_nonzero(pc.is_valid(array)).to_pylist():
+        faults[position] = _other_type(array[position], column)
+    return pa.nulls(len(array), column.type)
+
+
+def _other_type(value: pa.Scalar, column: Column) -> Fault:
+    return Fault("", f"is {shown(value)}, which is not {'a timestamp' if column.is_time else column.type}")
+
+
+def _refuse(array: pa.Array, wrong: pa.Array, faults: Faults, why: str) -> pa.Array:
+    """Return the array with nulls where it is `wrong`, and add the faults: "is", the value, and `why`."""
+    positions = pc.indices_nonzero(wrong).to_pylist()
+    if not positions:
+        return array
+    for position in positions:
+        faults.setdefault(position, Fault("", f"is {shown(array[position])}{why}"))
+    return pc.if_else(pc.fill_null(wrong, False), pa.scalar(None, array.type), array)
+
+
+def _scalars(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
+    if pa.types.is_timestamp(array.type):
+        return _milliseconds(array, faults)
+    array = _cast(array, column, faults)
+    if column.is_time:
+        wrong = pc.or_(pc.less(array, FIRST_TIME), pc.greater(array, LAST_TIME))
+        return _refuse(array, wrong, faults, f" ms since 1970, {_OUTSIDE}")
+    if is_text(column.type):
+        array = _utf8(array, faults)
+    if column.allowed:
+        wrong = pc.and_(pc.is_valid(array), pc.invert(pc.is_in(array, pa.array(column.allowed, column.type))))
+        return _refuse(array, wrong, faults, f", not one of {', '.join(column.allowed)}")
+    if pa.types.is_floating(column.type):
+        # JSON makes null of NaN; it would make null of infinity as well.
+        array = _refuse(array, pc.is_inf(array), faults, ", which JSON cannot hold")
+        return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
+    return array
+
+
+_OUTSIDE = "which is outside the years 1 to 9999"
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000}
+
+
+def _milliseconds(array: pa.Array, faults: Faults) -> pa.Array:
+    unit = array.type.unit
+    if unit != "ns":  # 64 bits of them end within those years
+        numbers, per_second = array.cast(pa.int64()), _PER_SECOND[unit]
+        first, end = FIRST_TIME // 1_000 * per_second, (LAST_TIME + 1) // 1_000 * per_second
+        wrong = pc.or_(pc.less(numbers, first), pc.greater_equal(numbers, end))
+        array = _refuse(array, wrong, faults, f", {_OUTSIDE}")
+    return array.cast(pa.timestamp("ms", tz=array.type.tz), safe=False).cast(pa.int64())
+
+
+def _utf8(array: pa.Array, faults: Faults) -> pa.Array:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        wrong = pa.array([_is_broken(value) for value in array], pa.bool_())
+        return _refuse(array, wrong, faults, ", which is not UTF-8")
+    return array
+
+
+def _is_broken(text: pa.StringScalar) -> bool:
+    try:
+        text.as_py()
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
+def _cast(array: pa.Array, column: Column, faults: Faults, start: int = 0) -> pa.Array:
+    """Return the array in the column's type. Arrow refuses arrays whole, so halves are tried to find what it refuses."""
+    try:
+        return array.cast(column.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
+        if len(array) == 1:
+            faults[start] = _other_type(array[0], column)
+            return pa.nulls(1, column.type)
+    middle = len(array) // 2
+    halves = (array.slice(0, middle), start), (array.slice(middle), start + middle)
+    return pa.concat_arrays([_cast(half, column, faults, at) for half, at in halves])
+
+
+def _structs(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
+    names = [field.name for field in array.type]
+    children, found = [], []
+    for part in column.parts:
+        if part.name in names:
+            child, child_faults = _fitting(array.field(names.index(part.name)), part)
+            children.append(child)
+            found.append(part.name)
+            _add(faults, ((at, f".{part.name}", fault) for at, fault in child_faults.items()), array)
+        elif part.required:
+            missing = Fault("", "is missing")
+            _add(faults, ((at, f".{part.name}", missing) for at in range(len(array))), array)
+    if not children:
+        return pa.array([{} if valid else None for valid in array.is_valid().to_pylist()], pa.struct([]))
+    return pa.StructArray.from_arrays(children, found, mask=array.is_null())
+
+
+def _add(faults: Faults, parts: Iterable[tuple[int, str, Fault]], array: pa.Array) -> None:
+    """Add the faults of parts to those of the values that they belong to; what is below a null does not matter."""
+    for position, path, fault in parts:
+        if position not in faults and array[position].is_valid:
+            faults[position] = Fault(path + fault.path, fault.why)
+
+
+def _lists(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
+    array = array.cast(pa.list_(array.type.value_type))
+    offsets = array.offsets.to_pylist()
+    (part,) = column.parts
+    items, item_faults = _fitting(array.values[offsets[0] : offsets[-1]], part)
+    _add(faults, ((row, f"[{at - start}]", fault) for row, start, at, fault in _rows(offsets, item_faults)), array)
+    return pa.ListArray.from_arrays(_from_zero(offsets), items, mask=array.is_null())
+
+
+def _maps(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
+    offsets = array.offsets.to_pylist()
+    entries = slice(offsets[0], offsets[-1])
+    raw_keys = array.keys[entries]
+    keys, values = (
+        _fitting(child, part) for child, part in zip((raw_keys, array.items[entries]), column.parts, strict=True)
+    )
+    for _, part_faults in (keys, values):
+        rows = _rows(offsets, part_faults)
+        _add(faults, ((row, f"[{shown(raw_keys[at])}]", fault) for row, _, at, fault in rows), array)
+    texts = keys[0].to_pylist()
+    for row, (start, end) in enumerate(pairwise(offset - offsets[0] for offset in offsets)):
+        if len({*texts[start:end]}) < end - start:
+            _add(faults, [(row, "", Fault("", "has a key twice"))], array)
+    return pa.MapArray.from_arrays(_from_zero(offsets), pc.fill_null(keys[0], ""), values[0], mask=array.is_null())
+
+
+def _rows(offsets: list[int], faults: Faults) -> Iterator[tuple[int, int, int, Fault]]:
+    """Yield the row of each fault among the items of lists, the row's first item, the item, and the fault."""
+    starts = [offset - offsets[0] for offset in offsets]
+    for at, fault in sorted(faults.items()):
+        row = bisect_right(starts, at) - 1
+        yield row, starts[row], at, fault
+
+
+def _from_zero(offsets: list[int]) -> pa.Array:
+    return pa.array([offset - offsets[0] for offset in offsets], pa.int32())

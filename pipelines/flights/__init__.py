@@ -12,7 +12,6 @@ from pipelines.flights.records import FlightEvent, OverdueAlert
 from pipelines.flights.weather_lookup import WeatherLookup, WeatherUnavailableError
 
 
-
 def flights(board_ttl: StateTtl | None = None) -> Pipeline:
     """Return the graph; with `board_ttl` the board's histories end so long after a flight's last event."""
     job = Pipeline("flights")

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 EXAMPLES: Final = 10
-KEYS: Final = {"expected_board": ("flight_id",), "expected_alerts": ("flight_id",), "expected_departures": ("origin", "hour")}
+KEYS: Final = {
+    "expected_board": ("flight_id",),
+    "expected_alerts": ("flight_id",),
+    "expected_departures": ("origin", "hour"),
+}
 """What must be there, and what tells its rows apart."""
 
 

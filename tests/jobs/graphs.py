@@ -289,7 +289,9 @@ def _merged(inputs, *, end):
         others = ((f, n) for n, f in enumerate(frontiers) if n != number)
         return end or all(key < f or (key == f and number < n) for f, n in others)
 
-    return [(key, name, row) for key, number, _, name, row in sorted(rows, key=lambda r: r[:3]) if is_released(key, number)]
+    return [
+        (key, name, row) for key, number, _, name, row in sorted(rows, key=lambda r: r[:3]) if is_released(key, number)
+    ]
 
 
 class _Loop:
@@ -307,7 +309,9 @@ class _Loop:
         self.sources = {one.name: {one.name} for one in program.inputs}
         depth = defaultdict(int)
         for op in program.ops:
-            self.sources[op.name] = self.sources[f"{op.name}.aside"] = set().union(*(self.sources[n] for n in op.inputs))
+            self.sources[op.name] = self.sources[f"{op.name}.aside"] = set().union(
+                *(self.sources[n] for n in op.inputs)
+            )
             depth[op.name] = depth[f"{op.name}.aside"] = max(depth[n] for n in op.inputs) + bool(op.key)
         keyed = [op for op in program.ops if op.key]
         self.keyed = sorted(keyed, key=lambda op: depth[op.name])

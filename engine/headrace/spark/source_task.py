@@ -14,7 +14,9 @@ from headrace.errors import SourceError
 from headrace.execution.element import Emitted
 from headrace.plan.columns import BadRow, RecordReader
 from headrace.plan.pipelines import plan_of
-from headrace.plan.record_columns import event_times, order_column, raw_row, to_struct_array
+from headrace.plan.raw_row import raw_row
+from headrace.plan.record_columns import to_struct_array
+from headrace.plan.source_columns import event_times, order_column
 from headrace.plan.stages import waits_in
 from headrace.sources.parquet_folder import unreadable
 from headrace.sources.source import InputFile

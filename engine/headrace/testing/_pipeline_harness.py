@@ -149,7 +149,10 @@ class PipelineHarness:
         asked = RunOptions(run_id=f"run-{self._runs}", **options)
         before = clock.use(self.clock)
         try:
-            with faults.observed(self._at(crash_at, self._crash)), faults.observed(self._at(budget_ends_at, self._end_budget)):
+            with (
+                faults.observed(self._at(crash_at, self._crash)),
+                faults.observed(self._at(budget_ends_at, self._end_budget)),
+            ):
                 return run_on(LocalTasks(), self.config, asked, self.events.append)
         except _CrashError:
             self._replace(self._folder.with_name("crashed"))

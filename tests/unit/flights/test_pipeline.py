@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import msgspec
 
+from headrace.plan.planner import plan_stages
 from pipelines.flights import pipeline
 from pipelines.flights.delay_propagation import Legs, Watches
-from pipelines.flights.records import BoardRow
+from pipelines.flights.records import BoardRow, HourlyDepartures, OverdueAlert
 
 
 def test_the_operators_are_in_the_order_of_the_flow():
     names = [operator.name for operator in pipeline.operators]
-    assert names == ["flight_events", "weather", "delay_propagation", "board", "flight_board"]
+    assert names == [
+        "flight_events",
+        "weather",
+        "delay_propagation",
+        "overdue_alerts",
+        "board",
+        "flight_board",
+        "filter has_departed",
+        "count_departures",
+        "departures",
+        "hourly_departures",
+    ]
 
 
-def test_what_the_board_gets_are_board_rows():
-    assert pipeline.record_type() is BoardRow
+def test_each_sink_gets_its_records():
+    sinks = plan_stages(pipeline).sinks
+    assert {name: sink.record for name, sink in sinks.items()} == {
+        "overdue_alerts": OverdueAlert,
+        "flight_board": BoardRow,
+        "hourly_departures": HourlyDepartures,
+    }
 
 
 def test_a_call_has_time_for_all_its_retries():

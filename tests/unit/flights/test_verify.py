@@ -47,9 +47,7 @@ def departures(folder):
     """The departures of each airport and hour, an event delivered twice counted once."""
     rows = pa.concat_tables([pq.read_table(file) for file in sorted(folder.glob("*.parquet"))]).to_pylist()
     left = {row["flight_id"]: row for row in rows if row["event"] == "departed" and row["kind"] == "+U"}
-    hours = Counter(
-        (row["origin"], round(row["departure"].timestamp() * 1000) // HOUR * HOUR) for row in left.values()
-    )
+    hours = Counter((row["origin"], round(row["departure"].timestamp() * 1000) // HOUR * HOUR) for row in left.values())
     return [HourlyDepartures(origin, hour, count) for (origin, hour), count in hours.items()]
 
 

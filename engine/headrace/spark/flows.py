@@ -6,6 +6,7 @@ import operator as operators
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -112,7 +113,7 @@ def _applied(step: StatelessStep, emitted: Iterable[Emitted]) -> Iterator[Emitte
             yield from (one for one in emitted if _called(step.name, predicate, one.record))
         case FlatMap(function, made):
             for order, timestamp, kind, record in emitted:
-                results = _called(step.name, lambda found, made_of=function: list(made_of(found)), record)
+                results = _called(step.name, partial(_all_of, function), record)
                 for index, result in enumerate(results):
                     yield Emitted(output_order(order, index), timestamp, kind, _typed(step.name, record, result, made))
         case AssignEventTime(time):
@@ -138,6 +139,10 @@ def _typed(name: str, record: msgspec.Struct, made: object, wanted: type[msgspec
 
 def _failed(name: str, record: msgspec.Struct, why: str) -> UserFunctionError:
     return UserFunctionError(name, None, encode(record)[:500].decode(errors="replace"), why)
+
+
+def _all_of(function: Callable[[Any], Iterable[Any]], record: msgspec.Struct) -> list[Any]:
+    return list(function(record))
 
 
 def _moment(time: object) -> int:

@@ -21,9 +21,10 @@ from headrace.errors import EngineBug
 from headrace.execution.element import Element, Emitted, ProcessingTime, Watermark
 from headrace.execution.fast_drain import Held, divided, merged, seen_and_held
 from headrace.execution.keyed_process import KeyedProcess
+from headrace.execution.record_codec import RecordCodec
 from headrace.materializer.lag import Lagging
 from headrace.materializer.pass_through import PassThrough
-from headrace.materializer.upsert_materializer import UpsertMaterializer
+from headrace.materializer.upsert_materializer import Unmatched, UpsertMaterializer
 from headrace.plan.order import processing_time_order, record_order
 from headrace.plan.pipelines import plan_of
 from headrace.plan.stages import KeyedStage, Plan, SinkPlan, ToSink
@@ -82,6 +83,11 @@ class _Work:
     key_groups: KeyGroupRange
     output: TaskOutput
 
+    @property
+    def codec(self) -> RecordCodec:
+        """Encodes and decodes the records that the operator takes in."""
+        return RecordCodec(self.stage.operator.name, self.stage.takes)
+
     def process(self, operator: Process, elements: Iterable[Sequence[Element]]) -> None:
         watermarks = [Watermark(record_order(ordinal), time) for ordinal, time in self.task.watermarks]
         began = processing_time_order(self.task.first_ordinal, self.task.place.checkpoint_id)
@@ -121,7 +127,7 @@ class _Work:
     def wait(self, operator: AsyncWait, elements: Iterable[Sequence[Element]]) -> None:
         resumed = self._resumed()
         if resumed or self.task.cut is not None:
-            elements, held = divided(merged(elements, [request for _, request in resumed]), self.task.cut)
+            elements, held = divided(merged(elements, [request for _, request in resumed]), self.task.cut, self.codec)
             self._hold(resumed, held)
         waits = AsyncStage(self.task.place, self.task.async_io, self.key_groups, self.output, StopSign(self.task))
         self._send_on(waits.run_keyed(operator, elements))
@@ -129,7 +135,7 @@ class _Work:
     def materialize(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> None:
         resumed = self._resumed()
         if resumed or self.task.cut is not None:
-            elements, held = divided(merged(elements, [request for _, request in resumed]), self.task.cut)
+            elements, held = divided(merged(elements, [request for _, request in resumed]), self.task.cut, self.codec)
             self._hold(resumed, held)
         sink = self._materialized()
         if self.output.merges_into(sink.name):
@@ -174,7 +180,7 @@ class _Work:
         sweeps = materializer.timer_changes()
         self.opened.write(materializer.timer_writes(sweeps))
         output.state(TIMERS, output.changelog.timers(sweeps))
-        output.quarantine([_unmatched(operator, element, rows) for element, rows in materializer.unmatched])
+        output.quarantine([_unmatched(operator, one) for one in materializer.unmatched])
         return materializer
 
     def _keep_state(self, process: KeyedProcess) -> None:
@@ -235,10 +241,10 @@ def _upsert_key(operator: UpsertMaterialize, record: type[msgspec.Struct]) -> Ca
     return upsert_key
 
 
-def _unmatched(operator: UpsertMaterialize, element: Element, rows: int) -> QuarantineRow:
+def _unmatched(operator: UpsertMaterialize, unmatched: Unmatched) -> QuarantineRow:
+    element, row, rows = unmatched
     error = f"a retraction that matches none of the {rows} rows in its key's history{_dropped(operator)}"
-    position = element.order.hex()
-    return operator.name, position, element.key_json.decode(), element.raw.decode(), error
+    return operator.name, element.order.hex(), element.key_json.decode(), row.decode(), error
 
 
 def _dropped(operator: UpsertMaterialize) -> str:

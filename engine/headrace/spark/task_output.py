@@ -38,6 +38,9 @@ OUTPUTS = "outputs"
 QuarantineRow = tuple[str, str, str, str | None, str]
 """source, position, key (JSON), raw, error."""
 
+_TransitRow = tuple[bytes, int, int, bytes, bytes]
+"""order, timestamp, kind, key (JSON), record (JSON)."""
+
 
 class TaskOutput:
     """Collects one task's staged files in its report."""

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import msgspec
 
+from headrace.plan.planner import plan_stages
 from pipelines.flights import pipeline
 from pipelines.flights.delay_propagation import Legs, Watches
-from pipelines.flights.records import BoardRow
+from pipelines.flights.records import BoardRow, OverdueAlert
 
 
 def test_the_operators_are_in_the_order_of_the_flow():
     names = [operator.name for operator in pipeline.operators]
-    assert names == ["flight_events", "weather", "delay_propagation", "board", "flight_board"]
+    assert names == ["flight_events", "weather", "delay_propagation", "overdue_alerts", "board", "flight_board"]
 
 
-def test_what_the_board_gets_are_board_rows():
-    assert pipeline.record_type() is BoardRow
+def test_each_sink_gets_its_records():
+    sinks = plan_stages(pipeline).sinks
+    assert (sinks["flight_board"].record, sinks["overdue_alerts"].record) == (BoardRow, OverdueAlert)
+    assert sinks["flight_board"].primary_key == ("flight_id",)
 
 
 def test_a_call_has_time_for_all_its_retries():

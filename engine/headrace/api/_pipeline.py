@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import msgspec
 
-from headrace.api._graph import Input, Node, Operator, Process, SinkNode, SourceNode
-from headrace.api._materialize import UpsertMaterialize
+from headrace.api._graph import Input, Node, Operator, SinkNode, SourceNode, StatelessStep
 from headrace.api._stream import Stream
-from headrace.api._stream_types import check_field, input_type, output_type
+from headrace.api._stream_types import check_field, check_record, input_type, output_type
 from headrace.names import check_name
 
 __all__ = ["Pipeline", "check_field", "input_type", "output_type"]
@@ -28,8 +27,9 @@ class Pipeline:
 
     `sink` returns the pipeline, so that a line of operators can be written as one expression.
 
-    Names are identifiers (lower case, digits, underscores, at most 63) and unique within the pipeline, else `ValueError`. An
-    operator's name is stored with its state: renaming it starts with empty state.
+    Names are identifiers (lower case, digits, underscores, at most 63), else `ValueError`. Those of sources and operators are
+    unique within the pipeline; a sink may have the name of the operator before it. An operator's name is stored with its state:
+    renaming it starts with empty state.
     """
 
     def __init__(self, name: str, /) -> None:
@@ -68,6 +68,7 @@ class Pipeline:
         if out_of_orderness < timedelta(0):
             msg = f"out_of_orderness of '{name}' must not be negative, not {out_of_orderness}"
             raise ValueError(msg)
+        check_record(f"source '{name}'", record)
         for column in (event_time, *order_by):
             check_field(record, column)
         node = self._add(SourceNode(name, record, event_time, order_by, row_kind, out_of_orderness))
@@ -75,7 +76,7 @@ class Pipeline:
 
     def _add(self, operator: Operator, *inputs: Input) -> Node:
         """Take in an operator and what it reads."""
-        if isinstance(operator, SourceNode | Process | UpsertMaterialize | SinkNode) or hasattr(operator, "service"):
+        if not isinstance(operator, get_args(StatelessStep)):
             self._check_name(operator)
         node = Node(operator, inputs)
         self.nodes.append(node)
@@ -83,8 +84,9 @@ class Pipeline:
 
     def _check_name(self, operator: Operator) -> None:
         check_name(operator.name)
-        is_sink = isinstance(operator, SinkNode)
-        for other in self.operators:
-            if operator.name == other.name and is_sink is isinstance(other, SinkNode) and not is_sink:
-                msg = f"pipeline '{self.name}' has two operators named '{operator.name}'"
-                raise ValueError(msg)
+        if isinstance(operator, SinkNode):
+            return  # the planner lists all streams that go to one sink
+        steps = (SinkNode, *get_args(StatelessStep))
+        if any(operator.name == other.name for other in self.operators if not isinstance(other, steps)):
+            msg = f"pipeline '{self.name}' has two operators named '{operator.name}': give one of them another name"
+            raise ValueError(msg)

@@ -32,9 +32,11 @@ from headrace.api._graph import (
 from headrace.api._materialize import Emit, Keep, Lag, OnConflict, Strategy, UpsertMaterialize
 from headrace.api._retry import AsyncRetryStrategy, NoRetry
 from headrace.api._stream_types import (
-    asynchronous,
+    check_callable,
     check_field,
+    check_key_field,
     check_plain,
+    check_record,
     hints_of,
     input_type,
     key_types,
@@ -103,7 +105,8 @@ class Stream(Generic[R]):
         """
         check_plain("map", function)
         self._check_argument("map", function)
-        made = record or returned_type("map", function)
+        made = returned_type("map", function) if record is None else record
+        check_record(f"map({name_of(function)})", made)
         return self._then(Map(function, made), made)
 
     def filter(self, predicate: Callable[[R], object], /) -> Stream[R]:
@@ -117,9 +120,9 @@ class Stream(Generic[R]):
 
         See `map` for what the function must be; it may be a generator.
         """
-        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-            raise asynchronous("flat_map", function)
+        check_callable("flat_map", function)
         self._check_argument("flat_map", function)
+        check_record(f"flat_map({name_of(function)})", record)
         return self._then(FlatMap(function, record), record)
 
     def assign_event_time(self, time: str | Callable[[R], int], /) -> Stream[R]:
@@ -166,21 +169,29 @@ class Stream(Generic[R]):
         null makes the key null. A function is plain, and depends on its argument alone; annotate what it returns, and
         `connect` compares the types of the keys.
 
-        Raises `ValueError` for a field that the record lacks.
+        Raises `ValueError` for a field that the record lacks, or that holds a list, a map or a record, and for fields after a
+        function.
         """
         if not isinstance(key, str):
             check_plain("key_by", key)
+            if more:
+                msg = (
+                    f"key_by({name_of(key)}) takes no fields after a function: let the function return them in a tuple"
+                )
+                raise ValueError(msg)
             self._check_argument("key_by", key)
             return self._keyed(KeyBy(function=key))
         for column in (key, *more):
-            check_field(self._record, column)
+            check_key_field(self._record, column)
         return self._keyed(KeyBy((key, *more)))
 
     def broadcast(self) -> Stream[R]:
         """Return the same records for all tasks of a keyed function: give it to `connect` of a keyed stream.
 
-        The records change broadcast state there, alike in all tasks (`KeyedBroadcastFunction`).
+        The records change broadcast state there, alike in all tasks (`KeyedBroadcastFunction`). Raises `ValueError` for a
+        stream that is keyed.
         """
+        self._check_free("broadcast()")
         return Stream(self._pipeline, self._node, self._record, side=self._side, is_broadcast=True)
 
     def connect(self, other: Stream[S], /) -> ConnectedStreams[R, S]:
@@ -191,11 +202,14 @@ class Stream(Generic[R]):
         Raises `ValueError` where a stream is not keyed, or comes from another pipeline; `TypeError` where the keys' types differ.
         """
         self._check_same_pipeline("connect", other)
+        if self._is_broadcast:
+            msg = f"connect: '{self._origin}' is a broadcast(): call connect() on the keyed stream, and give it the broadcast"
+            raise ValueError(msg)
         if self._key is None:
             msg = f"connect: '{self._origin}' needs a key: call key_by() before it"
             raise ValueError(msg)
         if other._key is None and not other._is_broadcast:
-            msg = f"connect: '{other._origin}' needs a key, or broadcast()"
+            msg = f"connect: '{other._origin}' needs a key, too: call key_by() before it, or broadcast()"
             raise ValueError(msg)
         if other._key is not None:
             self._check_same_key(other)
@@ -210,6 +224,7 @@ class Stream(Generic[R]):
         if self._key is None:
             msg = f"process '{name}' needs a key: call key_by() before it"
             raise ValueError(msg)
+        self._check_function(f"process '{name}'", function, KeyedProcessFunction)
         is_blocking(function)
         takes, gives = input_type(function), cast("type[S]", output_type(function))
         self._check_takes(f"process '{name}'", takes)
@@ -262,6 +277,9 @@ class Stream(Generic[R]):
         if self._key is None and is_keyed:
             msg = f"async_wait '{name}' in mode KEYED_ORDERED needs a key: call key_by() before it"
             raise ValueError(msg)
+        if self._is_broadcast:
+            self._check_free(f"'{name}'")
+        self._check_function(f"async_wait '{name}'", function, AsyncFunction)
         takes, gives = input_type(function), cast("type[S]", output_type(function))
         self._check_takes(f"async_wait '{name}'", takes)
         wait = AsyncWait(
@@ -393,6 +411,7 @@ class Stream(Generic[R]):
             raise ValueError(msg)
         for column in (*partition_by, *(upsert_key or ())):
             check_field(self._record, column)
+        check_record(f"lag '{name}'", record)
         for column in primary_key:
             check_field(record, column)
         lag = Lag(
@@ -411,7 +430,11 @@ class Stream(Generic[R]):
         return self._materialized(lag, record)
 
     def sink(self, name: str, /) -> Pipeline:
-        """End the stream in the sink `name`, and return the pipeline."""
+        """End the stream in the sink `name`, and return the pipeline.
+
+        Raises `ValueError` for a stream that is keyed, or a broadcast.
+        """
+        self._check_free(f"sink '{name}'")
         self._pipeline._add(SinkNode(name), self._use())
         return self._pipeline
 
@@ -445,7 +468,8 @@ class Stream(Generic[R]):
     def _check_free(self, follower: str) -> None:
         if self._key is not None:
             msg = (
-                f"key_by('{self._key}') must be followed by process() or async_wait(), or connect(), not by {follower}"
+                f"key_by('{self._key}') must be followed by process(), connect() or async_wait(mode=KEYED_ORDERED), "
+                f"not by {follower}"
             )
             raise ValueError(msg)
         if self._is_broadcast:
@@ -462,7 +486,20 @@ class Stream(Generic[R]):
 
     def _check_takes(self, taker: str, wanted: type) -> None:
         if not issubclass(self._record, wanted):
-            msg = f"{taker} takes {wanted.__name__}, but '{self._origin}' before it gives {self._record.__name__}"
+            msg = (
+                f"{taker} takes {wanted.__name__}, but '{self._origin}' before it gives {self._record.__name__}: "
+                "map() the records before it, or correct the type"
+            )
+            raise TypeError(msg)
+
+    def _check_function(self, taker: str, function: object, wanted: type) -> None:
+        if not isinstance(function, wanted):
+            got = (
+                f"the class {function.__name__}; write {function.__name__}()"
+                if isinstance(function, type)
+                else repr(function)
+            )
+            msg = f"{taker} takes an instance of a class derived from {wanted.__name__}, not {got:.80}"
             raise TypeError(msg)
 
     def _check_argument(self, method: str, function: Callable[..., Any]) -> None:
@@ -479,7 +516,7 @@ class Stream(Generic[R]):
             return
         msg = (
             f"connect: '{self._origin}' is keyed by {self._key} ({shown_types(one)}), and '{other._origin}' by {other._key} "
-            f"({shown_types(another)}): a key must have the same type on both sides"
+            f"({shown_types(another)}): a key must have the same type on both sides; key_by() a function that converts one"
         )
         raise TypeError(msg)
 
@@ -511,6 +548,7 @@ class ProcessedStream(Stream[R]):
         Raises `ValueError` where `name` was declared with another type.
         """
         check_name(name)
+        check_record(f"side('{name}')", record)
         process = self._process
         declared = next((side for side in process.side_outputs if side.name == name), None)
         if declared is None:

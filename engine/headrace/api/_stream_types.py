@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 from collections.abc import Callable
@@ -21,44 +22,94 @@ def check_field(record: type[msgspec.Struct], name: str) -> None:
         raise ValueError(msg)
 
 
-def check_plain(method: str, function: object) -> None:
-    """Raise `TypeError` unless `function` is a plain function."""
-    if not callable(function):
-        raise TypeError(f"{method}() takes a function, not {function!r:.60}")
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise asynchronous(method, function)
-    if inspect.isgeneratorfunction(function):
-        msg = f"{method}({name_of(function)}): the function has a yield; use flat_map(), or return the value"
+def check_record(user: str, record: object) -> None:
+    """Raise `TypeError` unless `record` is a class of records."""
+    if not (isinstance(record, type) and issubclass(record, msgspec.Struct)):
+        msg = f"{user}: {record!r:.60} is not a type of records: derive a class from Struct, and give that"
         raise TypeError(msg)
 
 
-def asynchronous(method: str, function: Callable[..., Any]) -> TypeError:
-    """Return the error for an `async def` where a plain function belongs."""
-    return TypeError(
-        f"{method}({name_of(function)}): the function is 'async def'; use async_wait() for calls to services"
-    )
+def check_key_field(record: type[msgspec.Struct], name: str) -> None:
+    """Raise `ValueError` for a field that the record lacks, and for one that holds more than one value."""
+    check_field(record, name)
+    held = next(_bare(field.type) for field in msgspec.structs.fields(record) if field.name == name)
+    kinds = [get_origin(part) or part for part in _alternatives(held)]
+    if any(kind in {list, tuple, dict, set, frozenset} or _is_record(kind) for kind in kinds):
+        msg = (
+            f"field '{name}' of {record.__name__} is {_shown(held)}, which cannot be a key: key_by() a function that makes "
+            "text, a number, a truth value, or a tuple of them from it"
+        )
+        raise ValueError(msg)
+
+
+def _is_record(kind: object) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    is_union = get_origin(annotation) in {Union, types.UnionType}
+    return tuple(_bare(part) for part in get_args(annotation)) if is_union else (annotation,)
+
+
+def check_callable(method: str, function: object) -> None:
+    """Raise `TypeError` unless `function` can be called and answers at once."""
+    if not callable(function):
+        msg = f"{method}() takes a function, not {function!r:.60}"
+        raise TypeError(msg)
+    called = _called(function)
+    if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+        msg = f"{method}({name_of(function)}): the function is 'async def'; use async_wait() for calls to services"
+        raise TypeError(msg)
+
+
+def check_plain(method: str, function: object) -> None:
+    """Raise `TypeError` unless `function` is a plain function: neither a coroutine nor a generator function."""
+    check_callable(method, function)
+    assert callable(function)  # noqa: S101 - for type checkers
+    if inspect.isgeneratorfunction(_called(function)):
+        msg = f"{method}({name_of(function)}): the function has a yield; use flat_map(), or return the value"
+        raise TypeError(msg)
 
 
 def returned_type(method: str, function: Callable[..., Any]) -> type[Any]:
     """Return the type of records that a function's annotation says it returns.
 
-    Raises `TypeError` where it says none.
+    Raises `TypeError` where it says none, or something else.
     """
-    found = function if isinstance(function, type) else hints_of(function).get("return")
-    if isinstance(found, type) and issubclass(found, msgspec.Struct):
-        return found
-    msg = f"{method}({name_of(function)}) needs the type of its records: annotate what it returns, or give record=..."
+    returned = function if isinstance(function, type) else hints_of(function).get("return", inspect.Parameter.empty)
+    if isinstance(returned, type) and issubclass(returned, msgspec.Struct):
+        return returned
+    step = f"{method}({name_of(function)})"
+    if returned is not inspect.Parameter.empty:
+        msg = (
+            f"{step}: the function returns {_shown(returned)}, but map() makes one record of each: return a Struct, or use "
+            "flat_map() to send on none or several"
+        )
+    elif "return" in getattr(function, "__annotations__", {}):
+        msg = (
+            f"{step}: the annotation of what it returns cannot be resolved when the pipeline is built: give record=..."
+        )
+    else:
+        msg = f"{step} needs the type of its records: annotate what it returns, or give record=..."
     raise TypeError(msg)
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
     """Return a function's annotations; none where they cannot be resolved."""
-    called = function if inspect.isroutine(function) else type(function).__call__
-    try:
-        hints: dict[str, Any] = get_type_hints(called)
-    except (NameError, TypeError):  # a name that only type checkers see
+    called = _called(function)
+    if not hasattr(called, "__annotations__"):
         return {}
-    return hints
+    try:
+        return get_type_hints(called)
+    except NameError:  # a name that only type checkers see
+        return {}
+
+
+def _called(function: Any) -> Any:
+    """What runs when `function` is called: of an object its method `__call__`."""
+    if inspect.isroutine(function) or isinstance(function, functools.partial | type):
+        return function
+    return type(function).__call__
 
 
 def key_types(record: type[msgspec.Struct], key: KeyBy | None) -> tuple[Any, ...] | None:
@@ -91,7 +142,12 @@ def _bare(annotation: Any) -> Any:
 
 def shown_types(parts: tuple[Any, ...]) -> str:
     """Return the types of a key's parts, for people."""
-    return ", ".join(getattr(part, "__name__", str(part)) for part in parts)
+    return ", ".join(map(_shown, parts))
+
+
+def _shown(annotation: Any) -> str:
+    is_class = isinstance(annotation, type) and not get_args(annotation)
+    return annotation.__name__ if is_class else str(annotation).replace("typing.", "")
 
 
 def output_type(function: AsyncFunction[Any, Any] | KeyedProcessFunction[Any, Any]) -> type[msgspec.Struct]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -11,9 +12,11 @@ from types import ModuleType
 
 import msgspec
 
-from headrace.api import Pipeline
+from headrace.api import ConnectedStreams, Pipeline, Stream
 from headrace.errors import ConfigError
 from headrace.names import did_you_mean
+
+_OWN_CODE = str(Path(__file__).parent.parent) + os.sep
 
 
 class PipelineCode(msgspec.Struct, frozen=True):
@@ -56,6 +59,8 @@ def load_pipeline(code: PipelineCode) -> Pipeline:
     pipeline = getattr(module, variable)
     if not isinstance(pipeline, Pipeline):
         msg = f"'{code.reference}' is of type {type(pipeline).__name__}, not a Pipeline"
+        if isinstance(pipeline, Stream | ConnectedStreams):
+            msg += ": end the stream with sink(), which returns the pipeline, or name the variable that Pipeline() is kept in"
         raise ConfigError(msg)
     return pipeline
 
@@ -80,4 +85,5 @@ def _reason(name: str, error: Exception, code: PipelineCode) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, SyntaxError) or not frames:
         return f"{type(error).__name__}: {error}"
-    return f"{type(error).__name__}: {error} ({frames[-1].filename}:{frames[-1].lineno})"
+    place = next((frame for frame in reversed(frames) if not frame.filename.startswith(_OWN_CODE)), frames[-1])
+    return f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"

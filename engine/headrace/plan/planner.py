@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import cast, get_args
+from typing import cast
 
 import msgspec
 import pyarrow as pa
 
 from headrace.api import AsyncWait, Pipeline, Process, SinkNode, SourceNode, UpsertMaterialize
-from headrace.api._graph import Input, Node, StatelessStep
+from headrace.api._graph import AssignEventTime, Input, Node, StatelessStep
 from headrace.api._pipeline import output_type
 from headrace.errors import ConfigError
 from headrace.plan.columns import columns_of
@@ -19,23 +20,26 @@ from headrace.plan.stages import Flow, Keyed, KeyedStage, Plan, SinkPlan, Source
 MOST_EDGES = 250
 """Uses of one stream: an edge is one byte, whose last values belong to timers."""
 
+MOST_STAGES = 250
+"""Keyed operators: the number of one is a byte in the order of its timers, whose last values belong to processing time."""
+
 
 def plan_stages(pipeline: Pipeline) -> Plan:
     """Cut a pipeline into stages.
 
-    Raises `ConfigError` that lists all that keeps it from running: no source or sink, a stream that nobody reads, an async wait
-    where it cannot be, two streams into one sink, a materializer without a sink of its own, an event time that may be missing.
+    Raises `ConfigError` that lists all that keeps it from running, one problem a line: no source or sink, a stream that nobody
+    reads, an async wait where it cannot be, two streams into one sink, a materializer without a sink of its own, an event time
+    that may be missing, a field without a column.
     """
-    graph = _Graph(pipeline)
-    _refuse(pipeline, [*graph.problems()])
-    plan = graph.plan()
-    _refuse(pipeline, [*_problems_of_stages(plan)])
-    return plan
+    if problems := problems_of(pipeline):
+        raise ConfigError("\n".join(problems))
+    return _Graph(pipeline).plan()
 
 
-def _refuse(pipeline: Pipeline, problems: Sequence[str]) -> None:
-    if problems:
-        raise ConfigError("\n".join(f"pipeline '{pipeline.name}': {problem}" for problem in problems))
+def problems_of(pipeline: Pipeline) -> list[str]:
+    """Return all that keeps a pipeline from being planned, in sentences."""
+    problems = dict.fromkeys([*_Graph(pipeline).problems(), *_problems_of_records(pipeline)])
+    return [f"pipeline '{pipeline.name}': {problem}" for problem in problems]
 
 
 class _Graph:
@@ -63,6 +67,8 @@ class _Graph:
             yield "it has no source: begin with source()"
         if not any(isinstance(operator, SinkNode) for operator in operators):
             yield "it has no sink: end with sink()"
+        if len(self._ranks) > MOST_STAGES:
+            yield f"it has {len(self._ranks)} keyed operators, more than {MOST_STAGES}: divide it into two jobs"
         for node in self._nodes:
             yield from self._problems_of(node)
         yield from self._problems_of_sinks()
@@ -74,41 +80,53 @@ class _Graph:
             if not uses:
                 yield f"nobody reads the stream of {name}: give it a sink(), or take it out"
             if len(uses) > MOST_EDGES:
-                yield f"the stream of {name} is used {len(uses)} times, more than {MOST_EDGES}"
+                yield (
+                    f"the stream of {name} is used {len(uses)} times, more than {MOST_EDGES}: "
+                    "let several of them use a filter() of it"
+                )
         if isinstance(operator, SourceNode):
-            yield from _problems_of_source(operator)
+            yield from _problems_of_time("event_time", operator.record, operator.event_time)
+        if isinstance(operator, AssignEventTime) and isinstance(operator.time, str):
+            yield from _problems_of_time("assign_event_time", record_of(node.inputs[0]), operator.time)
         if isinstance(operator, AsyncWait) and operator.key is None:
             yield from self._problems_of_wait(node, operator)
         if isinstance(operator, UpsertMaterialize):
             followers = [follower.operator for follower, _ in self._uses.get((node, None), [])]
             if followers and not (len(followers) == 1 and isinstance(followers[0], SinkNode)):
-                yield f"upsert_materialize() must be followed by sink(), and by nothing else: '{operator.name}' is not"
+                others = ", ".join(f"'{other.name}'" for other in followers)
+                yield (
+                    f"upsert_materialize() must be followed by one sink(), and by nothing else, but '{operator.name}' goes to "
+                    f"{others}: take what these need from the stream before it"
+                )
 
     def _problems_of_wait(self, node: Node, wait: AsyncWait) -> Iterator[str]:
-        paths = [*self._ways_to(node)]
-        if any(isinstance(first.operator, get_args(Keyed)) for first in paths):
+        begins = self._begins[node]
+        keyed = sorted(first.operator.name for first in begins if _is_keyed(first))
+        if keyed:
             yield (
-                f"async_wait() must come before the first key_by(), and '{wait.name}' comes behind a keyed operator: "
-                "write key_by() and mode=KEYED_ORDERED"
+                f"async_wait '{wait.name}' comes behind {_listed(keyed)}: call async_wait() before the first keyed operator, or "
+                "write key_by() before it, and mode=KEYED_ORDERED"
             )
-        elif len(paths) > 1:
-            names = ", ".join(sorted({first.operator.name for first in paths}))
-            yield f"async_wait '{wait.name}' gets several streams (of {names}): call it before union()"
+        elif begins.total() > 1:
+            yield f"async_wait '{wait.name}' gets several streams (of {_listed(begins)}): call async_wait() before union()"
 
-    def _ways_to(self, node: Node) -> Iterator[Node]:
-        """The nodes that begin the stages from which records reach `node`, one for each way."""
-        for one in node.inputs:
-            if isinstance(one.node.operator, SourceNode) or _is_keyed(one.node):
-                yield one.node
-            else:
-                yield from self._ways_to(one.node)
+    @cached_property
+    def _begins(self) -> dict[Node, Counter[Node]]:
+        """By node: the nodes that begin the stages from which its records come, with the number of ways."""
+        begins: dict[Node, Counter[Node]] = {}
+        for node in self._nodes:
+            begins[node] = Counter()
+            for one in node.inputs:
+                starts_here = isinstance(one.node.operator, SourceNode) or _is_keyed(one.node)
+                begins[node] += Counter([one.node]) if starts_here else begins[one.node]
+        return begins
 
     def _problems_of_sinks(self) -> Iterator[str]:
         names = [operator.name for operator in self._pipeline.operators if isinstance(operator, SinkNode)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             yield (
-                f"each output needs a sink of its own, but several go to {', '.join(twice)}: "
+                f"each output needs a sink of its own, but several go to {_listed(twice)}: "
                 "union() the streams first, or name another sink"
             )
 
@@ -116,8 +134,6 @@ class _Graph:
 
     def plan(self) -> Plan:
         """The stages."""
-        keyed = [node for node in self._nodes if _is_keyed(node)]
-        ranked = sorted(keyed, key=self._depth)
         return Plan(
             self._pipeline.name,
             tuple(
@@ -125,13 +141,17 @@ class _Graph:
                 for node in self._nodes
                 if isinstance(node.operator, SourceNode)
             ),
-            tuple(self._stage(node, number) for number, node in enumerate(ranked)),
+            tuple(self._stage(node, number) for number, node in enumerate(self._ranks)),
             {node.operator.name: _sink(node) for node in self._nodes if isinstance(node.operator, SinkNode)},
         )
 
-    def _depth(self, node: Node) -> int:
-        """How many keyed operators, at most, records pass on their way to a node; sorting by it keeps the declared order."""
-        return max((self._depth(one.node) + _is_keyed(one.node) for one in node.inputs), default=0)
+    @cached_property
+    def _ranks(self) -> list[Node]:
+        """The keyed operators: after those that feed them, else as declared."""
+        depths: dict[Node, int] = {}
+        for node in self._nodes:
+            depths[node] = max((depths[one.node] + _is_keyed(one.node) for one in node.inputs), default=0)
+        return sorted((node for node in self._nodes if _is_keyed(node)), key=depths.__getitem__)
 
     def _stage(self, node: Node, number: int) -> KeyedStage:
         operator = cast("Keyed", node.operator)
@@ -141,21 +161,21 @@ class _Graph:
             tuple(record_of(one) for one in node.inputs),
             tuple(one.key for one in node.inputs),
             {side: self._flow(node, side) for side, _ in _outputs_of(operator)},
-            tuple(dict.fromkeys(name for name in self._sources_of(node))),
-            tuple(dict.fromkeys(self._calls_before(node))),
+            tuple(one.operator.name for one in self._before[node] if isinstance(one.operator, SourceNode)),
+            tuple(
+                one.operator.name for one in self._before[node] if _is_keyed(one) or isinstance(one.operator, AsyncWait)
+            ),
         )
 
-    def _sources_of(self, node: Node) -> list[str]:
-        if isinstance(node.operator, SourceNode):
-            return [node.operator.name]
-        return [name for one in node.inputs for name in self._sources_of(one.node)]
-
-    def _calls_before(self, node: Node) -> Iterator[str]:
-        """The keyed operators and async waits that records may pass on their way to a node."""
-        for one in node.inputs:
-            yield from self._calls_before(one.node)
-            if _is_keyed(one.node) or isinstance(one.node.operator, AsyncWait):
-                yield one.node.operator.name
+    @cached_property
+    def _before(self) -> dict[Node, dict[Node, None]]:
+        """By node: all nodes that its records may come through, first ones first."""
+        before: dict[Node, dict[Node, None]] = {}
+        for node in self._nodes:
+            before[node] = {}
+            for one in node.inputs:
+                before[node] |= before[one.node] | {one.node: None}
+        return before
 
     def _flow(self, node: Node, side: str | None = None) -> Flow:
         uses = self._uses.get((node, side), [])
@@ -209,30 +229,24 @@ def _sink(node: Node) -> SinkPlan:
     return SinkPlan(node.operator.name, record_of(node.inputs[0]), primary_key)
 
 
-def _problems_of_source(source: SourceNode) -> Iterator[str]:
+def _problems_of_time(what: str, record: type[msgspec.Struct], name: str) -> Iterator[str]:
     try:
-        column = next(column for column in columns_of(source.record) if column.name == source.event_time)
-    except ConfigError as error:
-        yield str(error)
-        return
+        column = next(column for column in columns_of(record) if column.name == name)
+    except ConfigError:
+        return  # that of the record is told for all its users
     if column.nullable or column.type != pa.int64():
-        yield f"event_time '{source.event_time}' of {source.record.__name__} must be a Timestamp, and not optional"
+        yield f"{what} '{name}' of {record.__name__} must be a Timestamp, and not optional"
 
 
-def _problems_of_stages(plan: Plan) -> Iterator[str]:
+def _listed(names: Iterable[Node | str]) -> str:
+    return ", ".join(f"'{name if isinstance(name, str) else name.operator.name}'" for name in names)
+
+
+def _problems_of_records(pipeline: Pipeline) -> Iterator[str]:
     """What columns cannot carry."""
-    flows = [stage.flow for stage in plan.source_stages]
-    flows += [flow for stage in plan.keyed for flow in stage.flows.values()]
-    records = dict.fromkeys(record for flow in flows for record in _records(flow))
-    for record in records:
+    outputs = [(node, side) for node in pipeline.nodes for side, _ in _outputs_of(node.operator)]
+    for record in dict.fromkeys(record_of(Input(node, side)) for node, side in outputs):
         try:
             columns_of(record)
         except ConfigError as error:
             yield str(error)
-
-
-def _records(flow: Flow) -> Iterator[type[msgspec.Struct]]:
-    yield flow.record
-    for use in flow.uses:
-        if isinstance(use.to, Through):
-            yield from _records(use.to.flow)

@@ -139,6 +139,46 @@ class Plan:
         source = next((keyed.sources[0] for keyed in self.keyed if keyed.name == stage), stage)
         return next(group for group in self.groups if source in group)
 
+    def numbers(self) -> dict[str, int]:
+        """Return the numbers that are in the order of records: ranks of keyed operators, and edges.
+
+            operator:totals           0    rank of an operator
+            edge:orders#0->large      0    first use of the source's stream; it leads to the sink large
+            edge:orders#1#0->totals   0    first use of what the second one gives
+            edge:orders#1#1->joined/2 1    the second input of joined
+
+        Records that are held were ordered by them, so while rows are held a plan must not change them.
+        """
+        numbers = {f"operator:{stage.name}": stage.number for stage in self.keyed}
+        for source in self.source_stages:
+            numbers |= self._edges(source.name, source.flow)
+        for stage in self.keyed:
+            for side, flow in stage.flows.items():
+                numbers |= self._edges(stage.name if side is None else f"{stage.name}.{side}", flow)
+        return numbers
+
+    def _edges(self, path: str, flow: Flow) -> dict[str, int]:
+        numbers: dict[str, int] = {}
+        for use in flow.uses:
+            follows = path
+            if use.edge is not None:
+                follows = f"{path}#{use.edge}"
+                numbers[f"edge:{follows}->{','.join(dict.fromkeys(self._ends(use)))}"] = use.edge
+            if isinstance(use.to, Through):
+                numbers |= self._edges(follows, use.to.flow)
+        return numbers
+
+    def _ends(self, use: Use) -> Iterator[str]:
+        """The sinks and the inputs of stages that a use leads to."""
+        if isinstance(use.to, Through):
+            for following in use.to.flow.uses:
+                yield from self._ends(following)
+        elif isinstance(use.to, ToSink):
+            yield use.to.sink
+        else:
+            has_inputs = len(self.stage(use.to.stage).takes) > 1
+            yield f"{use.to.stage}/{use.to.number + 1}" if has_inputs else use.to.stage
+
     def stage(self, name: str) -> KeyedStage:
         """Return the stage of a keyed operator."""
         return next(stage for stage in self.keyed if stage.name == name)

@@ -236,7 +236,8 @@ def test_a_plan_keys_it_by_its_partition_and_merges_by_its_primary_key():
     plan = plan_stages(lag().sink("steps_of_sensors"))
     (stage,) = plan.keyed
     assert isinstance(stage.operator, Lag)
-    assert (plan.ingest.key, stage.takes, stage.record, plan.primary_key) == (("sensor",), Reading, Step, ("number",))
+    assert (stage.keys[0].fields, stage.takes, stage.record) == (("sensor",), (Reading,), Step)
+    assert plan.sinks["steps_of_sensors"].primary_key == ("number",)
 
 
 @pytest.mark.parametrize(

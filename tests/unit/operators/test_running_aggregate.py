@@ -90,7 +90,7 @@ def test_a_record_beyond_its_ttl_emits_nothing(harness_of):
 def test_it_fits_into_a_pipeline():
     source = Pipeline("orders").source("orders", Order, event_time="at")
     pipeline = source.key_by("customer").process("totals", totals()).sink("totals_log")
-    assert plan_stages(pipeline).sink_record is Total
+    assert plan_stages(pipeline).sinks["totals_log"].record is Total
 
 
 def test_a_function_without_types_is_refused():

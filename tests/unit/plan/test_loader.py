@@ -105,3 +105,15 @@ def test_a_missing_pipeline_is_a_configuration_error(code, reference, message):
 def test_a_module_that_raises_shows_the_place(code, text, message):
     with pytest.raises(ConfigError, match=f"module 'made_here' cannot be imported: {message}"):
         load_pipeline(code("made_here:pipeline", text))
+
+
+def test_a_stream_is_no_pipeline(code):
+    text = PIPELINE.format(name="one").replace('.sink("out")', "")
+    with pytest.raises(ConfigError, match=r"is of type ProcessedStream, not a Pipeline: end the stream with sink\(\)"):
+        load_pipeline(code("made_here:pipeline", text))
+
+
+def test_a_refused_step_is_shown_with_its_line(code, tmp_path):
+    text = PIPELINE.format(name="one").replace('.key_by("shop")', "")
+    with pytest.raises(ConfigError, match=r"process 'echo' needs a key: .* \(.*made_here\.py:12\)"):
+        load_pipeline(code("made_here:pipeline", text))

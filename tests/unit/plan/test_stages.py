@@ -1,25 +1,21 @@
-"""From a pipeline to stages; graphs that cannot run."""
+"""From a graph to stages: where each ends, who feeds whom, and the numbers in the order of records."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Annotated
 
-import msgspec
 import pyarrow as pa
 import pytest
 
-from headrace import AsyncFunction, KeyedProcessFunction, Pipeline, SinkNode, Struct, Timestamp
-from headrace.errors import ConfigError
+from headrace import AsyncFunction, KeyedProcessFunction, OutputMode, Pipeline, Struct, Timestamp
 from headrace.plan.pipelines import sink_schemas
-from headrace.plan.planner import plan_stages, stage_key
-from headrace.state.codec import encode
+from headrace.plan.planner import plan_stages
+from headrace.plan.stages import Flow, Through, ToSink, ToStage, steps_of, waits_in, waits_of
 
 
 class Event(Struct, frozen=True):
     key: str
     at: Timestamp
-    later: Timestamp | None = None
 
 
 class Line(Struct, frozen=True):
@@ -46,45 +42,105 @@ class More(KeyedProcessFunction[Line, Line]):
         pass
 
 
-def source(event_time="at"):
-    return Pipeline("demo").source("events", Event, event_time=event_time)
+class Events(KeyedProcessFunction[Event, Event]):
+    async def process(self, record, ctx, /):
+        pass
 
 
-def lookup(pipeline):
-    return pipeline.async_wait("lookup", Lookup(), timeout=timedelta(seconds=1))
+def is_early(event: Event) -> bool:
+    return event.at < 0
 
 
-def lines(pipeline):
-    return pipeline.key_by("key").process("lines", Lines())
+def late_of(event: Event) -> Late:
+    return Late(event.at)
 
 
 @pytest.fixture
-def whole():
-    """All that a pipeline can have."""
+def p():
+    return Pipeline("demo")
+
+
+@pytest.fixture
+def orders(p):
+    return p.source("orders", Event, event_time="at")
+
+
+@pytest.fixture
+def payments(p):
+    return p.source("payments", Event, event_time="at")
+
+
+def lookup(stream, name="lookup", **options):
+    return stream.async_wait(name, Lookup(), timeout=timedelta(seconds=1), **options)
+
+
+def keyed(stream, name):
+    return stream.key_by("key").process(name, Events())
+
+
+def shape(flow: Flow) -> list[object]:
+    """A flow as nested lists: edge, step and what follows it, or the end."""
+    return [(use.edge, *_shape_of(use.to)) for use in flow.uses]
+
+
+def _shape_of(to):
+    match to:
+        case ToSink(sink):
+            return (f"sink {sink}",)
+        case ToStage(stage, number, key):
+            return (f"{stage}/{number} by {key}",)
+        case Through(step, flow):
+            return (step.name, shape(flow))
+
+
+@pytest.fixture
+def chain(orders):
+    """All that a chain can have."""
     return (
-        lines(lookup(source()))
+        lookup(orders)
+        .key_by("key")
+        .process("lines", Lines())
         .side_output("late", Late, sink="late_events")
-        .key_by("flight")
+        .key_by("flight", "leg")
         .process("more", More())
         .upsert_materialize("latest", primary_key=("flight", "leg"))
         .sink("board")
     )
 
 
-def test_each_keyed_operator_is_a_stage_that_takes_what_the_one_before_puts_out(whole):
-    plan = plan_stages(whole)
-    assert [wait.name for wait in plan.ingest.waits] == ["lookup"]
-    assert (plan.ingest.source.name, plan.ingest.record, plan.ingest.key) == ("events", Event, ("key",))
-    assert [(s.operator.name, s.takes, s.record, s.key) for s in plan.keyed] == [
-        ("lines", Event, Line, ("flight",)),
-        ("more", Line, Line, ("flight", "leg")),
-        ("latest", Line, Line, ()),
+def test_a_chain_keeps_names_and_ranks(chain):
+    plan = plan_stages(chain)
+    assert [source.name for source in plan.sources] == ["orders"]
+    assert [(stage.number, stage.name, stage.takes, stage.record) for stage in plan.keyed] == [
+        (0, "lines", (Event,), Line),
+        (1, "more", (Line,), Line),
+        (2, "latest", (Line,), Line),
     ]
-    assert (plan.sink.name, plan.sink_record, plan.primary_key) == ("board", Line, ("flight", "leg"))
+    assert [stage.after for stage in plan.keyed] == [
+        ("lookup",),
+        ("lookup", "lines"),
+        ("lookup", "lines", "more"),
+    ]
+    assert plan.numbers() == {"operator:lines": 0, "operator:more": 1, "operator:latest": 2}
 
 
-def test_every_sink_has_its_schema_and_primary_key(whole):
-    schemas = sink_schemas(plan_stages(whole))
+def test_the_flows_of_a_chain_have_no_edges(chain):
+    plan = plan_stages(chain)
+    assert shape(plan.source_stages[0].flow) == [(None, "lookup", [(None, "lines/0 by key")])]
+    lines, more, latest = plan.keyed
+    assert shape(lines.flows[None]) == [(None, "more/0 by flight, leg")]
+    assert shape(lines.flows["late"]) == [(None, "sink late_events")]
+    assert shape(more.flows[None]) == [(None, "latest/0 by flight, leg")]
+    assert shape(latest.flows[None]) == [(None, "sink board")]
+
+
+def test_every_sink_has_its_schema_and_primary_key(chain):
+    plan = plan_stages(chain)
+    assert {name: (sink.record, sink.primary_key) for name, sink in plan.sinks.items()} == {
+        "late_events": (Late, ()),
+        "board": (Line, ("flight", "leg")),
+    }
+    schemas = sink_schemas(plan)
     assert {name: (schema.names, keys) for name, (schema, keys) in schemas.items()} == {
         "board": (["flight", "leg"], ("flight", "leg")),
         "late_events": (["at"], ()),
@@ -93,71 +149,118 @@ def test_every_sink_has_its_schema_and_primary_key(whole):
     assert schemas["late_events"][0].field("at").type == pa.timestamp("us", tz="UTC")
 
 
-def test_a_pipeline_without_a_materializer_appends():
-    plan = plan_stages(lines(source()).sink("board"))
-    assert (plan.primary_key, plan.keyed[-1].key) == ((), ())
+def test_a_pipeline_needs_no_keyed_operator(orders):
+    plan = plan_stages(orders.filter(is_early).map(late_of).sink("late"))
+    assert plan.keyed == ()
+    assert shape(plan.source_stages[0].flow) == [
+        (None, "filter is_early", [(None, "map late_of", [(None, "sink late")])])
+    ]
+    assert (plan.sinks["late"].record, plan.groups) == (Late, (("orders",),))
 
 
-@pytest.mark.parametrize(
-    ("pipeline", "says"),
-    [
-        (lambda: Pipeline("demo"), r"'demo' must start with source\(\) and end with sink\(\)"),
-        (lambda: lines(source()), r"must start with source\(\) and end with sink\(\)"),
-        (lambda: Pipeline("demo", (SinkNode("board"),)), r"must start with source\(\)"),
-        (lambda: source().sink("board"), r"'demo' has no keyed operator: add process\(\)"),
-        (lambda: lookup(source()).sink("board"), "has no keyed operator"),
-        (lambda: lookup(lines(source())).sink("board"), r"async_wait\(\) must come before the first key_by\(\)"),
-        (
-            lambda: lines(source().upsert_materialize("m", primary_key=("key",))).sink("board"),
-            r"upsert_materialize\(\) must be followed by sink\(\)",
-        ),
-        (
-            lambda: lines(source()).side_output("late", Late, sink="board").sink("board"),
-            "each output needs a sink of its own, but several go to board",
-        ),
-        (
-            lambda: (
-                lines(source()).side_output("late", Late, sink="a").side_output("odd", Line, sink="a").sink("board")
-            ),
-            "several go to a",
-        ),
-        (
-            lambda: lines(source("later")).sink("board"),
-            "event_time 'later' of Event must be a Timestamp, and not optional",
-        ),
-        (lambda: lines(source("key")).sink("board"), "event_time 'key' of Event must be a Timestamp"),
-    ],
-)
-def test_a_graph_that_cannot_run_is_a_configuration_error(pipeline, says):
-    with pytest.raises(ConfigError, match=says):
-        plan_stages(pipeline())
+def test_each_use_of_a_stream_has_an_edge(orders):
+    orders.sink("raw")
+    early = orders.filter(is_early)
+    early.sink("early")
+    plan = plan_stages(keyed(early, "totals").sink("totals"))
+    assert shape(plan.source_stages[0].flow) == [
+        (0, "sink raw"),
+        (1, "filter is_early", [(0, "sink early"), (1, "totals/0 by key")]),
+    ]
+    assert plan.numbers() == {
+        "operator:totals": 0,
+        "edge:orders#0->raw": 0,
+        "edge:orders#1->early,totals": 1,
+        "edge:orders#1#0->early": 0,
+        "edge:orders#1#1->totals": 1,
+    }
 
 
-def test_a_key_is_a_field_or_a_tuple_and_null_if_any_part_is():
-    assert stage_key(Line("UA1", None), ("flight",)) == "UA1"
-    assert stage_key(Line("UA1", 2), ("flight", "leg")) == ("UA1", 2)
-    assert stage_key(Line("UA1", None), ("flight", "leg")) is None
-    assert stage_key(Line("UA1", None), ("leg",)) is None
-    assert stage_key(Line("", 0), ("flight", "leg")) == ("", 0)
+def test_a_diamond_gives_each_arm_an_edge(orders):
+    split = keyed(orders, "split")
+    arms = split.filter(is_early).union(split.assign_event_time("at"))
+    plan = plan_stages(keyed(arms, "joined").sink("board"))
+    assert shape(plan.stage("split").flows[None]) == [
+        (0, "filter is_early", [(None, "union", [(None, "joined/0 by key")])]),
+        (1, "assign_event_time at", [(None, "union", [(None, "joined/0 by key")])]),
+    ]
+    assert plan.numbers()["edge:split#1->joined"] == 1
 
 
-class Fare(Struct):
-    price: float
-    discount: float | None = None
-    either: int | float = 0
-    limited: Annotated[float, msgspec.Meta(ge=0)] | None = None
+def test_a_stream_united_with_itself_comes_twice(orders):
+    plan = plan_stages(keyed(orders.union(orders), "twice").sink("board"))
+    arm = ("union", [(None, "twice/0 by key")])
+    assert shape(plan.source_stages[0].flow) == [(0, *arm), (1, *arm)]
+    assert plan.numbers() == {"operator:twice": 0, "edge:orders#0->twice": 0, "edge:orders#1->twice": 1}
 
 
-@pytest.mark.parametrize("price", [5, 5.0, -0.5])
-def test_a_key_is_the_same_before_and_after_it_was_stored(price):
-    fields = ("price", "discount", "either", "limited")
-    emitted = Fare(price, 3, 2, 4)
-    stored = msgspec.json.decode(encode(emitted), type=Fare)
-    assert encode(stage_key(emitted, fields)) == encode(stage_key(stored, fields))
-    assert encode(stage_key(emitted, ("price",))) == encode(stage_key(stored, ("price",)))
-    assert stage_key(Fare(1), fields) is None
+def test_a_side_output_flows_to_keyed_operators(orders):
+    lines = orders.key_by("key").process("lines", Lines())
+    odd = lines.side("odd", Event)
+    odd.sink("odd")
+    keyed(odd, "again").sink("again")
+    plan = plan_stages(lines.sink("board"))
+    assert shape(plan.stage("lines").flows["odd"]) == [(0, "sink odd"), (1, "again/0 by key")]
+    assert plan.numbers()["edge:lines.odd#1->again"] == 1
+    assert (plan.stage("again").takes, plan.stage("again").after) == ((Event,), ("lines",))
 
 
-def test_zero_is_one_key():
-    # To SQL -0.0 is 0.0: a merge that had a row of each would not know which one is meant.
-    assert encode(stage_key(Fare(-0.0), ("price",))) == encode(stage_key(Fare(0), ("price",))) == b"0.0"
+def test_an_operator_ranks_behind_those_that_feed_it(orders):
+    first = keyed(orders, "first")
+    second = keyed(first, "second")
+    other = keyed(orders, "other")
+    second.union(other).sink("both")
+    plan = plan_stages(keyed(other, "third").sink("third"))
+    assert [stage.name for stage in plan.keyed] == ["first", "other", "second", "third"]
+    assert [stage.number for stage in plan.keyed] == [0, 1, 2, 3]
+
+
+def test_sources_that_meet_share_a_group(p, orders, payments):
+    stocks = p.source("stocks", Event, event_time="at")
+    refunds = p.source("refunds", Event, event_time="at")
+    keyed(orders.union(refunds), "net").sink("net")
+    keyed(stocks, "levels").sink("levels")
+    plan = plan_stages(payments.sink("payments"))
+    assert plan.groups == (("orders", "refunds"), ("payments",), ("stocks",))
+    assert plan.group_of("net") == plan.group_of("refunds") == ("orders", "refunds")
+    assert plan.stage("net").sources == ("orders", "refunds")
+
+
+def test_groups_that_meet_later_are_one(p, orders, payments):
+    one, other = keyed(orders, "one"), keyed(payments, "other")
+    plan = plan_stages(keyed(one.union(other), "both").sink("board"))
+    assert plan.groups == (("orders", "payments"),)
+    assert plan.stage("both").after == ("one", "other")
+
+
+def test_calls_run_in_the_stage_of_their_source(orders):
+    first = lookup(lookup(orders), "again")
+    first.sink("raw")
+    plan = plan_stages(lookup(first.key_by("key"), "keyed", mode=OutputMode.KEYED_ORDERED).sink("board"))
+    flow = plan.source_stages[0].flow
+    assert [wait.name for wait in waits_in(flow)] == ["lookup", "again"]
+    assert [step.name for step in steps_of(flow)] == ["lookup", "again"]
+    assert [wait.name for wait in waits_of(plan)] == ["lookup", "again", "keyed"]
+    assert plan.stage("keyed").keys[0].fields == ("key",)
+
+
+def test_numbers_tell_apart_swapped_uses(orders):
+    def plan(*sinks):
+        pipeline = Pipeline("demo")
+        stream = pipeline.source("orders", Event, event_time="at")
+        for sink in sinks:
+            stream.sink(sink)
+        return plan_stages(pipeline)
+
+    assert plan("a", "b").numbers() == {"edge:orders#0->a": 0, "edge:orders#1->b": 1}
+    assert plan("a", "b").numbers() != plan("b", "a").numbers()
+    assert plan("a").numbers() == {}
+
+
+def test_many_diamonds_are_planned_at_once(orders):
+    stream = orders
+    for number in range(60):
+        stream = keyed(stream.union(stream), f"union_{number}")
+    plan = plan_stages(stream.sink("board"))
+    assert [stage.number for stage in plan.keyed] == [*range(60)]
+    assert len(plan.keyed[-1].after) == 59

@@ -15,8 +15,8 @@ from headrace.checkpoint.opening import open_job
 from headrace.checkpoint.tables import ASYNC_REQUESTS
 from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.execution.element import Element, Emitted
+from headrace.plan.keys import stage_key
 from headrace.plan.order import record_order
-from headrace.plan.stages import stage_key
 from headrace.spark.async_stage import AsyncStage
 from headrace.spark.micro_batch import open_breakers
 from headrace.spark.reports import AsyncSettings, Place

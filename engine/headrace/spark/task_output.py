@@ -23,11 +23,12 @@ from headrace.execution.element import Emitted
 from headrace.plan.columns import ROW_KIND, changelog_schema, sink_schema, to_columns
 from headrace.plan.keys import key_reader
 from headrace.plan.pipelines import plan_of
-from headrace.plan.record_columns import UnfitRecord, from_struct_array, key_json_column, to_struct_array
+from headrace.plan.record_columns import UnfitRecord, from_struct_array, to_struct_array
 from headrace.plan.stages import SinkPlan, ToStage
 from headrace.spark.reports import Place, TaskReport
 from headrace.spark.transit import transit_table
 from headrace.state.codec import encode
+from headrace.state.key_columns import key_json_column
 
 if TYPE_CHECKING:
     from headrace.spark.flows import SourceRows
@@ -98,7 +99,7 @@ class TaskOutput:
         if not fields:
             self.transit(to, record, rows.emitted())
             return
-        keys = key_json_column([rows.columns.field(name) for name in fields], record, fields)
+        keys = key_json_column(*(rows.columns.field(name) for name in fields))
         has_key = pc.is_valid(keys)
         orders, timestamps, kinds, columns = rows.orders, rows.timestamps, rows.kinds, rows.columns
         if keys.null_count:

@@ -24,7 +24,9 @@ def source_partition(payloads: Sequence[bytes]) -> Partition:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch["id"].to_pylist():
-                yield _as_batch(run_source_task(payloads[number], number))
+                with _without_collector():
+                    report = run_source_task(payloads[number], number)
+                yield _as_batch(report)
 
     return run
 
@@ -39,7 +41,9 @@ def keyed_partition(payload: bytes, *, idle: bool = False) -> Partition:
         assert context is not None  # noqa: S101 - Spark runs this in a task
         index = context.partitionId()
         elements = (batch.slice(0, 0) for batch in batches) if idle else batches
-        yield _as_batch(run_keyed_task(payload, index, elements))
+        with _without_collector():
+            report = run_keyed_task(payload, index, elements)
+        yield _as_batch(report)
 
     return run
 
@@ -88,8 +92,7 @@ def _without_collector() -> Iterator[None]:
 def _guarded(work: Callable[[], TaskReport], index: int) -> TaskReport:
     """Answer with the report. Headrace's own errors travel in it, so that Spark won't try again."""
     try:
-        with _without_collector():
-            report = work()
+        report = work()
     except HeadraceError as error:
         report = TaskReport(error=str(error), error_class=type(error).__name__)
     report.task = index

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from headrace import Struct, Timestamp
 from headrace.plan.columns import RecordReader
+from headrace.plan.keys import stage_key
 from headrace.plan.order import record_order
 from headrace.plan.raw_row import raw_row
 from headrace.plan.record_columns import from_struct_array
 from headrace.plan.source_columns import event_times, order_column
-from headrace.plan.keys import stage_key
 from headrace.state.codec import encode
 from headrace.state.key_columns import key_json_column
 

@@ -53,6 +53,16 @@ class Plan:
     sink_record: type[msgspec.Struct]
     primary_key: tuple[str, ...]
 
+    @property
+    def sources(self) -> tuple[SourceNode, ...]:
+        """All sources, as declared."""
+        return (self.ingest.source,)
+
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """Names of the sources that meet; each group has a line of ordinals of its own."""
+        return ((self.ingest.source.name,),)
+
 
 def plan_stages(pipeline: Pipeline) -> Plan:
     """Cut a pipeline into stages.

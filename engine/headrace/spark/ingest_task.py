@@ -67,12 +67,13 @@ class _FileReader:
             return []
         try:
             order = self._arrival_order(table)
+            order = _taken_part(order, table.num_rows, file)
             ordered = table.take(order) if order is not None else table
             records, kinds, bad = self._reader.read(ordered)
         except (pa.ArrowException, UnicodeDecodeError) as error:  # columns without an order, text that is no UTF-8
             self._refuse_file(file, unreadable(self._source.name, file.path, error))
             return []
-        self.rows += table.num_rows
+        self.rows += file.taken
         for row in bad:
             position = row.position if order is None else order[row.position].as_py()
             self._refuse_row(file, ordered, row.position, position, row.error)
@@ -109,7 +110,7 @@ class _FileReader:
     def _emit(self, file: InputFile, records: Sequence[msgspec.Struct | None], kinds: Sequence[int]) -> list[Emitted]:
         event_time, bucket, buckets = self._source.event_time, self._task.bucket, self._buckets
         emitted = []
-        for ordinal, (record, kind) in enumerate(zip(records, kinds, strict=True), file.first_ordinal):
+        for ordinal, record, kind in zip(self._ordinals(file), records, kinds, strict=True):
             if record is None:
                 continue
             timestamp = getattr(record, event_time)
@@ -118,6 +119,12 @@ class _FileReader:
                 buckets[number] = timestamp
             emitted.append(Emitted(record_order(ordinal), timestamp, kind, record))
         return emitted
+
+    def _ordinals(self, file: InputFile) -> Sequence[int]:
+        if file.ordinals is None:
+            return range(file.first_ordinal, file.first_ordinal + file.taken)
+        ordinals: list[int] = read_parquet(file.ordinals, self._task.place.storage).column(0).to_pylist()
+        return ordinals
 
     def _refuse_row(self, file: InputFile, table: pa.Table, row: int, position: int, error: str) -> None:
         if self._task.on_bad_row == "fail":
@@ -133,3 +140,11 @@ class _FileReader:
         if self._task.on_bad_file == "fail":
             raise error
         self.quarantined.append((self._source.name, file.name, "null", file.path, str(error)))
+
+
+def _taken_part(order: pa.Array | None, rows: int, file: InputFile) -> pa.Array | None:
+    """Return the positions of the rows that are taken in, in arrival order; None: all, as they stand in the file."""
+    if file.taken == rows:
+        return order
+    positions = pa.array(range(rows), pa.int64()) if order is None else order
+    return positions[file.first_row : file.first_row + file.taken]

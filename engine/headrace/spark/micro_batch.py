@@ -18,7 +18,7 @@ from headrace.async_io.service_metrics import ServiceMetrics
 from headrace.async_io.service_metrics import merged as merged_services
 from headrace.checkpoint.async_requests import waiting_for
 from headrace.checkpoint.buffered_requests import holders
-from headrace.checkpoint.checkpoint import Bucket, Checkpoint, OutputFile, SourceOffset, last_micro_batch
+from headrace.checkpoint.checkpoint import Bucket, Checkpoint, OutputFile, last_micro_batch
 from headrace.checkpoint.files import StagedFile
 from headrace.checkpoint.open_job import OpenJob
 from headrace.checkpoint.tables import ASYNC_REQUESTS, BUFFERED_REQUESTS
@@ -28,6 +28,7 @@ from headrace.execution.element import Watermark, before_watermark
 from headrace.execution.fast_drain import seen_and_held
 from headrace.plan.order import record_order
 from headrace.plan.stages import Plan, waits_of
+from headrace.sources.arrival import Watermarks, advance
 from headrace.sources.source import InputFile, Slice
 from headrace.spark.reports import (
     AsyncSettings,
@@ -41,7 +42,14 @@ from headrace.spark.reports import (
 from headrace.spark.task_output import TRANSIT, TRANSIT_DDL
 from headrace.spark.tasks import REPORT_DDL, ingest_partition, keyed_partition, transit_partition
 
-Watermarks = list[tuple[int, int]]
+
+@dataclass(frozen=True, slots=True)
+class LineResult:
+    """Where a micro-batch leaves a line of ordinals: its bucket, its last watermark, and those that not every operator has seen."""
+
+    bucket: Bucket
+    watermark: int | None = None
+    repeated: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)
@@ -54,7 +62,8 @@ class BatchResult:
     timers_fired: dict[str, dict[str, int]] = field(default_factory=dict)
     metrics: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)
-    bucket: Bucket = field(default_factory=Bucket)
+    lines: dict[tuple[str, ...], LineResult] = field(default_factory=dict)
+    """By the names of the sources that share the line."""
     watermark: int | None = None
     cut: bytes | None = None
     held: int = 0
@@ -62,7 +71,6 @@ class BatchResult:
     pending: int = 0
     due: int | None = None
     services: dict[str, ServiceMetrics] = field(default_factory=dict)
-    repeated: tuple[tuple[int, int], ...] = ()
 
     def add(self, operator: str, reports: Iterable[TaskReport]) -> None:
         """Take in the reports of a stage."""
@@ -173,8 +181,10 @@ class MicroBatch:
             reports = self._ingest(taken.files)
         result.add(source.name, reports)
         parent = self._job.last
-        repeated = parent.offsets.get(source.name, SourceOffset()).repeated
-        watermarks = [*repeated, *self._watermarks(result, reports, parent, taken)]
+        (sources,) = self._plan.groups  # one line of ordinals, so far
+        repeated = max((parent.offsets[name].repeated for name in sources if name in parent.offsets), default=())
+        bucket, new = self._line(reports, parent, taken)
+        watermarks = [*repeated, *new]
         result.hold_watermarks(watermarks)
         faults.reached("ingest.after")
         transit = [path for report in reports for path in report.transit]
@@ -185,13 +195,15 @@ class MicroBatch:
             result.add(name, reports)
             result.hold_watermarks(watermarks)
             transit = [path for report in reports for path in report.transit]
-        self._settle_watermarks(result, watermarks, parent)
+        repeated = self._settle_watermarks(result, watermarks, parent)
+        last = watermarks[-1][1] if watermarks else parent.latest_watermark
+        result.lines[sources] = LineResult(bucket, last, repeated)
         return result
 
     def _check_holders(self) -> None:
         """Raise `StateSchemaError` when an operator holds records that the pipeline does not have: they would be lost."""
         self._check_waiting()
-        if not any(offset.held for offset in self._job.last.offsets.values()):
+        if not self._job.last.held:
             return
         place = self._place
         found = holders(place.job_folder, place.versions[BUFFERED_REQUESTS], storage=place.storage)
@@ -221,7 +233,7 @@ class MicroBatch:
     @property
     def _resumes(self) -> bool:
         """Whether elements wait for services."""
-        return any(offset.pending for offset in self._job.last.offsets.values())
+        return self._job.last.pending > 0
 
     def _async_settings(self) -> AsyncSettings:
         config = self._job.config
@@ -234,12 +246,15 @@ class MicroBatch:
             finishes=self._finishes,
         )
 
-    def _settle_watermarks(self, result: BatchResult, watermarks: Watermarks, parent: Checkpoint) -> None:
-        """The job's watermark is the last one that all operators have seen; the others are repeated."""
+    @staticmethod
+    def _settle_watermarks(
+        result: BatchResult, watermarks: Watermarks, parent: Checkpoint
+    ) -> tuple[tuple[int, int], ...]:
+        """Make the last watermark that all operators have seen the job's; return the others, which are repeated."""
         places = [Watermark(record_order(ordinal), time) for ordinal, time in watermarks]
         seen, _ = seen_and_held(places, result.cut)
         result.watermark = seen[-1].timestamp if seen else parent.watermark
-        result.repeated = tuple(watermarks[len(seen) :])
+        return tuple(watermarks[len(seen) :])
 
     def _ingest(self, files: Sequence[InputFile]) -> list[TaskReport]:
         config = self._job.config
@@ -267,20 +282,20 @@ class MicroBatch:
         ids = self._spark.range(0, len(tasks), 1, len(tasks))
         return _collect(ids.mapInArrow(ingest_partition(payloads), REPORT_DDL), len(tasks))
 
-    def _watermarks(
-        self, result: BatchResult, reports: Sequence[TaskReport], parent: Checkpoint, taken: Slice
-    ) -> Watermarks:
-        source = self._plan.ingest.source
-        offset = parent.offsets.get(source.name, SourceOffset())
-        before, watermark = offset.bucket, parent.latest_watermark
+    def _line(self, reports: Sequence[TaskReport], parent: Checkpoint, taken: Slice) -> tuple[Bucket, Watermarks]:
+        """Return where the line of ordinals stands, and its new watermarks: as planned, or as tasks report them."""
+        (sources,) = self._plan.groups
+        line = next((line for line in taken.lines if line.sources == sources), None)
+        if line is not None and line.after is not None:
+            return line.after, line.watermarks or []
         seen: dict[int, int] = {}
         for report in reports:
             for number, latest in report.buckets.items():
                 seen[number] = max(latest, seen.get(number, latest))
-        lag = source.out_of_orderness // _MILLISECOND + 1
+        lag = self._plan.ingest.source.out_of_orderness // _MILLISECOND + 1
         size = self._job.config.watermark.bucket
-        result.bucket, watermarks = advance(before, seen, taken.rows, size=size, lag=lag, watermark=watermark)
-        return watermarks
+        rows = 0 if line is None else line.rows
+        return advance(parent.line(sources), seen, rows, size=size, lag=lag, watermark=parent.latest_watermark)
 
     def _keyed(
         self, number: int, transit: Sequence[str], watermarks: Watermarks, parent: Checkpoint, cut: bytes | None
@@ -293,14 +308,14 @@ class MicroBatch:
             watermark=parent.watermark,
             watermarks=watermarks,
             processing_time=self._processing_time,
-            first_ordinal=parent.offsets.get(self._plan.ingest.source.name, SourceOffset()).bucket.next_ordinal,
+            first_ordinal=parent.line(self._plan.groups[0]).next_ordinal,
             async_state=self._job.config.async_state(operator, enabled=self._async_state),
             timers_fired=parent.timers_fired.get(operator, {}),
             upsert_materialize=self._job.config.upsert_materialize(operator, self._place.backend),
             state_ttl=self.state_ttl,
             local_copies={} if operator in self._rebuilt else parent.local_copies.get(operator, {}),
             parent_id=parent.checkpoint_id,
-            resumes=any(offset.held for offset in parent.offsets.values()),
+            resumes=parent.held,
             async_io=self._async_settings() if is_wait else AsyncSettings(services={}),
             cut=cut,
             stop_at=self._stop_at,
@@ -325,40 +340,19 @@ class MicroBatch:
         return spread.mapInArrow(transit_partition(self._place.storage), TRANSIT_DDL)
 
 
+def transit_folder(job_folder: str, attempt_id: str) -> str:
+    """Return the folder of what an attempt's tasks hand on to each other."""
+    return f"{job_folder}/{TRANSIT}/{attempt_id}"
+
+
 def stop_file(job_folder: str, attempt_id: str) -> str:
     """The file that tells the tasks of an attempt to stop; it goes with the attempt's transit files."""
-    return f"{job_folder}/{TRANSIT}/{attempt_id}/stop"
+    return f"{transit_folder(job_folder, attempt_id)}/stop"
 
 
 def spark_uri(uri: str) -> str:
     """A path or URI as Spark wants it: Hadoop's S3 client calls itself s3a."""
     return f"s3a{uri[2:]}" if uri.startswith("s3://") else uri
-
-
-def advance(
-    before: Bucket, seen: dict[int, int], rows: int, *, size: int, lag: int, watermark: int | None
-) -> tuple[Bucket, Watermarks]:
-    """Close the buckets of arrival order that `rows` more rows fill; give a watermark after each.
-
-    `seen` has the latest event time by bucket number, `size` the rows a bucket, `lag` how far the
-    watermark stays behind (ms), `watermark` the last one. Buckets are cut by the global ordinal, so
-    the split into micro-batches moves nothing: with size 10, rows 0-7 close none; rows 8-25 close
-    buckets 0 and 1, with watermarks before ordinals 10 and 20.
-    """
-    end = before.next_ordinal + rows
-    first = before.next_ordinal // size
-    open_max, closed_max = before.open_max, before.closed_max
-    watermarks: Watermarks = []
-    for number in range(first, end // size + 1):
-        latest = _latest(open_max, seen.get(number))
-        if (number + 1) * size > end:
-            open_max = latest
-            break
-        closed_max, open_max = _latest(closed_max, latest), None
-        if closed_max is not None and (watermark is None or closed_max - lag > watermark):
-            watermark = closed_max - lag
-            watermarks.append(((number + 1) * size, watermark))
-    return Bucket(end, open_max, closed_max), watermarks
 
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -369,10 +363,6 @@ Place_ = TypeVar("Place_", int, bytes)
 
 def _earlier(one: Place_ | None, other: Place_ | None) -> Place_ | None:
     return min((value for value in (one, other) if value is not None), default=None)
-
-
-def _latest(one: int | None, other: int | None) -> int | None:
-    return max((value for value in (one, other) if value is not None), default=None)
 
 
 def _shares(files: Sequence[InputFile], count: int) -> list[list[InputFile]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ _JSON = (
     "state_ttl",
     "state_schemas",
     "timers_fired",
+    "watermarks",
     "sink_tables",
 )
 _TIMES = ("interval_start", "interval_end", "watermark", "committed_at", "lease_expires_at")
@@ -68,7 +68,7 @@ class CheckpointLog:
             return
         if table.version() == self._version:
             return
-        rows = read(table, CHECKPOINTS_SCHEMA).to_pylist()
+        rows = _with_milliseconds(read(table, CHECKPOINTS_SCHEMA)).to_pylist()
         committed = [row for row in rows if row["kind"] != Kind.LEASE.value]
         _check_format(max((row["format_version"] for row in committed), default=0), self._uri)
         decoded = [_decode(row) for row in committed]
@@ -197,9 +197,10 @@ def _encode(row: dict[str, Any]) -> pa.Table:
         value = row.get(column.name)
         if value is not None and column.name in _JSON:
             value = msgspec.json.encode(value).decode()
-        if value is not None and column.name in _TIMES:
-            value = datetime.fromtimestamp(value / 1000, UTC)
-        columns[column.name] = pa.array([value], column.type)
+        if column.name in _TIMES:
+            columns[column.name] = pa.array([value], pa.timestamp("ms", tz="UTC")).cast(column.type)
+        else:
+            columns[column.name] = pa.array([value], column.type)
     return pa.table(columns, schema=CHECKPOINTS_SCHEMA)
 
 
@@ -208,9 +209,6 @@ def _decode(row: dict[str, Any]) -> Checkpoint:
     for name in _JSON:
         if name in fields:
             fields[name] = msgspec.json.decode(fields[name])
-    for name in _TIMES:
-        if name in fields:
-            fields[name] = _milliseconds(fields[name])
     return msgspec.convert(fields, Checkpoint)
 
 
@@ -233,13 +231,17 @@ def _last_lease(rows: list[dict[str, Any]]) -> Lease | None:
         row["run_id"],
         row["attempt_id"],
         row["holder"],
-        _milliseconds(row["lease_expires_at"]),
-        _milliseconds(row["committed_at"]),
+        row["lease_expires_at"],
+        row["committed_at"],
     )
 
 
-def _milliseconds(moment: datetime) -> int:
-    return round(moment.timestamp() * 1000)
+def _with_milliseconds(rows: pa.Table) -> pa.Table:
+    """Turn moments into milliseconds: Python's own end in the year 9999, before the watermark of the end of input."""
+    for name in _TIMES:
+        times = rows[name].cast(pa.timestamp("ms", tz="UTC"), safe=False).cast(pa.int64())
+        rows = rows.set_column(rows.schema.get_field_index(name), name, times)
+    return rows
 
 
 def lease_until(run_id: str, attempt_id: str, holder: str, seconds: float) -> Lease:

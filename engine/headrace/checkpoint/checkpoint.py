@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -48,9 +48,10 @@ class Bucket(msgspec.Struct, frozen=True):
 
 
 class SourceOffset(msgspec.Struct, frozen=True):
-    """How far a source was read: the last file taken in, in the source's order, and the bucket.
+    """How far a source was read: the last file taken up, in the source's order, and the bucket.
 
-    `held` says that records which were taken in are still in `buffered_requests`; `repeated` are the watermarks (ordinal, ms)
+    Sources that meet share a line of ordinals: each has the line's `bucket` and `watermark`. What is said of all that the job
+    has taken in (`held`, `repeated`, `pending`, `due`) is repeated at each source. `held` says that records which were taken in are still in `buffered_requests`; `repeated` are the watermarks (ordinal, ms)
     that not every operator has seen for that reason.
     """
 
@@ -66,6 +67,24 @@ class SourceOffset(msgspec.Struct, frozen=True):
     names: tuple[str, ...] | None = None
     """Digests of the files at or behind `last_file` (an interval run: or before its end) that no earlier checkpoint of the line
     has recorded. None where nothing was recorded: earlier releases have only the count in `files_behind`."""
+    number: int = 0
+    """Of the source, given once: it orders rows of equal merge keys where sources meet."""
+    unread: tuple[str, ...] = ()
+    """Names of the files up to `last_file` that still have rows to take in: they are ahead of the sources that this one meets."""
+    rows_taken: int = 0
+    """How many rows of the first of them were taken in, in arrival order. The punctuation after its last row counts as one."""
+    punctuated: int | None = None
+    """The last punctuation of a source with complete intervals (ms)."""
+    watermark: int | None = None
+    """The last watermark of the source's line (ms); earlier releases have it in `Checkpoint.watermark` alone."""
+    seen: int | None = None
+    """The last watermark that all operators of the line have seen (ms): it is before those that are repeated."""
+    taken_at: int | None = None
+    """When rows of the source were last taken in (ms, processing time)."""
+    idle: bool = False
+    """Whether the source was idle in this micro-batch, so that others did not wait for it."""
+    ended: bool = False
+    """Whether the end of input was declared: no more rows are taken in."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +95,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     this checkpoint's tasks left behind. `state_ttl` is what lives of entries depend on.
     `schemas_of` names the checkpoint whose row has `state_schemas`, the types of the stored states: a row has them only where
     they are not its parent's; `sinks_of` and `sink_tables` are the same for the tables of the sinks. `timers_fired` says, per operator and clock, up to which moment no timer is left (ms).
+    `watermark` is the earliest one of all lines of ordinals; `watermarks` tells it by operator where there is more than one line.
     `note` says who and why (restores, savepoints, migrations).
     """
 
@@ -91,6 +111,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     interval_start: int | None = None
     interval_end: int | None = None
     watermark: int | None = None
+    watermarks: dict[str, int] = {}
     offsets: dict[str, SourceOffset] = {}
     outputs: dict[str, list[OutputFile]] = {}
     local_copies: dict[str, dict[str, str]] = {}
@@ -110,6 +131,31 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         """The last watermark that any operator has seen (ms); `watermark` is the last one that all have."""
         repeated = [offset.repeated[-1][1] for offset in self.offsets.values() if offset.repeated]
         return max(repeated, default=self.watermark)
+
+    @property
+    def held(self) -> bool:
+        """Whether records that were taken in are still in `buffered_requests`."""
+        return any(offset.held for offset in self.offsets.values())
+
+    @property
+    def pending(self) -> int:
+        """Elements in `async_requests`: each source says it of all."""
+        return max((offset.pending for offset in self.offsets.values()), default=0)
+
+    @property
+    def due(self) -> int | None:
+        """When the first of them is to be called for (ms); None if none is."""
+        return min((offset.due for offset in self.offsets.values() if offset.due is not None), default=None)
+
+    def line(self, sources: Iterable[str]) -> Bucket:
+        """Return where the line of ordinals stands that these sources share."""
+        return line_of(self.offsets[name] for name in sources if name in self.offsets)
+
+
+def line_of(offsets: Iterable[SourceOffset]) -> Bucket:
+    """Return where the line of ordinals stands that sources share: the furthest that one of them knows."""
+    buckets = [offset.bucket for offset in offsets]
+    return max(buckets, key=lambda bucket: bucket.next_ordinal, default=Bucket())
 
 
 def last_micro_batch(checkpoints: Sequence[Checkpoint]) -> int | None:

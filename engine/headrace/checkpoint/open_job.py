@@ -28,6 +28,7 @@ def silent(kind: str, message: str) -> None:
 _INHERITED = (
     "offsets",
     "watermark",
+    "watermarks",
     "local_copies",
     "state_ttl",
     "schemas_of",

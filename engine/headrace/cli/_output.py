@@ -103,8 +103,13 @@ def moment(value: datetime) -> str:
 
 
 def at_time(milliseconds: int | None) -> datetime | None:
-    """Milliseconds since the epoch as a moment in UTC."""
-    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
+    """Milliseconds since the epoch as a moment in UTC; the last one that can be shown for all later ones."""
+    if milliseconds is None:
+        return None
+    return datetime.fromtimestamp(min(milliseconds, _LAST_SHOWN) / 1000, UTC)
+
+
+_LAST_SHOWN = 253_402_300_799_000
 
 
 def _is_number(value: Any) -> bool:

@@ -9,7 +9,7 @@ import typer
 from headrace.cli._arguments import AsJson, Job, Limit, load
 
 if TYPE_CHECKING:
-    from headrace.checkpoint.checkpoint import Checkpoint
+    from headrace.checkpoint.checkpoint import Checkpoint, SourceOffset
 
 
 _COLUMNS = ("job", "checkpoint", "kind", "committed", "watermark", "rows_in", "quarantined", "held_by")
@@ -60,11 +60,26 @@ def _waits(row: dict[str, Any]) -> list[str]:
     from headrace.cli._services import in_a_line
 
     lines = [in_a_line(row["job"], name, made) for name, made in row["services"].items()]
+    lines += [line for name, source in row["sources"].items() for line in _of_source(row, name, source)]
     if row["waiting"]:
         due = f", the next attempt is due at {moment(row['next_attempt'])}" if row["next_attempt"] else ""
         lines.append(
             f"{row['job']}: {row['waiting']:,} elements wait for services{due} (headrace retries {row['job']})"
         )
+    return lines
+
+
+def _of_source(row: dict[str, Any], name: str, source: dict[str, Any]) -> list[str]:
+    """What is to be said of a source where several meet, or none is to come any more."""
+    lines = []
+    if source["unread"]:
+        lines.append(
+            f"{row['job']}: source '{name}' is ahead of those that it meets: rows of {', '.join(source['unread'])} wait"
+        )
+    if source["idle"]:
+        lines.append(f"{row['job']}: source '{name}' was idle: the others did not wait for it")
+    if source["ended"]:
+        lines.append(f"{row['job']}: the end of the input of source '{name}' was declared")
     return lines
 
 
@@ -94,7 +109,6 @@ def _status(name: str) -> dict[str, Any]:
     config = load(name)
     log = CheckpointLog(config.job_folder, config.storage_options)
     last, held = log.last, log.lease
-    dues = [offset.due for offset in last.offsets.values() if offset.due is not None] if last else []
     holder = held if held and held.expires_at > clock.now() else None
     return {
         "job": config.job,
@@ -105,12 +119,26 @@ def _status(name: str) -> dict[str, Any]:
         "rows_in": last.metrics.get("rows_in") if last else None,
         "quarantined": last.metrics.get("quarantined") if last else None,
         "checkpoints": len(log.checkpoints),
-        "waiting": sum(offset.pending for offset in last.offsets.values()) if last else 0,
-        "next_attempt": at_time(min(dues)) if dues else None,
+        "waiting": last.pending if last else 0,
+        "next_attempt": at_time(last.due) if last else None,
         "services": next(filter(None, map(services_of, reversed(log.checkpoints))), {}),
         "held_by": holder.run_id if holder else None,
         "held_until": at_time(holder.expires_at) if holder else None,
+        "sources": {name: _source(offset) for name, offset in last.offsets.items()} if last else {},
         "error": None,
+    }
+
+
+def _source(offset: SourceOffset) -> dict[str, Any]:
+    """How far a source was read."""
+    from headrace.cli._output import at_time
+
+    return {
+        "last_file": offset.last_file,
+        "unread": list(offset.unread),
+        "taken_at": at_time(offset.taken_at),
+        "idle": offset.idle,
+        "ended": offset.ended,
     }
 
 

@@ -70,6 +70,11 @@ def _intervals(config: JobConfig) -> Iterator[Problem]:
             yield f"sources.{name}", "mode 'interval' needs 'interval', the pattern of the file names"
         if source.interval is not None and "%" not in source.interval:
             yield f"sources.{name}.interval", f"'{source.interval}' has no date field such as %Y-%m-%d"
+        if source.complete_intervals and source.interval is None:
+            yield (
+                f"sources.{name}.complete_intervals",
+                "needs 'interval', the pattern of the file names: it tells where an interval ends",
+            )
 
 
 def _limits(config: JobConfig) -> Iterator[Problem]:

@@ -74,6 +74,12 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     interval: str | None = None
     """strptime pattern of the file stem that gives the start of the file's interval; null: none."""
 
+    complete_intervals: bool = False
+    """Whether a file, once it is there, holds all rows of its interval: the watermark then moves to the interval's end behind its last row. Needs `interval`. Part of the job's meaning: keep it."""
+
+    idle_after: Span | None = None
+    """After this time without new files, sources that meet this one wait for it no longer; null: they wait for ever."""
+
     max_files_per_batch: Count = 16
     """Files that one micro-batch takes at most."""
 

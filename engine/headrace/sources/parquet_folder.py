@@ -1,4 +1,4 @@
-"""A folder of Parquet files as a source: latest offset, plan of a slice, reading of a file.
+"""A folder of Parquet files as a source.
 
 Files are taken in the order of their names and must not change once they are there. Arrival order is
 (file, the source's `order_by`, row): it does not depend on how files are grouped into micro-batches.
@@ -6,171 +6,85 @@ Files are taken in the order of their names and must not change once they are th
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple
 
+import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from headrace.api import SourceNode
 from headrace.checkpoint.checkpoint import SourceOffset
 from headrace.checkpoint.files import Storage, file_system
 from headrace.config import SourceConfig
 from headrace.errors import ConfigError, SourceError
+from headrace.execution.process_context import LATEST_TIMER
 from headrace.sources.interval import Interval
-from headrace.sources.source import InputFile, Slice, TakenIn
-
-DAY = 86_400_000
-
-
-class _File(NamedTuple):
-    """A file of the folder; ordered by name."""
-
-    name: str
-    path: str
-    modified: int
+from headrace.sources.period import end_of_period
+from headrace.sources.source import Ahead, SourceFile, TakenIn
 
 
 class ParquetFolder:
     """The driver's view of the folder."""
 
-    def __init__(self, name: str, config: SourceConfig, storage: Storage = None) -> None:
-        """`name` is the source's name in the pipeline."""
-        self._name = name
+    def __init__(self, source: SourceNode, config: SourceConfig, storage: Storage = None) -> None:
+        """`source` is what the pipeline says of it, `config` what the job says."""
+        self._node = source
+        self._name = source.name
         self._config = config
         self._store, self._folder = file_system(config.path, storage)
 
     def latest(self) -> str | None:
-        """The name of the last file there is."""
+        """See `Source.latest`."""
         files = self._files()
         return files[-1].name if files else None
 
-    def plan(
+    def ahead(
         self,
         offset: SourceOffset,
         taken_in: TakenIn,
         *,
         interval: Interval | None = None,
         until: str | None = None,
-    ) -> Slice | None:
-        """Return the next slice after `offset` within the configured limits; None when there is nothing.
-
-        With `interval`: just its files, all at once, also when there are none. With `until`: no file behind that one.
-        Raises `SourceError` when the folder is gone, a file cannot be read, or a late file would never be read.
-        """
+        meets: bool = False,
+    ) -> Ahead:
+        """See `Source.ahead`."""
         files = self._files()
-        if interval is not None:
+        unread = [file for file in files if file.name in offset.unread]
+        if until is None:
+            self._check_unread(unread, offset)
+        if until is None and interval is not None:
             self._check_nothing_between(files, taken_in)
-            return self._slice(files, self._of_interval(files, interval), offset, taken_in, interval)
-        self._check_nothing_behind(files, offset, taken_in)
-        ahead = [file for file in files if offset.last_file is None or file.name > offset.last_file]
-        ahead = [file for file in ahead if until is None or file.name <= until]
-        return self._slice(files, self._within_limits(ahead), offset, taken_in) if ahead else None
+            new = self._of_interval(files, interval)
+            if meets:
+                self._check_order(files)
+                self._check_nothing_behind(new, offset, taken_in)
+                new = _behind(new, offset)
+        else:
+            self._check_nothing_behind(files, offset, taken_in)
+            new = [file for file in _behind(files, offset) if until is None or self._is_up_to(file, until, interval)]
+        return Ahead((*unread, *(file for file in new if file not in unread)), tuple(files))
 
-    @property
-    def has_intervals(self) -> bool:
-        """Tell whether the configuration says how file names give intervals."""
-        return self._config.interval is not None
-
-    def check_intervals(self, taken_in: TakenIn) -> None:
-        """Refuse what an interval run that goes on from there could not do.
-
-        Raises `ConfigError` without an `interval` pattern, `SourceError` for a late file of an interval taken in already.
-        """
-        if not self.has_intervals:
-            msg = (
-                f"source '{self._name}' has no 'interval' pattern in its configuration, so an interval run "
-                "cannot tell which files to take; set it, or use --mode caught-up"
-            )
-            raise ConfigError(msg)
-        self._check_nothing_between(self._files(), taken_in)
-
-    def count_missing(self, names: frozenset[str]) -> int:
-        """Return how many files of these digests are not in the folder."""
-        return len(names - {digest(file.name) for file in self._files()})
-
-    def starts_at(self, name: str) -> int | None:
-        """Where the interval of a file begins (ms), if file names tell."""
-        pattern = self._config.interval
-        if pattern is None:
-            return None
-        try:
-            parsed = datetime.strptime(Path(name).stem, pattern)  # noqa: DTZ007 - made aware below
-        except ValueError as error:
-            msg = f"file '{name}' of source '{self._name}' does not fit the interval pattern '{pattern}'"
-            raise SourceError(msg) from error
-        return round(parsed.replace(tzinfo=UTC).timestamp() * 1000)
-
-    def _files(self) -> list[_File]:
-        if self._store.get_file_info(self._folder).type is not fs.FileType.Directory:
-            msg = f"source '{self._name}': there is no folder {self._config.path}"
-            raise SourceError(msg)
-        found = self._store.get_file_info(fs.FileSelector(self._folder))
-        names = [
-            _File(info.base_name, f"{self._config.path}/{info.base_name}", info.mtime_ns or 0)
-            for info in found
-            if info.type is fs.FileType.File and info.base_name.endswith(".parquet") and info.base_name[0] not in "._"
-        ]
-        return sorted(names)
-
-    def _of_interval(self, files: list[_File], interval: Interval) -> list[_File]:
-        return [file for file in files if interval.start <= (self.starts_at(file.name) or 0) < interval.end]
-
-    def _within_limits(self, files: list[_File]) -> list[_File]:
+    def within_limits(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
+        """See `Source.within_limits`."""
         chosen = files[: self._config.max_files_per_batch]
         limit = self._config.max_rows_per_batch
         if limit is None:
             return chosen
         rows = 0
         for count, file in enumerate(chosen):
-            rows += self._row_count(file)
+            rows += self.rows(file)
             if rows > limit:
                 return chosen[: max(count, 1)]
         return chosen
 
-    def _slice(
-        self,
-        files: list[_File],
-        chosen: list[_File],
-        offset: SourceOffset,
-        taken_in: TakenIn,
-        interval: Interval | None = None,
-    ) -> Slice:
-        inputs: list[InputFile] = []
-        ordinal = offset.bucket.next_ordinal
-        for file in chosen:
-            rows = self._row_count(file)
-            inputs.append(InputFile(file.path, file.name, rows, ordinal))
-            ordinal += rows
-        last = chosen[-1].name if chosen else None
-        behind = [file for file in files if last is not None and file.name <= last]
-        return Slice(
-            tuple(inputs),
-            ordinal - offset.bucket.next_ordinal,
-            last,
-            len(behind),
-            interval or self._interval_of(inputs),
-            self._new_names(files, last or offset.last_file, taken_in, interval),
-        )
-
-    def _new_names(
-        self, files: list[_File], last: str | None, taken_in: TakenIn, interval: Interval | None
-    ) -> tuple[str, ...]:
-        """Digests of the files that no later run takes in, as far as no checkpoint has recorded them."""
-        behind = {file.name for file in files if last is not None and file.name <= last}
-        if interval is not None:
-            behind |= {file.name for file in files if (self.starts_at(file.name) or 0) < interval.end}
-        return tuple(sorted({digest(name) for name in behind} - (taken_in.names or frozenset())))
-
-    def _interval_of(self, inputs: list[InputFile]) -> Interval | None:
-        if self._config.interval is None or not inputs:
-            return None
-        first, last = self.starts_at(inputs[0].name), self.starts_at(inputs[-1].name)
-        return Interval(first, last + DAY) if first is not None and last is not None else None
-
-    def _row_count(self, file: _File) -> int:
+    def rows(self, file: SourceFile) -> int:
+        """See `Source.rows`."""
         try:
             count: int = pq.read_metadata(f"{self._folder}/{file.name}", filesystem=self._store).num_rows
         except (OSError, pa.ArrowException) as error:
@@ -179,7 +93,127 @@ class ParquetFolder:
             raise unreadable(self._name, file.path, error) from error
         return count
 
-    def _check_nothing_behind(self, files: list[_File], offset: SourceOffset, taken_in: TakenIn) -> None:
+    def event_times(self, file: SourceFile) -> pa.Int64Array:
+        """See `Source.event_times`. Where tasks are to refuse the file, no time is readable."""
+        columns = [self._node.event_time, *self._node.order_by]
+        try:
+            table = pq.ParquetFile(self._store.open_input_file(f"{self._folder}/{file.name}")).read(columns=columns)
+            if any(table.schema.names.count(name) != 1 for name in columns):
+                return pa.nulls(table.num_rows, pa.int64())
+            if self._node.order_by:
+                table = table.take(pc.sort_indices(table, [(name, "ascending") for name in self._node.order_by]))
+        except (OSError, pa.ArrowException) as error:
+            if self._config.on_bad_file == "quarantine":
+                return pa.nulls(self.rows(file), pa.int64())
+            raise unreadable(self._name, file.path, error) from error
+        return _milliseconds(table[self._node.event_time])
+
+    def passed(
+        self,
+        offset: SourceOffset,
+        look: Ahead,
+        files: Sequence[SourceFile],
+        taken_in: TakenIn,
+        interval: Interval | None = None,
+    ) -> SourceOffset:
+        """See `Source.passed`."""
+        names = [file.name for file in files]
+        last = max(name for name in (*names, offset.last_file or "")) or None
+        return msgspec.structs.replace(
+            offset,
+            last_file=last,
+            files_behind=sum(last is not None and file.name <= last for file in look.listed)
+            if names
+            else offset.files_behind,
+            names=self._new_names(look.listed, last, taken_in, interval),
+        )
+
+    def interval_of(self, name: str) -> Interval | None:
+        """See `Source.interval_of`."""
+        pattern = self._config.interval
+        if pattern is None:
+            return None
+        try:
+            parsed = datetime.strptime(Path(name).stem, pattern)  # noqa: DTZ007 - made aware below
+        except ValueError as error:
+            msg = f"file '{name}' of source '{self._name}' does not fit the interval pattern '{pattern}'"
+            raise SourceError(msg) from error
+        start = parsed.replace(tzinfo=UTC)
+        return Interval(_moment(start), _moment(end_of_period(start, pattern)))
+
+    def check_intervals(self, taken_in: TakenIn) -> None:
+        """Refuse what an interval run that goes on from there could not do.
+
+        Raises `ConfigError` without an `interval` pattern, `SourceError` for a late file of an interval taken in already.
+        """
+        if self._config.interval is None:
+            msg = (
+                f"source '{self._name}' has no 'interval' pattern in its configuration, so an interval run "
+                "cannot tell which files to take; set it, or use --mode caught-up"
+            )
+            raise ConfigError(msg)
+        self._check_nothing_between(self._files(), taken_in)
+
+    def count_missing(self, names: frozenset[str]) -> int:
+        """See `Source.count_missing`."""
+        return len(names - {digest(file.name) for file in self._files()})
+
+    def _files(self) -> list[SourceFile]:
+        if self._store.get_file_info(self._folder).type is not fs.FileType.Directory:
+            msg = f"source '{self._name}': there is no folder {self._config.path}"
+            raise SourceError(msg)
+        listed = self._store.get_file_info(fs.FileSelector(self._folder))
+        files = [
+            SourceFile(info.base_name, f"{self._config.path}/{info.base_name}", info.mtime_ns or 0)
+            for info in listed
+            if info.type is fs.FileType.File and info.base_name.endswith(".parquet") and info.base_name[0] not in "._"
+        ]
+        return sorted(files)
+
+    def _start(self, file: SourceFile) -> int:
+        interval = self.interval_of(file.name)
+        return 0 if interval is None else interval.start
+
+    def _is_up_to(self, file: SourceFile, last: str, interval: Interval | None) -> bool:
+        """Tell whether a micro-batch that took a source up to a file has it, or would have had it, were it not late."""
+        if interval is None:
+            return file.name <= last
+        start = self._start(file)
+        return start >= interval.start and (file.name <= last or start < interval.end)
+
+    def _of_interval(self, files: Sequence[SourceFile], interval: Interval) -> list[SourceFile]:
+        return [file for file in files if interval.start <= self._start(file) < interval.end]
+
+    def _new_names(
+        self, files: Sequence[SourceFile], last: str | None, taken_in: TakenIn, interval: Interval | None
+    ) -> tuple[str, ...]:
+        """Digests of the files that no later run takes up, as far as no checkpoint has recorded them."""
+        behind = {file.name for file in files if last is not None and file.name <= last}
+        if interval is not None:
+            behind |= {file.name for file in files if self._start(file) < interval.end}
+        return tuple(sorted({digest(name) for name in behind} - (taken_in.names or frozenset())))
+
+    def _check_unread(self, unread: Sequence[SourceFile], offset: SourceOffset) -> None:
+        """Refuse to pass over files that were taken up and not read to their end."""
+        gone = sorted({*offset.unread} - {file.name for file in unread})
+        if gone:
+            msg = (
+                f"source '{self._name}': {', '.join(gone)} of {self._config.path} is gone, and not all of its rows were taken in "
+                "yet: they wait for other sources. Nothing was taken in. Put it back, or restore a checkpoint before it."
+            )
+            raise SourceError(msg)
+
+    def _check_order(self, files: Sequence[SourceFile]) -> None:
+        """Refuse names that do not sort as their intervals do: what was taken up of the folder is known by its last name."""
+        for earlier, later in itertools.pairwise(files):
+            if self._start(later) < self._start(earlier):
+                msg = (
+                    f"source '{self._name}' meets another one, and its files {earlier.name} and {later.name} do not sort by "
+                    "their intervals. Nothing was taken in. Give them names that do (year first), or use --mode caught-up."
+                )
+                raise SourceError(msg)
+
+    def _check_nothing_behind(self, files: list[SourceFile], offset: SourceOffset, taken_in: TakenIn) -> None:
         """Refuse files behind the offset that no slice has taken in; where no names are recorded, more than were counted."""
         if offset.last_file is None:
             return
@@ -196,7 +230,7 @@ class ParquetFolder:
             )
             raise SourceError(msg)
 
-    def _check_nothing_between(self, files: list[_File], taken_in: TakenIn) -> None:
+    def _check_nothing_between(self, files: list[SourceFile], taken_in: TakenIn) -> None:
         """Refuse files of intervals that were taken in without them: no later interval has them."""
         if taken_in.names is None or not taken_in.intervals:
             return
@@ -210,10 +244,10 @@ class ParquetFolder:
             )
             raise SourceError(msg)
 
-    def _replay_of(self, late: _File, taken_in: TakenIn) -> str:
+    def _replay_of(self, late: SourceFile, taken_in: TakenIn) -> str:
         """How to take a late file in by a replay, if its interval was taken in."""
-        start = self.starts_at(late.name)
-        interval = None if start is None else taken_in.around(start)
+        own = self.interval_of(late.name)
+        interval = None if own is None else taken_in.around(own.start)
         return "" if interval is None else f"run interval {interval} again with --replay, "
 
 
@@ -222,8 +256,46 @@ def digest(name: str) -> str:
     return blake2b(name.encode(), digest_size=8).hexdigest()
 
 
-def _unknown(files: list[_File], taken_in: TakenIn) -> list[_File]:
+def _unknown(files: list[SourceFile], taken_in: TakenIn) -> list[SourceFile]:
     return [file for file in files if digest(file.name) not in (taken_in.names or ())]
+
+
+def _behind(files: Sequence[SourceFile], offset: SourceOffset) -> list[SourceFile]:
+    return [file for file in files if offset.last_file is None or file.name > offset.last_file]
+
+
+def _milliseconds(times: pa.ChunkedArray) -> pa.Int64Array:
+    """Return times as milliseconds; null where one is no time, or out of range."""
+    if pa.types.is_dictionary(times.type):
+        times = times.cast(times.type.value_type)
+    kind = times.type
+    if pa.types.is_timestamp(kind):
+        times = times.cast(pa.timestamp("ms", tz=kind.tz), safe=False).cast(pa.int64())
+    elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        times = _whole_numbers(times)
+    else:
+        times = pa.chunked_array([pa.nulls(len(times), pa.int64())])
+    within = pc.and_(pc.greater_equal(times, -LATEST_TIMER), pc.less_equal(times, LATEST_TIMER))
+    return pc.if_else(within, times, pa.scalar(None, pa.int64())).combine_chunks()
+
+
+def _whole_numbers(numbers: pa.ChunkedArray) -> pa.ChunkedArray:
+    try:
+        return numbers.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return pa.chunked_array([[_whole_number(number) for number in numbers]], pa.int64())
+
+
+def _whole_number(number: pa.Scalar) -> int | None:
+    try:
+        whole: int | None = number.cast(pa.int64()).as_py()
+    except pa.ArrowInvalid:
+        return None
+    return whole
+
+
+def _moment(time: datetime) -> int:
+    return round(time.timestamp() * 1000)
 
 
 def unreadable(source: str, path: str, error: Exception) -> SourceError:

@@ -2,46 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import msgspec
+import pyarrow as pa
 
-from headrace.checkpoint.checkpoint import Checkpoint
+from headrace.checkpoint.checkpoint import Bucket, Checkpoint, SourceOffset
+from headrace.sources.arrival import Watermarks
 from headrace.sources.interval import Interval, intervals_of
 
 
 class InputFile(msgspec.Struct, frozen=True):
-    """A source file in a slice: the rows [first_row, last_row) in arrival order, and where they stand among all of their line.
+    """A source's file in a slice: which of its rows are taken in, and their arrival ordinals.
 
-    `rows` is how many the whole file has. `ordinals` is the staged file with the arrival ordinals of the rows taken, where
-    sources meet; without one they go on from `first_ordinal`.
+    `rows` is the number of rows in the whole file. Those in [`first_row`, `last_row`) are taken, in arrival order within the
+    file (after `order_by`); `last_row` None: up to the end. Their ordinals are in the Parquet file `ordinals` (one column, a row
+    each), or consecutive from `first_ordinal` where that is None.
     """
 
+    source: str
     path: str
     name: str
     rows: int
     first_ordinal: int
-    source: str = ""
     first_row: int = 0
     last_row: int | None = None
     ordinals: str | None = None
 
+    @property
+    def taken(self) -> int:
+        """How many rows are taken in."""
+        return (self.rows if self.last_row is None else self.last_row) - self.first_row
+
+
+@dataclass(frozen=True, slots=True)
+class LineSlice:
+    """The part of a slice that one group of sources has: where its line of ordinals begins and ends.
+
+    `after` and `watermarks` are None where reports of tasks are to tell them: for a source that meets no other.
+    """
+
+    sources: tuple[str, ...]
+    before: Bucket
+    rows: int
+    after: Bucket | None = None
+    watermarks: Watermarks | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What one micro-batch takes in, and where the source stands afterwards."""
+    """What one micro-batch takes in, and where the sources stand afterwards.
 
-    files: tuple[InputFile, ...]
-    rows: int
-    last_file: str | None
-    files_behind: int
-    interval: Interval | None
-    names: tuple[str, ...] | None = None
-    """See `SourceOffset.names`."""
+    `offsets` has the sources that move; their `bucket` and all that is said of the job as a whole are as before.
+    """
+
+    files: tuple[InputFile, ...] = ()
+    lines: tuple[LineSlice, ...] = ()
+    offsets: Mapping[str, SourceOffset] = field(default_factory=dict)
+    interval: Interval | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows it takes in."""
+        return sum(file.taken for file in self.files)
+
+    @property
+    def last_files(self) -> dict[str, str]:
+        """The last file of each source in it."""
+        return {file.source: file.name for file in self.files}
 
 
-NO_INPUT = Slice((), 0, None, 0, None)
+NO_INPUT = Slice()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +105,78 @@ class TakenIn:
                 return Interval(end, interval.start)
             end = interval.end
         return None
+
+
+class SourceFile(NamedTuple):
+    """A file of a source; ordered by name."""
+
+    name: str
+    path: str
+    modified: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """One look at a source: the files to take in next, in order, and all that are there."""
+
+    files: tuple[SourceFile, ...]
+    listed: tuple[SourceFile, ...]
+
+
+class Source(Protocol):
+    """One kind of input, as the driver sees it."""
+
+    def latest(self) -> str | None:
+        """Return the name of the last file there is."""
+        ...
+
+    def ahead(
+        self,
+        offset: SourceOffset,
+        taken_in: TakenIn,
+        *,
+        interval: Interval | None = None,
+        until: str | None = None,
+        meets: bool = False,
+    ) -> Ahead:
+        """Return the files behind `offset`: of an interval, up to and including a file, or all.
+
+        A source that `meets` others may have taken up files of the interval before. With both an interval and a file: what a
+        micro-batch took that had both, and late files of the interval. Raises `SourceError` when the folder is gone, or a late file would never be read.
+        """
+        ...
+
+    def within_limits(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
+        """Return the first files, as many as one micro-batch takes at most."""
+        ...
+
+    def rows(self, file: SourceFile) -> int:
+        """Return how many rows a file has. Raises `SourceError` when it cannot be read, unless such files go to quarantine."""
+        ...
+
+    def event_times(self, file: SourceFile) -> pa.Int64Array:
+        """Return the event times of a file in arrival order (ms); null where one is not readable, or out of range."""
+        ...
+
+    def passed(
+        self,
+        offset: SourceOffset,
+        look: Ahead,
+        files: Sequence[SourceFile],
+        taken_in: TakenIn,
+        interval: Interval | None = None,
+    ) -> SourceOffset:
+        """Return the offset behind `files`, and what to remember of their names."""
+        ...
+
+    def interval_of(self, name: str) -> Interval | None:
+        """Return the interval of a file, if file names tell."""
+        ...
+
+    def check_intervals(self, taken_in: TakenIn) -> None:
+        """Raise an error for what an interval run that goes on from there could not do."""
+        ...
+
+    def count_missing(self, names: frozenset[str]) -> int:
+        """Return how many files of these digests are not there."""
+        ...

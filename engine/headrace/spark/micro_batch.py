@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -17,7 +17,7 @@ from headrace.async_io.service_metrics import ServiceMetrics
 from headrace.async_io.service_metrics import merged as merged_services
 from headrace.checkpoint.async_requests import waiting_for
 from headrace.checkpoint.buffered_requests import holders
-from headrace.checkpoint.checkpoint import Bucket, Checkpoint, OutputFile, SourceOffset, last_micro_batch
+from headrace.checkpoint.checkpoint import Bucket, Checkpoint, OutputFile, last_micro_batch
 from headrace.checkpoint.files import StagedFile
 from headrace.checkpoint.open_job import OpenJob
 from headrace.checkpoint.tables import ASYNC_REQUESTS, BUFFERED_REQUESTS
@@ -27,23 +27,28 @@ from headrace.execution.element import Watermark, before_watermark
 from headrace.execution.fast_drain import seen_and_held
 from headrace.plan.order import record_order
 from headrace.plan.stages import KeyedStage, Plan, waits_in, waits_of
+from headrace.sources.arrival import Watermarks, advance
 from headrace.sources.source import InputFile, Slice
 from headrace.spark.reports import AsyncSettings, KeyedTask, Place, SourceTask, TaskReport
 from headrace.spark.stage_tasks import StageTasks
 from headrace.spark.task_output import TRANSIT
 
-Watermarks = list[tuple[int, int]]
 Group = tuple[str, ...]
 """Sources that meet, by name."""
 
 
 @dataclass(slots=True)
-class LineOfArrival:
-    """Where a group of sources stands: its buckets, its watermarks in this micro-batch, and which not all operators have seen."""
+class LineResult:
+    """Where a micro-batch leaves a line of ordinals, which sources that meet share.
+
+    `watermarks` are all that its operators get, `watermark` is the last one of them, `seen` the last one that all operators
+    have seen; `repeated` are those after it.
+    """
 
     bucket: Bucket
     watermarks: Watermarks
-    watermark: int | None = None
+    watermark: int | None
+    seen: int | None
     repeated: tuple[tuple[int, int], ...] = ()
 
 
@@ -59,14 +64,22 @@ class BatchResult:
     timers_fired: dict[str, dict[str, int]] = field(default_factory=dict)
     metrics: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)
-    lines: dict[Group, LineOfArrival] = field(default_factory=dict)
+    lines: dict[Group, LineResult] = field(default_factory=dict)
     cuts: dict[str, bytes] = field(default_factory=dict)
     """By operator that did not come to the end: up to where it did."""
     blocks: dict[str, bytes] = field(default_factory=dict)
+    watermarks: dict[str, int] = field(default_factory=dict)
+    """By operator the last watermark that it has seen, where there are several lines."""
     held: int = 0
     pending: int = 0
     due: int | None = None
     services: dict[str, ServiceMetrics] = field(default_factory=dict)
+
+    @property
+    def watermark(self) -> int | None:
+        """The earliest of the lines' watermarks; None as long as one has none."""
+        seen = [line.seen for line in self.lines.values()]
+        return None if None in seen else min(cast("list[int]", seen), default=None)
 
     def add(self, operator: str, reports: Sequence[TaskReport]) -> None:
         """Take in the reports of a stage."""
@@ -188,12 +201,18 @@ class MicroBatch:
             result.add(stage.name, reports)
         for group, line in result.lines.items():
             self._settle_watermarks(group, line, result)
+        if len(result.lines) > 1:
+            result.watermarks = {
+                stage.name: seen
+                for stage in self._plan.keyed
+                if (seen := result.lines[self._plan.group_of(stage.name)].seen) is not None
+            }
         return result
 
     def _check_holders(self) -> None:
         """Raise `StateSchemaError` when an operator holds records that the pipeline does not have: they would be lost."""
         self._check_waiting()
-        if not any(offset.held for offset in self._job.last.offsets.values()):
+        if not self._job.last.held:
             return
         place = self._place
         found = holders(place.job_folder, place.versions[BUFFERED_REQUESTS], storage=place.storage)
@@ -223,7 +242,7 @@ class MicroBatch:
     @property
     def _resumes(self) -> bool:
         """Whether elements wait for services."""
-        return any(offset.pending for offset in self._job.last.offsets.values())
+        return self._job.last.pending > 0
 
     def _async_settings(self) -> AsyncSettings:
         config = self._job.config
@@ -236,20 +255,20 @@ class MicroBatch:
             finishes=self._finishes,
         )
 
-    def _settle_watermarks(self, group: Group, line: LineOfArrival, result: BatchResult) -> None:
-        """The group's watermark is the last one that all operators have seen; the others are repeated."""
+    def _settle_watermarks(self, group: Group, line: LineResult, result: BatchResult) -> None:
+        """Find the last watermark that all operators of a line have seen; the others are repeated."""
         places = [Watermark(record_order(ordinal), time) for ordinal, time in line.watermarks]
         operators = [stage.name for stage in self._plan.keyed if stage.sources[0] in group]
         operators += [wait.name for one in self._plan.source_stages if one.name in group for wait in waits_in(one.flow)]
         seen, _ = seen_and_held(places, result.cut_behind(operators, line.watermarks))
-        line.watermark = seen[-1].timestamp if seen else watermark_of(self._job.last, group)
+        line.seen = seen[-1].timestamp if seen else line.seen
         line.repeated = tuple(line.watermarks[len(seen) :])
 
     def _read(self, files: Sequence[InputFile], result: BatchResult) -> dict[str, list[TaskReport]]:
         """Run the stages of all sources, side by side; return the reports by source."""
         tasks: list[SourceTask] = []
         for stage in self._plan.source_stages:
-            own = [file for file in files if file.source in {stage.name, ""}]
+            own = [file for file in files if file.source == stage.name]
             tasks += self._source_tasks(stage.source, own, bool(waits_in(stage.flow)))
         with result.timed("sources"):
             reports = self._tasks.sources(tasks)
@@ -283,22 +302,30 @@ class MicroBatch:
             for index, share in enumerate(shares)
         ]
 
-    def _line(self, group: Group, taken: Slice, by_source: Mapping[str, Sequence[TaskReport]]) -> LineOfArrival:
-        """Where a group stands after the slice, and its watermarks: first those that are repeated."""
+    def _line(self, group: Group, taken: Slice, by_source: Mapping[str, Sequence[TaskReport]]) -> LineResult:
+        """Where a line stands after the slice, and its watermarks: first those that are repeated, then as planned, or as tasks report."""
         parent = self._job.last
-        offset = offset_of(parent, group)
-        seen: dict[int, int] = {}
-        for name in group:
-            for report in by_source[name]:
-                for number, latest in report.buckets.items():
-                    seen[number] = max(latest, seen.get(number, latest))
-        source = next(source for source in self._plan.sources if source.name == group[0])
-        lag = source.out_of_orderness // _MILLISECOND + 1
-        size = self._job.config.watermark.bucket
-        bucket, watermarks = advance(
-            offset.bucket, seen, taken.rows, size=size, lag=lag, watermark=latest_watermark_of(parent, group)
-        )
-        return LineOfArrival(bucket, [*offset.repeated, *watermarks])
+        part = next((part for part in taken.lines if part.sources == group), None)
+        before, seen = _watermarks_of(parent, group)
+        if part is not None and part.after is not None:
+            bucket, new = part.after, part.watermarks or []
+        else:
+            latest: dict[int, int] = {}
+            for report in (report for name in group for report in by_source[name]):
+                for number, time in report.buckets.items():
+                    latest[number] = max(time, latest.get(number, time))
+            lag = max(source.out_of_orderness for source in self._plan.sources if source.name in group)
+            bucket, new = advance(
+                parent.line(group),
+                latest,
+                0 if part is None else part.rows,
+                size=self._job.config.watermark.bucket,
+                lag=lag // _MILLISECOND + 1,
+                watermark=before,
+            )
+        repeated = max((parent.offsets[name].repeated for name in group if name in parent.offsets), default=())
+        watermarks = [*repeated, *new]
+        return LineResult(bucket, watermarks, watermarks[-1][1] if watermarks else before, seen)
 
     def _keyed(self, stage: KeyedStage, result: BatchResult) -> list[TaskReport]:
         parent, name = self._job.last, stage.name
@@ -308,17 +335,17 @@ class MicroBatch:
         task = KeyedTask(
             place=self._place,
             stage=stage.number,
-            watermark=watermark_of(parent, group),
+            watermark=line.seen,
             watermarks=line.watermarks,
             processing_time=self._processing_time,
-            first_ordinal=offset_of(parent, group).bucket.next_ordinal,
+            first_ordinal=parent.line(group).next_ordinal,
             async_state=self._job.config.async_state(name, enabled=self._async_state),
             timers_fired=parent.timers_fired.get(name, {}),
             upsert_materialize=self._job.config.upsert_materialize(name, self._place.backend),
             state_ttl=self.state_ttl,
             local_copies={} if name in self._rebuilt else parent.local_copies.get(name, {}),
             parent_id=parent.checkpoint_id,
-            resumes=any(offset.held for offset in parent.offsets.values()),
+            resumes=parent.held,
             async_io=self._async_settings() if is_wait else AsyncSettings(services={}),
             broadcast=tuple(result.broadcast.get(name, ())),
             cut=result.cut_behind(stage.after, line.watermarks),
@@ -328,56 +355,32 @@ class MicroBatch:
         return self._tasks.keyed(task, stage.takes, result.transit.get(name, ()))
 
 
-def offset_of(checkpoint: Checkpoint, group: Group) -> SourceOffset:
-    """Return where a group of sources stands: its sources share buckets and watermarks, and a new one has none yet."""
-    offsets = [checkpoint.offsets[name] for name in group if name in checkpoint.offsets]
-    return max(offsets, key=lambda offset: offset.bucket.next_ordinal, default=SourceOffset())
+def _watermarks_of(checkpoint: Checkpoint, group: Group) -> tuple[int | None, int | None]:
+    """Return the last watermark of a line, and the last one that all its operators have seen (ms).
+
+    Earlier releases knew one line only, and have its watermark at the checkpoint.
+    """
+    known = [checkpoint.offsets[name] for name in group if name in checkpoint.offsets]
+    last = [offset.watermark for offset in known if offset.watermark is not None]
+    if last:
+        return max(last), max((offset.seen for offset in known if offset.seen is not None), default=None)
+    has_begun = checkpoint.line(group).next_ordinal > 0
+    return (checkpoint.latest_watermark, checkpoint.watermark) if has_begun else (None, None)
 
 
-def watermark_of(checkpoint: Checkpoint, group: Group) -> int | None:  # noqa: ARG001
-    """Return the last watermark that all operators of a group have seen (ms)."""
-    return checkpoint.watermark
-
-
-def latest_watermark_of(checkpoint: Checkpoint, group: Group) -> int | None:  # noqa: ARG001
-    """Return the last watermark that any operator of a group has seen (ms)."""
-    return checkpoint.latest_watermark
+def transit_folder(job_folder: str, attempt_id: str) -> str:
+    """Return the folder of what an attempt's tasks hand on to each other."""
+    return f"{job_folder}/{TRANSIT}/{attempt_id}"
 
 
 def stop_file(job_folder: str, attempt_id: str) -> str:
     """The file that tells the tasks of an attempt to stop; it goes with the attempt's transit files."""
-    return f"{job_folder}/{TRANSIT}/{attempt_id}/stop"
+    return f"{transit_folder(job_folder, attempt_id)}/stop"
 
 
 def spark_uri(uri: str) -> str:
     """A path or URI as Spark wants it: Hadoop's S3 client calls itself s3a."""
     return f"s3a{uri[2:]}" if uri.startswith("s3://") else uri
-
-
-def advance(
-    before: Bucket, seen: dict[int, int], rows: int, *, size: int, lag: int, watermark: int | None
-) -> tuple[Bucket, Watermarks]:
-    """Close the buckets of arrival order that `rows` more rows fill; give a watermark after each.
-
-    `seen` has the latest event time by bucket number, `size` the rows a bucket, `lag` how far the
-    watermark stays behind (ms), `watermark` the last one. Buckets are cut by the global ordinal, so
-    the split into micro-batches moves nothing: with size 10, rows 0-7 close none; rows 8-25 close
-    buckets 0 and 1, with watermarks before ordinals 10 and 20.
-    """
-    end = before.next_ordinal + rows
-    first = before.next_ordinal // size
-    open_max, closed_max = before.open_max, before.closed_max
-    watermarks: Watermarks = []
-    for number in range(first, end // size + 1):
-        latest = _latest(open_max, seen.get(number))
-        if (number + 1) * size > end:
-            open_max = latest
-            break
-        closed_max, open_max = _latest(closed_max, latest), None
-        if closed_max is not None and (watermark is None or closed_max - lag > watermark):
-            watermark = closed_max - lag
-            watermarks.append(((number + 1) * size, watermark))
-    return Bucket(end, open_max, closed_max), watermarks
 
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -398,10 +401,6 @@ def _extend(into: dict[str, list[Any]], more: Mapping[str, list[Any]]) -> None:
 def _keep_earliest(into: dict[str, bytes], more: Mapping[str, bytes]) -> None:
     for name, place in more.items():
         into[name] = min(place, into.get(name, place))
-
-
-def _latest(one: int | None, other: int | None) -> int | None:
-    return max((value for value in (one, other) if value is not None), default=None)
 
 
 def _shares(files: Sequence[InputFile], count: int) -> list[list[InputFile]]:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 Mode = Literal["auto", "caught_up", "interval"]
-StoppedBecause = Literal["drained", "budget", "max_batches", "interval", "terminated", "finished"]
+StoppedBecause = Literal["drained", "budget", "max_batches", "interval", "terminated", "finished", "ended"]
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +36,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     finish: bool = False
     """At the end, call for the last time for all that waits for services."""
+
+    end_of_input: bool = False
+    """Take in all there is, call for the last time for all that waits, and move the watermark to the end of time."""
 
     parallelism: int | None = None
     """Tasks per operator."""

@@ -5,12 +5,13 @@ It is read from the checkpoints alone, so any later run can go on with a replay 
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from headrace.checkpoint.checkpoint import Checkpoint, Kind
+from headrace.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
 from headrace.sources.interval import Interval, interval_of, intervals_of, line, moment_text, position_of
 
 _NOTE = re.compile(r"interval (\S+) to (\S+) is run again")
@@ -19,14 +20,21 @@ _NOTE = re.compile(r"interval (\S+) to (\S+) is run again")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A part of a replay: an interval or, where the former checkpoint had none, slices up to and including a file."""
+    """A part of a replay: an interval, or what a former checkpoint took in of each source.
+
+    The latter where the former checkpoint had no interval, and where sources meet: which rows a micro-batch took depended on
+    what there was of the others, and on which source was idle.
+    """
 
     interval: Interval | None = None
-    last_file: str | None = None
+    offsets: Mapping[str, SourceOffset] | None = None
 
     def __str__(self) -> str:
         """Name the interval, or the files."""
-        return f"files up to {self.last_file}" if self.interval is None else str(self.interval)
+        if self.interval is not None:
+            return str(self.interval)
+        files = sorted({offset.last_file for offset in (self.offsets or {}).values() if offset.last_file is not None})
+        return f"files up to {', '.join(files)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +111,15 @@ def _rest(replay: Replay, trail: Sequence[Checkpoint]) -> Replay | None:
 
 def _steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[Checkpoint]) -> list[Step]:
     """Return the steps of a replay: the interval asked for, and what the restore took out. Intervals leave no gap between them."""
+    if any(len(checkpoint.offsets) > 1 for checkpoint in gone):
+        return _recorded_steps(asked, kept, gone)
     steps = [Step(asked)]
     position = position_of(kept)
     first = next((interval.start for interval, _ in intervals_of(gone)), asked.start)
     begin = first if position is None else position
     if begin < asked.start:
         steps.insert(0, Step(Interval(begin, asked.start)))
-    reached, last_file, adjoins = asked.end, _last_file(kept), True
+    reached, offsets, adjoins = asked.end, _offsets(kept), True
     for checkpoint in gone:
         interval = interval_of(checkpoint)
         if interval is not None:
@@ -117,21 +127,36 @@ def _steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[Checkpoin
                 steps.append(Step(Interval(reached, interval.start)))
             steps.append(Step(interval))
             reached, adjoins = max(reached, interval.end), True
-        elif checkpoint.kind is Kind.BATCH and _last_file([checkpoint]) != last_file:
-            steps.append(Step(last_file=_last_file([checkpoint])))
+        elif checkpoint.kind is Kind.BATCH and _places(checkpoint.offsets) != _places(offsets):
+            steps.append(Step(offsets=checkpoint.offsets))
             adjoins = False
-        last_file = _last_file([checkpoint]) or last_file
+        offsets = {**offsets, **checkpoint.offsets}
+    return steps
+
+
+def _recorded_steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[Checkpoint]) -> list[Step]:
+    """Return a step for each former micro-batch that took something in, and what is asked for behind the last one."""
+    steps: list[Step] = []
+    places = _places(_offsets(kept))
+    for checkpoint in gone:
+        if checkpoint.kind is Kind.BATCH and _places(checkpoint.offsets) != places:
+            steps.append(Step(interval_of(checkpoint), checkpoint.offsets))
+        places = _places(checkpoint.offsets)
+    reached = position_of([*kept, *gone])
+    if reached is not None and reached < asked.end:
+        steps.append(Step(Interval(reached, asked.end)))
     return steps
 
 
 def _left(steps: Iterable[Step], trail: Sequence[Checkpoint]) -> Iterator[Step]:
     """Yield the steps that a line has not taken yet, without what an earlier step takes."""
-    reached, last_file = position_of(trail), _last_file(trail)
+    reached, places = position_of(trail), _places(_offsets(trail))
     for step in steps:
-        if step.interval is None:
-            if last_file is None or (step.last_file or "") > last_file:
+        if step.offsets is not None:
+            if any(place > places.get(name, _NOWHERE) for name, place in _places(step.offsets).items()):
                 yield step
             continue
+        assert step.interval is not None  # noqa: S101 - a step has one of them
         start = step.interval.start if reached is None else max(step.interval.start, reached)
         if start < step.interval.end:
             yield Step(Interval(start, step.interval.end))
@@ -155,7 +180,19 @@ def _last_published(sink: str, kept: Sequence[Checkpoint]) -> str:
     return f"checkpoint {ids[-1]}" if ids else "its beginning"
 
 
-def _last_file(trail: Sequence[Checkpoint]) -> str | None:
-    """Return the last file that a line has taken in."""
-    offsets = trail[-1].offsets.values() if trail else ()
-    return max((offset.last_file for offset in offsets if offset.last_file is not None), default=None)
+_Place = tuple[str, float]
+_NOWHERE: _Place = ("", 0)
+
+
+def _offsets(trail: Sequence[Checkpoint]) -> Mapping[str, SourceOffset]:
+    """Return how far a line has read."""
+    return trail[-1].offsets if trail else {}
+
+
+def _places(offsets: Mapping[str, SourceOffset]) -> dict[str, _Place]:
+    """Return by source the first file that was not taken in as a whole, and the rows taken of it; or the last one that was."""
+    return {
+        name: (offset.unread[0], offset.rows_taken) if offset.unread else (offset.last_file or "", math.inf)
+        for name, offset in offsets.items()
+        if offset.last_file is not None
+    }

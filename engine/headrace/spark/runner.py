@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, cast
 
+import msgspec
+
 from headrace import clock, faults
 from headrace.checkpoint import any_timer_due, restore_in, settle_schemas
 from headrace.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
@@ -16,20 +18,21 @@ from headrace.checkpoint.files import remove_file, remove_folder, touch
 from headrace.checkpoint.open_job import OpenJob, metrics_of
 from headrace.checkpoint.opening import open_job
 from headrace.checkpoint.publish import SparkMerge
-from headrace.config import JobConfig, SourceConfig
+from headrace.config import JobConfig
 from headrace.errors import ConfigError, ReplayUnfinishedError
 from headrace.materializer.upsert_materializer import LONG_HISTORY
 from headrace.plan.pipelines import plan_of
 from headrace.plan.stages import Plan
+from headrace.sources.intake import Intake, end_of_input
 from headrace.sources.interval import Interval, goes_back, line, place_of, refusal, replay_note
-from headrace.sources.parquet_folder import ParquetFolder
 from headrace.sources.source import NO_INPUT, Slice, TakenIn
-from headrace.spark.micro_batch import MicroBatch, stop_file
+from headrace.sources.wanted import Standing, Wanted
+from headrace.spark.micro_batch import BatchResult, MicroBatch, stop_file, transit_folder
 from headrace.spark.options import Event, RunOptions, RunReport, StoppedBecause
 from headrace.spark.replay import Replay, Step, open_replay, outage
 from headrace.spark.sigterm import ended_by_sigterm
 from headrace.spark.stage_tasks import StageTasks
-from headrace.spark.task_output import OUTPUTS, TRANSIT
+from headrace.spark.task_output import OUTPUTS
 from headrace.state.ttl import Gap
 
 if TYPE_CHECKING:
@@ -89,11 +92,13 @@ def run_on(
         notify=lambda kind, message: on_event(Event(kind, message)),
     ) as job:
         on_event(Event("opened", f"continuing from checkpoint {job.last.checkpoint_id}"))
-        this_run = _Run(tasks, job, plan, config, options, on_event, begun)
+        this_run = _Run(tasks, job, plan, config, options, on_event, begun, Intake(plan, config))
         try:
             with ended_by_sigterm(this_run.stop):
                 reason = this_run.interval() if mode == "interval" else this_run.caught_up()
-                if options.finish and not this_run.limit():
+                if options.end_of_input and not this_run.limit():
+                    reason = this_run.end()
+                elif options.finish and not this_run.limit():
                     reason = this_run.finish()
             this_run.tell_who_waits()
         finally:
@@ -116,6 +121,9 @@ def _mode(config: JobConfig, options: RunOptions) -> str:
     if options.replay and mode != "interval":
         msg = "--replay runs an interval again: it needs --mode interval (in Airflow: the param mode), and its start and end"
         raise ConfigError(msg)
+    if options.end_of_input and mode == "interval":
+        msg = "--end-of-input takes in all there is: it needs --mode caught-up (in Airflow: the param mode)"
+        raise ConfigError(msg)
     return mode
 
 
@@ -128,6 +136,7 @@ class _Run:
     options: RunOptions
     on_event: OnEvent
     begun: float
+    intake: Intake
     stopping: threading.Event = field(default_factory=threading.Event)
     committed: list[Checkpoint] = field(default_factory=list)
     has_fired_timers: bool = False
@@ -160,33 +169,44 @@ class _Run:
         while True:
             if reason := self.limit():
                 return reason
-            offset = self._offset()
-            if offset.held and (not offset.pending or self._takes_up()):
+            if self.job.last.held and (not self.job.last.pending or self._takes_up()):
                 self._batch_without_input()
                 continue
-            taken = self._source().plan(offset, self._taken_in())
+            taken = self.intake.next(self._standing(), Wanted(ends=self.options.end_of_input))
             if taken is not None:
                 self._batch(taken, taken.interval)
             elif self._takes_up():
                 self._batch_without_input()
             elif not self._fire_timers():
+                self._tell_what_waits()
                 return "drained"
+
+    def _tell_what_waits(self) -> None:
+        """Say which rows are ahead of a source that has no more."""
+        for rows, source, waits_for in self.intake.waiting:
+            self.on_event(
+                Event(
+                    "ahead",
+                    f"{rows:,} rows of '{source}' wait for '{waits_for}' (sources.{waits_for}.idle_after ends that)",
+                    {"rows": rows, "source": source, "waits_for": waits_for},
+                )
+            )
 
     def _takes_up(self) -> bool:
         """Whether to make a micro-batch for elements that are due in `async_requests`, or for what was held behind them.
 
         Again only if the last one got on: while a service is down, a run does not wait for it, but leaves that to the next one.
         """
-        offset = self._offset()
-        was_left = offset.held and not self.committed  # a run that had to stop may have held it: it is tried once
-        if not (was_left or self._is_due()) or (self.left_before is not None and offset.pending >= self.left_before):
+        last = self.job.last
+        was_left = last.held and not self.committed  # a run that had to stop may have held it: it is tried once
+        if not (was_left or self._is_due()) or (self.left_before is not None and last.pending >= self.left_before):
             return False
-        self.left_before = offset.pending
+        self.left_before = last.pending
         return True
 
     def _is_due(self) -> bool:
         """Whether an element in `async_requests` is to be called for now."""
-        due = self._offset().due
+        due = self.job.last.due
         return due is not None and due <= clock.now()
 
     def _fire_timers(self) -> bool:
@@ -204,7 +224,7 @@ class _Run:
     def interval(self) -> StoppedBecause:
         """Finish what a replay has left, then take in one interval; one that was taken in before only as a replay."""
         wanted = Interval.of(self.options.interval_start, self.options.interval_end)
-        self._source().check_intervals(TakenIn())
+        self.intake.check_intervals({})
         if stopped := self._resume_before(wanted):
             return stopped
         checkpoints = self.job.log.checkpoints
@@ -243,7 +263,7 @@ class _Run:
 
     def _resume(self, replay: Replay) -> StoppedBecause | None:
         """Go on with a replay that broke off; return what stopped it before it was through."""
-        if not self._source().has_intervals:
+        if not self.intake.has_intervals:
             return None
         self._warn(
             f"the replay of interval {replay.asked} broke off, and state and sinks lack {replay.missing}: going on with it"
@@ -253,13 +273,12 @@ class _Run:
     def _replay(self, wanted: Interval, target: int) -> StoppedBecause | None:
         """Go back to a checkpoint and take in from there an interval and all that came later; return what stopped it."""
         before = self._taken_in(target)
-        self._source().check_intervals(before)
+        self.intake.check_intervals(before)
         if stopped := self.limit():
             self._warn(f"the replay of interval {wanted} was not begun ({stopped}): nothing was changed")
             return stopped
         self._warn(outage(wanted, self.job.log.checkpoints, target, self.config.sinks))
-        gone = (self._taken_in().names or frozenset()) - (before.names or frozenset())
-        if missing := self._source().count_missing(gone):
+        if missing := self.intake.count_missing(before, self._taken_in()):
             self._warn(f"{missing:,} file(s) that were there before are gone: what they held does not come back")
         self.on_event(Event("restoring", f"replaying {wanted}: going back to checkpoint {target}"))
         self.committed.append(restore_in(self.job, target, replay_note(wanted)))
@@ -270,7 +289,7 @@ class _Run:
         """Take in what a replay has left, up to where the job stood; return what stopped it before."""
         settle_schemas(self.job, self.plan)
         for step in replay.steps:
-            while (taken := self._plan(step)) is not None:
+            if (taken := self._plan(step)) is not None:
                 if stopped := self.limit():
                     left = open_replay(self.job.log.checkpoints) or replay
                     self._warn(
@@ -279,15 +298,13 @@ class _Run:
                     )
                     return stopped
                 self._batch(taken, taken.interval)
-                if step.interval is not None:
-                    break
         self.on_event(Event("replayed", f"the replay of interval {replay.asked} has come to where the job stood"))
-        if self._offset().held:
+        if self.job.last.held:
             self._warn("records of the replay are held: state and sinks are whole when they have gone through")
         return None
 
     def _plan(self, step: Step) -> Slice | None:
-        return self._source().plan(self._offset(), self._taken_in(), interval=step.interval, until=step.last_file)
+        return self.intake.next(self._standing(), Wanted(step.interval, step.offsets))
 
     def _interval(self, interval: Interval) -> None:
         taken = self._plan(Step(interval))
@@ -298,7 +315,7 @@ class _Run:
         """Take up what waits and fire what is due behind an interval."""
         while not self.limit() and self._takes_up():
             self._batch_without_input()
-        if self._offset().held and (not self._offset().pending or self._is_due()):
+        if self.job.last.held and (not self.waiting or self._is_due()):
             return "terminated" if self.stopping.is_set() else "budget"
         self._fire_timers()
         return "interval"
@@ -309,7 +326,7 @@ class _Run:
         Each calls for the last time for what earlier ones have left. An element that comes to another wait by that is new
         there, with all its retries, so one micro-batch may not be enough; but none leaves what it found.
         """
-        while self.waiting or self._offset().held:
+        while self.waiting or self.job.last.held:
             if reason := self.limit():
                 return reason
             self.on_event(
@@ -318,15 +335,30 @@ class _Run:
             self._batch_without_input(finishes=True)
         return "finished"
 
+    def end(self) -> StoppedBecause:
+        """Declare the end of the input: nothing waits any more, and the watermark passes all timers of event time."""
+        stopped = self.finish()
+        if stopped != "finished":
+            return stopped
+        if not all(offset.ended for offset in self.job.last.offsets.values()) or not self.job.last.offsets:
+            self.on_event(Event("ending", "the end of the input: the watermark passes all timers of event time"))
+            taken = end_of_input(self.plan, self.job.last.offsets)
+            self._batch(taken, self._last_interval())
+            stopped = self.finish()
+        return "ended" if stopped == "finished" else stopped
+
     @property
     def waiting(self) -> int:
         """Elements that wait for services, or for those that do."""
-        return self._offset().pending
+        return self.job.last.pending
 
     def _batch_without_input(self, *, finishes: bool = False) -> None:
         """A micro-batch for what is waiting already: held records, and timers."""
+        self._batch(NO_INPUT, self._last_interval(), finishes=finishes)
+
+    def _last_interval(self) -> Interval | None:
         start, end = self.job.last.interval_start, self.job.last.interval_end
-        self._batch(NO_INPUT, None if start is None or end is None else Interval(start, end), finishes=finishes)
+        return None if start is None or end is None else Interval(start, end)
 
     def limit(self) -> StoppedBecause | None:
         """Why no further micro-batch may begin; None if one may."""
@@ -347,17 +379,22 @@ class _Run:
         # The stop file of a micro-batch before this one is gone with that.
         return 0 if self.stopping.is_set() else clock.now() + round(self._seconds_left() * 1000)
 
-    def _source(self) -> ParquetFolder:
-        name = self.plan.sources[0].name
-        config: SourceConfig = self.config.sources[name]
-        return ParquetFolder(name, config, self.config.storage_options)
+    def _standing(self) -> Standing:
+        """Return where the job stands, for the plan of the next slice."""
+        last = self.job.last
+        return Standing(
+            offsets=last.offsets,
+            taken_in=self._taken_in(),
+            watermark=last.latest_watermark,
+            now=clock.now(),
+            since=self.job.log.checkpoints[0].committed_at,
+            transit=transit_folder(self.config.job_folder, self.job.lease.attempt_id),
+        )
 
-    def _offset(self) -> SourceOffset:
-        return self.job.last.offsets.get(self.plan.sources[0].name, SourceOffset())
-
-    def _taken_in(self, at: int | None = None) -> TakenIn:
-        """Return what the job has taken in of its source by a checkpoint, the last one unless given."""
-        return TakenIn.by(line(self.job.log.checkpoints, at), self.plan.sources[0].name)
+    def _taken_in(self, at: int | None = None) -> dict[str, TakenIn]:
+        """Return what the job has taken in of each source by a checkpoint, the last one unless given."""
+        trail = line(self.job.log.checkpoints, at)
+        return {source.name: TakenIn.by(trail, source.name) for source in self.plan.sources}
 
     def _batch(self, taken: Slice, interval: Interval | None, *, finishes: bool = False) -> None:
         started = clock.monotonic()
@@ -371,32 +408,22 @@ class _Run:
             stop_at=self._stop_at(),
             finishes=finishes,
         )
-        last = f" up to {taken.last_file}" if taken.last_file else ""
+        last_files = ", ".join(taken.last_files.values())
+        last = f" up to {last_files}" if last_files else ""
         self.on_event(
             Event("batch", f"micro-batch {self.job.next_id}: {taken.rows:,} rows{last}", {"rows": taken.rows})
         )
         self._tell_of_ttl(batch)
         result = batch.run(taken)
         faults.reached("run.after")
-        before = self._offset()
-        (line_of_arrival,) = result.lines.values()
-        offset = SourceOffset(
-            taken.last_file or before.last_file,
-            line_of_arrival.bucket,
-            taken.files_behind if taken.last_file else before.files_behind,
-            result.held > 0 or bool(line_of_arrival.repeated),
-            line_of_arrival.repeated,
-            result.pending,
-            result.due,
-            taken.names,
-        )
         result.seconds["run"] = clock.monotonic() - started
         checkpoint = self.job.commit(
             Kind.BATCH,
             files=result.files,
             outputs=result.outputs,
-            offsets={self.plan.sources[0].name: offset},
-            watermark=line_of_arrival.watermark,
+            offsets=self._offsets(taken, result),
+            watermark=result.watermark,
+            watermarks=result.watermarks,
             local_copies=result.local_copies,
             timers_fired={**self.job.last.timers_fired, **result.timers_fired},
             state_ttl=batch.state_ttl,
@@ -416,17 +443,36 @@ class _Run:
             )
         )
 
+    def _offsets(self, taken: Slice, result: BatchResult) -> dict[str, SourceOffset]:
+        """Return the offsets behind a micro-batch. Each source says what holds of its line, and of the whole job."""
+        held = result.held > 0 or any(line.repeated for line in result.lines.values())
+        lines = {name: line for names, line in result.lines.items() for name in names}
+        offsets: dict[str, SourceOffset] = {}
+        for name, before in {**self.job.last.offsets, **taken.offsets}.items():
+            moved = taken.offsets.get(name)
+            offset = msgspec.structs.replace(
+                before,
+                held=held,
+                repeated=(),
+                pending=result.pending,
+                due=result.due,
+                names=None if moved is None else moved.names,
+                idle=before.idle if moved is not None else False,
+            )
+            if (own := lines.get(name)) is not None:
+                offset = msgspec.structs.replace(
+                    offset, bucket=own.bucket, repeated=own.repeated, watermark=own.watermark, seen=own.seen
+                )
+            offsets[name] = offset
+        return offsets
+
     def tell_who_waits(self) -> None:
         """Say at the end of a run what it leaves to the next one."""
-        offset = self._offset()
-        if offset.pending:
-            due = (
-                ""
-                if offset.due is None
-                else f", the next attempt is due in {max(0, offset.due - clock.now()) / 1000:.0f} s"
-            )
-            message = f"{offset.pending:,} elements wait for services{due} (headrace retries {self.config.job})"
-            self.on_event(Event("waiting", message, {"pending": offset.pending, "due": offset.due}))
+        pending, due = self.waiting, self.job.last.due
+        if pending:
+            when = "" if due is None else f", the next attempt is due in {max(0, due - clock.now()) / 1000:.0f} s"
+            message = f"{pending:,} elements wait for services{when} (headrace retries {self.config.job})"
+            self.on_event(Event("waiting", message, {"pending": pending, "due": due}))
 
     def _tell_of_ttl(self, batch: MicroBatch) -> None:
         """Say what was found that lives of state depend on."""
@@ -453,7 +499,7 @@ class _Run:
     def _clean_up(self, checkpoint: Checkpoint) -> None:
         """Remove what only this micro-batch needed: published outputs, and rows between stages."""
         folder, storage = self.config.job_folder, self.config.storage_options
-        remove_folder(f"{folder}/{TRANSIT}/{checkpoint.attempt_id}", storage)
+        remove_folder(transit_folder(folder, checkpoint.attempt_id), storage)
         for files in checkpoint.outputs.values():
             for file in files:
                 if file.path.startswith(f"{OUTPUTS}/"):

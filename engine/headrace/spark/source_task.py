@@ -127,21 +127,20 @@ class _FileReader:
 
     def _slice(self, file: InputFile, table: pa.Table) -> _Slice:
         by = self._source.order_by
-        last = file.rows if file.last_row is None else file.last_row
-        taken = last - file.first_row
+        taken = file.taken
         positions = pc.sort_indices(table, [(name, "ascending") for name in by]) if by else None
         if positions is not None:
             positions = positions.slice(file.first_row, taken)
             rows = table.take(positions)
         else:
-            positions = pa.array(range(file.first_row, last), pa.int64())
+            positions = pa.array(range(file.first_row, file.first_row + taken), pa.int64())
             rows = table.slice(file.first_row, taken)
         return _Slice(rows, positions, self._ordinals(file, taken))
 
     def _ordinals(self, file: InputFile, taken: int) -> pa.Array:
         if file.ordinals is None:
             return pa.array(range(file.first_ordinal, file.first_ordinal + taken), pa.int64())
-        return read_parquet(file.ordinals, self._task.place.storage)["ordinal"].combine_chunks()
+        return read_parquet(file.ordinals, self._task.place.storage).column(0).combine_chunks()
 
     def _note_times(self, taken: _Slice) -> None:
         """Keep the latest event time of each bucket of arrival order."""

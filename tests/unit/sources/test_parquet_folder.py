@@ -6,12 +6,16 @@ import itertools
 import os
 
 import pytest
+from msgspec.structs import replace
 
 from headrace.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
 from headrace.errors import ConfigError, SourceError
+from headrace.plan.pipelines import plan_of
+from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval
 from headrace.sources.parquet_folder import ParquetFolder, digest
 from headrace.sources.source import TakenIn
+from headrace.sources.wanted import Standing, Wanted
 from tests.jobs.home import Home
 from tests.jobs.purchase_files import day_name, day_start, write_rows
 
@@ -39,19 +43,22 @@ class Job:
 
     @property
     def source(self):
-        return ParquetFolder("purchases", self.home.config().sources["purchases"])
+        config = self.home.config()
+        return ParquetFolder(plan_of(config.code).ingest.source, config.sources["purchases"])
 
-    def plan(self, **what):
-        return self.source.plan(self.offset, TakenIn.by(self.trail, "purchases"), **what)
+    def plan(self, until=None, **what):
+        config = self.home.config()
+        recorded = None if until is None else {"purchases": SourceOffset(until)}
+        at = Standing({"purchases": self.offset}, {"purchases": TakenIn.by(self.trail, "purchases")}, None, 0, 0, "")
+        return Intake(plan_of(config.code), config).next(at, Wanted(**what, until=recorded))
 
     def take_in(self, *, names=True, **what):
         """Commit the next slice, with a count alone unless `names`; return the files."""
         taken = self.plan(**what)
         if taken is None:
             return []
-        last = taken.last_file or self.offset.last_file
-        behind = taken.files_behind if taken.last_file else self.offset.files_behind
-        self.offset = SourceOffset(last, files_behind=behind, names=taken.names if names else None)
+        moved = taken.offsets["purchases"]
+        self.offset = replace(moved, names=moved.names if names else None)
         start, end = (taken.interval.start, taken.interval.end) if taken.interval else (None, None)
         self.trail.append(
             Checkpoint(
@@ -194,7 +201,6 @@ def test_a_slice_goes_no_further_than_told(job):
 
 def test_an_interval_needs_a_pattern(job):
     job.home.configure({"sources": {"purchases": {"interval": None}}})
-    assert not job.source.has_intervals
     with pytest.raises(ConfigError, match="no 'interval' pattern"):
         job.source.check_intervals(TakenIn())
 

@@ -11,7 +11,7 @@ from headrace.checkpoint.checkpoint import Bucket, Kind
 from headrace.errors import ConfigError, IntervalError, ReplayUnfinishedError, SourceError
 from headrace.sources.interval import line
 from headrace.spark import runner
-from headrace.spark.micro_batch import BatchResult
+from headrace.spark.micro_batch import BatchResult, LineResult
 from headrace.spark.options import RunOptions
 from tests.jobs.home import Home
 from tests.jobs.outcome import assert_well_formed, checkpoints
@@ -71,7 +71,7 @@ def job(tmp_path, monkeypatch):
         def run(self, taken):
             made.files[self.opened.next_id] = [file.name for file in taken.files]
             last = [file.first_ordinal + file.rows for file in taken.files][-1:]
-            result = BatchResult(bucket=Bucket(*last))
+            result = BatchResult(lines={("purchases",): LineResult(Bucket(*last))})
             result.metrics["rows_in"] = taken.rows
             return result
 

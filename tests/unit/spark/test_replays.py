@@ -12,7 +12,7 @@ from tests.unit.support.checkpoint_lines import DAY, Line, days
 
 def steps(line):
     replay = open_replay(line.checkpoints)
-    return [] if replay is None else [step.interval or step.last_file for step in replay.steps]
+    return [] if replay is None else [step.interval or step.offsets["source"].last_file for step in replay.steps]
 
 
 @pytest.fixture

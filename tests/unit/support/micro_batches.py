@@ -20,7 +20,7 @@ from headrace.checkpoint.tables import KEYED_STATE, STATE_TABLES, TIMERS
 from headrace.execution.element import Element, Watermark
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.plan.order import record_order
-from headrace.spark.micro_batch import advance
+from headrace.sources.arrival import advance
 from headrace.state.codec import encode
 from headrace.state.key_groups import key_group, key_group_range
 from tests.unit.support.steps import Step

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.checkpoint.checkpoint import Bucket
-from headrace.spark.micro_batch import advance
+from headrace.sources.arrival import advance
 
 
 def naive(times, size, lag):

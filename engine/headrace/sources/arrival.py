@@ -1,0 +1,185 @@
+"""Arrival order where sources meet, and the watermarks of that order. Pure: no files, no clock.
+
+An *item* of a source is a row, or the punctuation after the last row of a file of a source with complete intervals. Its
+*merge key* is the running maximum of event time in its own source. Items merge by (merge key, source number, place in the
+source). An item is released once no unread item of a live source can sort before it, and gets the next ordinal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.checkpoint.checkpoint import Bucket
+
+EARLIEST: Final = -(1 << 63)
+"""The merge key of rows before the first readable event time."""
+
+Watermarks = list[tuple[int, int]]
+"""Watermarks in arrival order: the ordinal that each stands before, and its time (ms)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """What was read of one source and is not released: merge keys (ms), never decreasing.
+
+    `frontier` is the merge key that unread items have at least. A source that is not live holds nobody back: it has ended,
+    or is idle. `punctuations` maps the index of an item to the time of the punctuation that it is.
+    """
+
+    number: int
+    keys: pa.Int64Array
+    frontier: int
+    is_live: bool = True
+    punctuations: Mapping[int, int] = field(default_factory=dict)
+
+
+class Punctuation(NamedTuple):
+    """No later row of a source is earlier than `time` (ms): its place among the released items, and the source's number."""
+
+    rank: int
+    number: int
+    time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Items in merged order: their merge keys, their ranks by source number, and the punctuations among them."""
+
+    keys: pa.Int64Array
+    ranks: dict[int, pa.Int64Array]
+    punctuations: tuple[Punctuation, ...]
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self.keys)
+
+
+def merge_keys(times: pa.Int64Array, start: int | None) -> pa.Int64Array:
+    """Return the running maximum of event times (ms), from `start` on. A time that is null leaves it as it is."""
+    return pc.cumulative_max(times.fill_null(EARLIEST), start=EARLIEST if start is None else start)
+
+
+def first_in_line(queues: Iterable[Queue]) -> Queue | None:
+    """Return the live source that holds the others back: the one whose unread items can sort first. None: no source is live."""
+    return min(
+        (queue for queue in queues if queue.is_live), key=lambda queue: (queue.frontier, queue.number), default=None
+    )
+
+
+def release(queues: Sequence[Queue]) -> Released:
+    """Merge the items that no unread item of a live source can sort before.
+
+    These are the items up to and including the last one that was read of the source that is first in line: each unread
+    item of another source sorts behind that, and so does what is still unread of itself.
+    """
+    last = first_in_line(queues)
+    counts = [len(queue.keys) if last is None else _up_to(queue, last) for queue in queues]
+    keys = pa.concat_arrays(
+        [pa.array([], pa.int64()), *(q.keys[:count] for q, count in zip(queues, counts, strict=True))]
+    )
+    numbers = pa.concat_arrays(
+        [
+            pa.array([], pa.int64()),
+            *(pa.repeat(q.number, count).cast(pa.int64()) for q, count in zip(queues, counts, strict=True)),
+        ]
+    )
+    order = pc.sort_indices(pa.table({"key": keys, "number": numbers}), [("key", "ascending"), ("number", "ascending")])
+    ranks = pc.sort_indices(order).cast(pa.int64())  # the inverse of a permutation
+    by_source: dict[int, pa.Int64Array] = {}
+    punctuations: list[Punctuation] = []
+    start = 0
+    for queue, count in zip(queues, counts, strict=True):
+        own = by_source[queue.number] = ranks[start : start + count]
+        punctuations += [
+            Punctuation(own[index].as_py(), queue.number, time)
+            for index, time in queue.punctuations.items()
+            if index < count
+        ]
+        start += count
+    return Released(keys.take(order), by_source, tuple(sorted(punctuations)))
+
+
+def _up_to(queue: Queue, last: Queue) -> int:
+    """Count the items of a source that sort up to the frontier of the one that is first in line."""
+    compare = pc.less_equal if queue.number <= last.number else pc.less
+    return pc.sum(compare(queue.keys, last.frontier)).as_py() or 0
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Where a line of ordinals stands: its bucket, its last watermark (ms), and the last punctuation by source number (ms)."""
+
+    bucket: Bucket = field(default_factory=Bucket)
+    watermark: int | None = None
+    punctuated: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def key(self) -> int | None:
+        """The merge key of the last item released (ms); None before the first readable event time."""
+        return _latest(self.bucket.open_max, self.bucket.closed_max)
+
+    def moved(self, released: Released, *, size: int, lags: Mapping[int, int]) -> tuple[Line, Watermarks]:
+        """Return the line behind released items, and their watermarks.
+
+        There is a watermark behind each bucket of `size` ordinals and behind each punctuation, where that moves it on. `lags`
+        tells by source number how far the watermark stays behind the merge key (ms).
+        """
+        first, end = self.bucket.next_ordinal, self.bucket.next_ordinal + len(released)
+        punctuated, watermark, watermarks = dict(self.punctuated), self.watermark, Watermarks()
+        by_place = {first + one.rank + 1: one for one in released.punctuations}
+        for place in sorted({*range((first // size + 1) * size, end + 1, size), *by_place}):
+            if place in by_place:
+                punctuated[by_place[place].number] = by_place[place].time
+            key = released.keys[place - first - 1].as_py()
+            value = min(max(key - lag, punctuated.get(number, EARLIEST) - 1) for number, lag in lags.items())
+            if key != EARLIEST and (watermark is None or value > watermark):
+                watermark = value
+                watermarks.append((place, value))
+        return Line(self._bucket(released, end, size), watermark, punctuated), watermarks
+
+    def _bucket(self, released: Released, end: int, size: int) -> Bucket:
+        if not len(released):
+            return self.bucket
+        first, boundary = self.bucket.next_ordinal, end // size * size
+        closed = released.keys[boundary - first - 1].as_py() if boundary > first else self.bucket.closed_max
+        last = released.keys[-1].as_py()
+        return Bucket(end, _readable(last) if boundary < end else None, _readable(closed))
+
+
+def advance(
+    before: Bucket, seen: dict[int, int], rows: int, *, size: int, lag: int, watermark: int | None
+) -> tuple[Bucket, Watermarks]:
+    """Close the buckets of arrival order that `rows` more rows fill; give a watermark after each.
+
+    `seen` has the latest event time by bucket number, `size` the rows a bucket, `lag` how far the
+    watermark stays behind (ms), `watermark` the last one. Buckets are cut by the global ordinal, so
+    the split into micro-batches moves nothing: with size 10, rows 0-7 close none; rows 8-25 close
+    buckets 0 and 1, with watermarks before ordinals 10 and 20.
+    """
+    end = before.next_ordinal + rows
+    first = before.next_ordinal // size
+    open_max, closed_max = before.open_max, before.closed_max
+    watermarks: Watermarks = []
+    for number in range(first, end // size + 1):
+        latest = _latest(open_max, seen.get(number))
+        if (number + 1) * size > end:
+            open_max = latest
+            break
+        closed_max, open_max = _latest(closed_max, latest), None
+        if closed_max is not None and (watermark is None or closed_max - lag > watermark):
+            watermark = closed_max - lag
+            watermarks.append(((number + 1) * size, watermark))
+    return Bucket(end, open_max, closed_max), watermarks
+
+
+def _latest(one: int | None, other: int | None) -> int | None:
+    return max((value for value in (one, other) if value is not None), default=None)
+
+
+def _readable(key: int | None) -> int | None:
+    return None if key == EARLIEST else key

@@ -1,0 +1,186 @@
+"""What the next micro-batch takes in of all sources of a job.
+
+Sources that meet are merged (`headrace.sources.merge`). A source that meets no other, and has no punctuations, is taken file by
+file, and its rows are not read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from headrace.checkpoint.checkpoint import SourceOffset, line_of
+from headrace.config import JobConfig
+from headrace.errors import ConfigError, SourceError
+from headrace.execution.process_context import LATEST_TIMER
+from headrace.plan.stages import Plan
+from headrace.sources.interval import Interval
+from headrace.sources.merge import Merge, MergeRules
+from headrace.sources.parquet_folder import ParquetFolder
+from headrace.sources.source import Ahead, InputFile, LineSlice, Slice, Source, TakenIn
+from headrace.sources.wanted import NEXT_SLICE, Part, Standing, Waiting, Wanted
+
+
+class Intake:
+    """Plans slices of a job's sources. Reads files, and stages ordinals; changes nothing else."""
+
+    def __init__(self, plan: Plan, config: JobConfig, sources: Mapping[str, Source] | None = None) -> None:
+        """`sources` are the job's own unless given."""
+        self._groups = plan.groups
+        self._config = config
+        self._sources: Mapping[str, Source] = sources or {
+            node.name: ParquetFolder(node, config.sources[node.name], config.storage_options) for node in plan.sources
+        }
+        self._rules = MergeRules(
+            bucket=config.watermark.bucket,
+            out_of_orderness={node.name: node.out_of_orderness for node in plan.sources},
+            configs=config.sources,
+            storage=config.storage_options,
+        )
+        self.waiting: tuple[Waiting, ...] = ()
+        """After `next`: rows that were read, and are ahead of a source that has no more."""
+
+    def latest(self) -> dict[str, str | None]:
+        """Return the name of the last file of each source."""
+        return {name: source.latest() for name, source in self._sources.items()}
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether the configuration says of each source how file names give intervals."""
+        return all(self._config.sources[name].interval is not None for name in self._sources)
+
+    def check_intervals(self, taken_in: Mapping[str, TakenIn]) -> None:
+        """Refuse what an interval run that goes on from there could not do; see `Source.check_intervals`."""
+        for name, source in self._sources.items():
+            source.check_intervals(taken_in.get(name, TakenIn()))
+
+    def count_missing(self, before: Mapping[str, TakenIn], after: Mapping[str, TakenIn]) -> int:
+        """Return how many files that were taken in between two checkpoints are gone."""
+        nothing: frozenset[str] = frozenset()
+        return sum(
+            source.count_missing((after[name].names or nothing) - (before[name].names or nothing))
+            for name, source in self._sources.items()
+        )
+
+    def next(self, at: Standing, wanted: Wanted = NEXT_SLICE) -> Slice | None:
+        """Return the next slice; None when nothing can be taken in. An interval always gives a slice, if an empty one.
+
+        Raises `SourceError` when a folder is gone, a file cannot be read, a late file would never be read, or the input has
+        ended; `ConfigError` when the pipeline lacks a source of which rows are left.
+        """
+        self._check_left_over(at.offsets)
+        offsets = numbered([*self._sources], at.offsets)
+        parts = [self._part(names, offsets, at, wanted) for names in self._groups]
+        self.waiting = tuple(waiting for part in parts for waiting in part.waiting)
+        if not any(part.moves for part in parts) and (wanted.interval is None or wanted.until is not None):
+            return None
+        moved = {name: offset for part in parts for name, offset in part.offsets.items()}
+        files = tuple(file for part in parts for file in part.files)
+        interval = wanted.interval or self._interval_of(files, {**offsets, **moved}, at)
+        return Slice(files, tuple(part.line for part in parts), moved, interval)
+
+    def _part(self, names: tuple[str, ...], offsets: Mapping[str, SourceOffset], at: Standing, wanted: Wanted) -> Part:
+        offset = offsets[names[0]]
+        is_merged = len(names) > 1 or self._config.sources[names[0]].complete_intervals or bool(offset.unread)
+        looks = {name: self._look(name, offsets[name], at, wanted, meets=is_merged) for name in names}
+        for name, look in looks.items():
+            if offsets[name].ended and look.files:
+                raise _input_has_ended(name, look)
+        if not is_merged:
+            return self._whole_files(names[0], looks[names[0]], offset, at, wanted)
+        return Merge(self._rules, self._sources, looks, {name: offsets[name] for name in names}, at, wanted).part()
+
+    def _look(self, name: str, offset: SourceOffset, at: Standing, wanted: Wanted, *, meets: bool) -> Ahead:
+        until = None if wanted.until is None else wanted.until.get(name, SourceOffset()).last_file or ""
+        taken_in = at.taken_in.get(name, TakenIn())
+        return self._sources[name].ahead(offset, taken_in, interval=wanted.interval, until=until, meets=meets)
+
+    def _whole_files(self, name: str, look: Ahead, offset: SourceOffset, at: Standing, wanted: Wanted) -> Part:
+        source = self._sources[name]
+        chosen = look.files if wanted.is_whole else source.within_limits(look.files)
+        ordinal = offset.bucket.next_ordinal
+        files: list[InputFile] = []
+        for file in chosen:
+            rows = source.rows(file)
+            files.append(InputFile(name, file.path, file.name, rows, ordinal))
+            ordinal += rows
+        line = LineSlice((name,), offset.bucket, ordinal - offset.bucket.next_ordinal)
+        if not chosen and wanted.interval is None:
+            return Part(line)
+        passed = source.passed(offset, look, chosen, at.taken_in.get(name, TakenIn()), wanted.interval)
+        taken_at = at.now if files else offset.taken_at
+        return Part(line, tuple(files), {name: msgspec.structs.replace(passed, taken_at=taken_at)}, moves=bool(chosen))
+
+    def _interval_of(
+        self, files: Sequence[InputFile], offsets: Mapping[str, SourceOffset], at: Standing
+    ) -> Interval | None:
+        """Return the interval of a slice that was not cut by one: up to where every source was taken in as a whole."""
+        intervals = [self._sources[file.source].interval_of(file.name) for file in files]
+        starts = [interval.start for interval in intervals if interval is not None]
+        if not starts or len(starts) < len(files):
+            return None
+        end = self._whole_up_to(offsets)
+        if len(self._sources) == 1:
+            start = starts[0]
+        else:
+            before = [taken_in.intervals[-1].end for taken_in in at.taken_in.values() if taken_in.intervals]
+            start = max(before, default=min(starts))
+        return None if end is None or end <= start else Interval(start, end)
+
+    def _whole_up_to(self, offsets: Mapping[str, SourceOffset]) -> int | None:
+        """Return up to where every source was taken in as a whole (ms); idle sources that never had a file do not count."""
+        ends: list[int] = []
+        for name, source in self._sources.items():
+            offset = offsets[name]
+            last = offset.unread[0] if offset.unread else offset.last_file
+            interval = None if last is None else source.interval_of(last)
+            if interval is not None:
+                ends.append(interval.start if offset.unread else interval.end)
+            elif last is not None or not offset.idle:
+                return None
+        return min(ends, default=None)
+
+    def _check_left_over(self, offsets: Mapping[str, SourceOffset]) -> None:
+        """Refuse to go on without a source of which rows are left: they would be lost."""
+        gone = sorted(name for name, offset in offsets.items() if offset.unread and name not in self._sources)
+        if gone:
+            listed = ", ".join(f"'{name}'" for name in gone)
+            msg = (
+                f"the pipeline has no source {listed} any more, and rows of it were not taken in yet: they were ahead of the "
+                "sources that it met. Nothing was taken in. Bring the source back until no rows of it wait ('idle_after' of "
+                "the others lets them pass), or restore a checkpoint before it was read."
+            )
+            raise ConfigError(msg)
+
+
+def end_of_input(plan: Plan, offsets: Mapping[str, SourceOffset]) -> Slice:
+    """Return a slice without rows, whose watermarks are later than any time: nothing more is to come of any source."""
+    known = numbered([node.name for node in plan.sources], offsets)
+    lines = []
+    for names in plan.groups:
+        before = line_of(known[name] for name in names)
+        # The end takes an ordinal of its own, so its place is behind all that earlier micro-batches caused.
+        after = msgspec.structs.replace(before, next_ordinal=before.next_ordinal + 1)
+        lines.append(LineSlice(names, before, 1, after, [(after.next_ordinal, LATEST_TIMER)]))
+    ended = {name: msgspec.structs.replace(offset, ended=True) for name, offset in known.items()}
+    return Slice(lines=tuple(lines), offsets=ended)
+
+
+def numbered(names: Sequence[str], offsets: Mapping[str, SourceOffset]) -> dict[str, SourceOffset]:
+    """Return the offset of each source; one that is new gets the next number that no source ever had."""
+    known = {name: offsets[name] for name in names if name in offsets}
+    number = max((offset.number for offset in offsets.values()), default=-1)
+    for name in names:
+        if name not in known:
+            number += 1
+            known[name] = SourceOffset(number=number)
+    return known
+
+
+def _input_has_ended(name: str, look: Ahead) -> SourceError:
+    return SourceError(
+        f"source '{name}': the end of input was declared (--end-of-input), and now there is {look.files[0].name}. Nothing was "
+        "taken in. The last windows are closed: to take in more, restore the checkpoint before the end ('headrace checkpoints' "
+        "lists them), and run again."
+    )

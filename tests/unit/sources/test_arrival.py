@@ -1,0 +1,343 @@
+"""The merge of sources that meet, against a loop that looks at one item after the other."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import timedelta
+from types import SimpleNamespace
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.checkpoint.checkpoint import SourceOffset
+from headrace.errors import ConfigError, SourceError
+from headrace.sources.arrival import EARLIEST, Queue, advance, release
+from headrace.sources.intake import Intake, numbered
+from headrace.sources.interval import Interval
+from headrace.sources.source import Ahead, SourceFile, TakenIn
+from headrace.sources.wanted import Standing, Wanted
+
+HOUR = 10
+
+
+class Files:
+    """A source in memory: event times (None: not readable) by file. Each file is an interval of `HOUR`, numbered by its name."""
+
+    def __init__(self, name, *, limit=100, span=HOUR):
+        self.name, self.limit, self.span = name, limit, span
+        self.contents = {}
+
+    def put(self, times):
+        self.contents[f"{len(self.contents):03}"] = times
+
+    def latest(self):
+        return max(self.contents, default=None)
+
+    def ahead(self, offset, _taken_in, *, interval=None, until=None, meets=False):
+        listed = [SourceFile(name, f"{self.name}/{name}", 0) for name in sorted(self.contents)]
+        new = [file for file in listed if offset.last_file is None or file.name > offset.last_file]
+        new = [file for file in new if until is None or file.name <= until]
+        if interval is not None and until is None:
+            new = [file for file in new if interval.start <= self.interval_of(file.name).start < interval.end]
+        return Ahead((*(file for file in listed if file.name in offset.unread), *new), tuple(listed))
+
+    def within_limits(self, files):
+        return files[: self.limit]
+
+    def rows(self, file):
+        return len(self.contents[file.name])
+
+    def event_times(self, file):
+        return pa.array(self.contents[file.name], pa.int64())
+
+    def passed(self, offset, _look, files, _taken_in, _interval=None):
+        last = max([file.name for file in files] + [offset.last_file or ""]) or None
+        return msgspec.structs.replace(offset, last_file=last)
+
+    def interval_of(self, name):
+        return Interval(int(name) * self.span, (int(name) + 1) * self.span)
+
+
+class Job:
+    """Takes sources in, one micro-batch after the other, and remembers what came where."""
+
+    def __init__(self, folder, *sources, bucket=5, disorder=0, complete=(), idle_after=None, groups=None):
+        self.sources = {source.name: source for source in sources}
+        self.bucket, self.disorder, self.complete, self.idle_after = bucket, disorder, complete, idle_after
+        self.groups = groups or (tuple(self.sources),)
+        self.folder = folder
+        self.offsets, self.rows, self.watermarks, self.history = {}, {}, [], []
+        self.now = 0
+
+    @property
+    def intake(self):
+        nodes = [SimpleNamespace(name=n, out_of_orderness=timedelta(milliseconds=self.disorder)) for n in self.sources]
+        idle_after = None if self.idle_after is None else timedelta(milliseconds=self.idle_after)
+        configs = {
+            name: SimpleNamespace(complete_intervals=name in self.complete, idle_after=idle_after, interval="%H")
+            for name in self.sources
+        }
+        config = SimpleNamespace(sources=configs, watermark=SimpleNamespace(bucket=self.bucket), storage_options=None)
+        return Intake(SimpleNamespace(groups=self.groups, sources=nodes), config, self.sources)
+
+    def step(self, **wanted):
+        """Take in a slice; return whether there was one."""
+        at = Standing(self.offsets, {name: TakenIn() for name in self.sources}, None, self.now, 0, str(self.folder))
+        taken = self.intake.next(at, Wanted(**wanted))
+        if taken is None:
+            return False
+        for file in taken.files:
+            ordinals = range(file.first_ordinal, file.first_ordinal + file.taken)
+            if file.ordinals is not None:
+                ordinals = pa.parquet.read_table(file.ordinals)["ordinal"].to_pylist()
+            for row, ordinal in zip(range(file.first_row, file.first_row + file.taken), ordinals, strict=True):
+                assert ordinal not in self.rows
+                self.rows[ordinal] = (file.source, file.name, row)
+        for line in taken.lines:
+            after, watermarks = (line.after, line.watermarks) if line.after else self.from_tasks(line)
+            self.watermarks += watermarks
+            for name in line.sources:
+                moved = taken.offsets[name]
+                self.offsets = {**self.offsets, name: msgspec.structs.replace(moved, bucket=after)}
+        self.history.append(self.offsets)
+        return True
+
+    def from_tasks(self, line):
+        """Buckets as tasks would report them, of the one source that meets no other."""
+        seen = {}
+        for ordinal in range(line.before.next_ordinal, line.before.next_ordinal + line.rows):
+            source, file, row = self.rows[ordinal]
+            time = self.sources[source].contents[file][row]
+            seen[ordinal // self.bucket] = max(seen.get(ordinal // self.bucket, time), time)
+        return advance(line.before, seen, line.rows, size=self.bucket, lag=self.disorder + 1, watermark=None)
+
+    def drain(self, **wanted):
+        while self.step(**wanted):
+            pass
+        return self
+
+    @property
+    def arrived(self):
+        return [self.rows[ordinal] for ordinal in sorted(self.rows)]
+
+    @property
+    def waiting(self):
+        at = Standing(self.offsets, {}, None, self.now, 0, str(self.folder))
+        intake = self.intake
+        assert intake.next(at) is None
+        return intake.waiting
+
+
+def by_hand(contents, complete=(), *, bucket, disorder, span=HOUR):
+    """All rows of sources, item by item, and the watermarks between them."""
+    items = []
+    for number, (name, files) in enumerate(contents.items()):
+        key = EARLIEST
+        for file, times in enumerate(files):
+            for row, time in enumerate(times):
+                key = key if time is None else max(key, time)
+                items.append((key, number, len(items), (name, f"{file:03}", row), None))
+            if name in complete:
+                end = (file + 1) * span
+                key = max(key, end)
+                items.append((key, number, len(items), None, end))
+    items.sort(key=lambda item: item[:3])
+    watermarks, punctuated = [], dict.fromkeys(range(len(contents)), EARLIEST)
+    for place, (key, number, _, _, end) in enumerate(items, 1):
+        if end is not None:
+            punctuated[number] = end
+        elif place % bucket:
+            continue
+        value = min(max(key - disorder - 1, end - 1) for end in punctuated.values())
+        if key != EARLIEST and (not watermarks or value > watermarks[-1][1]):
+            watermarks.append((place, value))
+    return [row for *_, row, _ in items if row is not None], watermarks
+
+
+files = st.lists(st.lists(st.none() | st.integers(0, 40), max_size=6), max_size=4)
+
+
+@given(
+    contents=st.lists(files, min_size=1, max_size=3),
+    limits=st.lists(st.integers(1, 3), min_size=3, max_size=3),
+    arrivals=st.lists(st.integers(0, 2), max_size=12),
+    bucket=st.integers(1, 7),
+    complete=st.sets(st.integers(0, 2)),
+    disorder=st.integers(0, 5),
+)
+def test_any_split_gives_the_same_order(tmp_path_factory, contents, limits, arrivals, bucket, complete, disorder):
+    folder = tmp_path_factory.mktemp("transit")
+    sources = [Files(f"s{number}", limit=limit) for number, limit in zip(range(len(contents)), limits, strict=False)]
+    names = {f"s{number}" for number in complete}
+    job = Job(folder, *sources, bucket=bucket, disorder=disorder, complete={*names, "s0"})
+    left = [list(own) for own in contents]
+    for number in arrivals:
+        if number < len(left) and left[number]:
+            sources[number].put(left[number].pop(0))
+            job.step()
+    for source, own in zip(sources, left, strict=True):
+        for times in own:
+            source.put(times)
+    job.drain()
+    job.drain(ends=True)
+    expected = by_hand(
+        {f"s{number}": own for number, own in enumerate(contents)}, job.complete, bucket=bucket, disorder=disorder
+    )
+    assert (job.arrived, job.watermarks) == expected
+
+
+@given(contents=st.lists(files, min_size=2, max_size=2), pauses=st.lists(st.booleans(), max_size=8))
+def test_a_replay_repeats_recorded_micro_batches(tmp_path_factory, contents, pauses):
+    sources = [Files(f"s{number}", limit=1) for number in range(2)]
+    job = Job(tmp_path_factory.mktemp("transit"), *sources, idle_after=5)
+    for times, pause in itertools.zip_longest(itertools.chain(*itertools.zip_longest(*contents, fillvalue=[])), pauses):
+        if times is not None:
+            sources[len(job.history) % 2].put(times)
+        job.now += 10 if pause else 1
+        job.drain()
+    again = Job(tmp_path_factory.mktemp("transit"), *sources)
+    for offsets in job.history:
+        again.step(until=offsets)
+    assert (again.arrived, again.watermarks) == (job.arrived, job.watermarks)
+    assert [strip(one) for one in again.history[-1:]] == [strip(one) for one in job.history[-1:]]
+
+
+def strip(offsets):
+    return {name: msgspec.structs.replace(offset, taken_at=None) for name, offset in offsets.items()}
+
+
+#    orders    1   3   7   9
+#    payments    2   4         rows behind 4 of orders wait: a payment of 4 or later may come
+
+
+@pytest.fixture
+def shop(tmp_path):
+    orders, payments = Files("orders"), Files("payments")
+    orders.put([1, 3, 7, 9])
+    payments.put([2, 4])
+    return Job(tmp_path, orders, payments)
+
+
+def test_rows_ahead_stay_with_their_source(shop):
+    shop.drain()
+    assert [row[0] for row in shop.arrived] == ["orders", "payments", "orders", "payments"]
+    assert (shop.offsets["orders"].unread, shop.offsets["orders"].rows_taken) == (("000",), 2)
+    assert shop.waiting == ((2, "orders", "payments"),)
+
+
+def test_a_source_without_rows_holds_all_back(tmp_path):
+    orders = Files("orders")
+    orders.put([1, 2])
+    job = Job(tmp_path, orders, Files("payments"))
+    assert not job.step()
+    assert job.waiting == ((2, "orders", "payments"),)
+
+
+def test_an_idle_source_holds_nobody_back(shop):
+    shop.idle_after = 100
+    shop.drain()
+    shop.now = 99
+    assert not shop.step()
+    shop.now = 100
+    assert shop.step()
+    assert len(shop.arrived) == 6
+    assert shop.offsets["payments"].idle
+    assert not shop.offsets["orders"].idle
+
+
+def test_rows_that_come_back_come_last(shop):
+    shop.idle_after = 100
+    shop.drain()
+    shop.now = 100
+    shop.drain()
+    shop.sources["payments"].put([5])
+    shop.sources["orders"].put([8, 10])
+    shop.drain()
+    assert [row[0] for row in shop.arrived][6:] == ["orders", "payments"]
+
+
+def test_equal_keys_go_by_source_number(tmp_path):
+    first, second = Files("first"), Files("second")
+    for source in (second, first):
+        source.put([5, 5])
+    job = Job(tmp_path, first, second).drain(ends=True)
+    assert [row[0] for row in job.arrived] == ["first", "first", "second", "second"]
+
+
+def test_a_source_added_later_goes_behind(tmp_path):
+    old = Files("old")
+    old.put([5, 6])
+    job = Job(tmp_path, old).drain(ends=True)
+    job.sources = {"new": Files("new"), **job.sources}
+    job.groups = (("new", "old"),)
+    job.sources["new"].put([1])
+    job.sources["old"].put([7])
+    job.drain(ends=True)
+    assert [row[0] for row in job.arrived] == ["old", "old", "new", "old"]
+    assert (job.offsets["old"].number, job.offsets["new"].number) == (0, 1)
+
+
+def test_numbers_of_removed_sources_stay_taken():
+    offsets = {"gone": SourceOffset(number=1), "kept": SourceOffset(number=0)}
+    assert {name: one.number for name, one in numbered(["new", "kept"], offsets).items()} == {"new": 2, "kept": 0}
+
+
+def test_an_interval_leaves_what_is_ahead(tmp_path):
+    hourly, daily = Files("hourly"), Files("daily", span=3 * HOUR)
+    for hour in range(6):
+        hourly.put([hour * HOUR + 1])
+    daily.put([2, 28])
+    daily.put([32])
+    job = Job(tmp_path, hourly, daily)
+    job.step(interval=Interval(0, 30))
+    assert [row[0] for row in job.arrived] == ["hourly", "daily", "hourly", "hourly"]
+    assert job.offsets["daily"].unread == ("000",)
+    job.step(interval=Interval(30, 60))
+    assert [row[0] for row in job.arrived][4:] == ["daily", "hourly", "daily"]
+    assert job.offsets["hourly"].unread == ("004", "005")
+
+
+@pytest.mark.parametrize("width", [1, 2, 6])
+def test_complete_intervals_agree_over_any_runs(tmp_path, width):
+    hourly, daily = Files("hourly"), Files("daily", span=3 * HOUR)
+    for hour in range(6):
+        hourly.put([hour * HOUR + 1])
+    daily.put([2, 28])
+    daily.put([32])
+    job = Job(tmp_path, hourly, daily, bucket=100, complete=("hourly", "daily"))
+    for start in range(0, 6, width):
+        job.step(interval=Interval(start * HOUR, (start + width) * HOUR))
+    assert [time for _, time in job.watermarks] == [9, 19, 29, 39, 49, 59]
+    assert not any(offset.unread for offset in job.offsets.values())
+
+
+def test_a_file_that_shrank_is_refused(shop):
+    shop.drain()
+    shop.sources["orders"].contents["000"] = [1]
+    with pytest.raises(SourceError, match="orders/000 has 1 rows, but 2 of it were taken in: it has changed"):
+        shop.step()
+
+
+def test_a_source_with_rows_ahead_must_stay(shop):
+    shop.drain()
+    del shop.sources["orders"]
+    shop.groups = (("payments",),)
+    with pytest.raises(ConfigError, match="no source 'orders' any more, and rows of it were not taken in"):
+        shop.step()
+
+
+def test_more_input_after_the_end_is_refused(shop):
+    shop.drain(ends=True)
+    shop.offsets = {name: msgspec.structs.replace(one, ended=True) for name, one in shop.offsets.items()}
+    assert not shop.step()
+    shop.sources["payments"].put([50])
+    with pytest.raises(SourceError, match="the end of input was declared .* now there is 001"):
+        shop.step()
+
+
+def test_no_source_releases_nothing():
+    assert len(release([])) == 0
+    assert len(release([Queue(0, pa.array([], pa.int64()), EARLIEST)])) == 0

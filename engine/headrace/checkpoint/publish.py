@@ -57,20 +57,32 @@ class Publisher:
         self._storage: Options = config.storage_options
 
     def check_columns(self) -> None:
-        """Refuse a sink whose table is there with other columns than the pipeline writes.
+        """Refuse a sink whose table is there with other columns than the pipeline writes, or with other fields in them.
 
         Raises `ConfigError`.
         """
         for name, (schema, _) in self._schemas.items():
             uri = self._config.sinks[name].path
             try:
-                columns = {field.name for field in open_table(uri, storage=self._storage).schema().fields}
+                table = pa.schema(open_table(uri, storage=self._storage).schema())
             except TableNotFoundError:
                 continue
-            if columns != set(schema.names):
+            if {*table.names} != {*schema.names}:
                 msg = (
-                    f"sink '{name}' at {uri} has the columns {', '.join(sorted(columns))}; the pipeline writes "
+                    f"sink '{name}' at {uri} has the columns {', '.join(sorted(table.names))}; the pipeline writes "
                     f"{', '.join(schema.names)}. Give the sink another path, or move the old table away."
+                )
+                raise ConfigError(msg)
+            self._check_nested(f"sink '{name}' at {uri}", table, schema)
+
+    @staticmethod
+    def _check_nested(sink: str, table: pa.Schema, schema: pa.Schema) -> None:
+        for field in schema:
+            kind = table.field(field.name).type
+            if kind != field.type and (pa.types.is_nested(kind) or pa.types.is_nested(field.type)):
+                msg = (
+                    f"column '{field.name}' of {sink} is {kind}; the pipeline writes {field.type}. Nothing was written: "
+                    "give the sink another path, or move the old table away."
                 )
                 raise ConfigError(msg)
 

@@ -41,6 +41,7 @@ class Row(Struct, frozen=True):
     inner: Inner | None = None
     inners: list[Inner] = msgspec.field(default_factory=list)
     prices: dict[str, float] = msgspec.field(default_factory=dict)
+    data: bytes = b""
 
 
 ROW = Row(1, 0.5, "x", 5, Colour.RED)
@@ -138,6 +139,8 @@ def test_columns_bring_back_what_json_does(data, pair):
         ({"inners": {Inner(1)}}, "inners", "is {Inner(n=1, at=None)}, which is not list"),
         ({"prices": {"a": 1.0, "b": float("inf")}}, "prices['b']", "is inf, which JSON cannot hold"),
         ({"prices": {1: 1.0}}, "prices[1]", "is 1, which is not str"),
+        ({"data": "abcd"}, "data", "is 'abcd', which is not bytes"),
+        ({"data": None}, "data", "is null"),
         ({"prices": [1.0]}, "prices", "is [1.0], which is not dict"),
     ],
 )
@@ -173,6 +176,12 @@ def test_record_of_another_class_is_unfit():
         to_struct_array([Inner(1)], Row)
 
 
+def test_integers_in_float_fields_become_floats():
+    record = msgspec.defstruct("One", [("x", float)])
+    records = [record(2**53 + 1), record(0.5), record(2**64)]
+    assert repr(from_struct_array(to_struct_array(records, record), record)) == repr(through_json(records))
+
+
 def test_enum_text_is_taken_as_the_member():
     (found,) = from_struct_array(to_struct_array([msgspec.structs.replace(ROW, colour="blue")], Row), Row)
     assert found.colour is Colour.BLUE
@@ -182,7 +191,7 @@ def test_struct_types_are_written_as_ddl():
     assert spark_ddl(struct_type(Row)) == (
         "struct<`n`: bigint, `share`: double, `text`: string, `at`: bigint, `colour`: string, `kind`: string, "
         "`inner`: struct<`n`: bigint, `at`: bigint>, `inners`: array<struct<`n`: bigint, `at`: bigint>>, "
-        "`prices`: map<string, double>>"
+        "`prices`: map<string, double>, `data`: binary>"
     )
     assert spark_ddl(pa.struct([("a`b", pa.bool_()), ("c", pa.binary())])) == "struct<`a``b`: boolean, `c`: binary>"
 

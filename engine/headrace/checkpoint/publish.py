@@ -8,7 +8,7 @@ or below the last one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -57,10 +57,12 @@ class Publisher:
         self._storage: Options = config.storage_options
 
     def check_columns(self) -> None:
-        """Refuse a sink whose table is there with other columns than the pipeline writes.
+        """Raise `ConfigError` for sinks whose tables are there with other columns than the pipeline writes."""
+        if problems := [*self.column_problems()]:
+            raise ConfigError("\n".join(problems))
 
-        Raises `ConfigError`.
-        """
+    def column_problems(self) -> Iterator[str]:
+        """Return a sentence for each sink whose table is there with other columns than the pipeline writes."""
         for name, (schema, _) in self._schemas.items():
             uri = self._config.sinks[name].path
             try:
@@ -68,11 +70,10 @@ class Publisher:
             except TableNotFoundError:
                 continue
             if columns != set(schema.names):
-                msg = (
+                yield (
                     f"sink '{name}' at {uri} has the columns {', '.join(sorted(columns))}; the pipeline writes "
                     f"{', '.join(schema.names)}. Give the sink another path, or move the old table away."
                 )
-                raise ConfigError(msg)
 
     def create_sinks(self) -> None:
         """Make the sink tables that are missing."""

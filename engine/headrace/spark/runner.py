@@ -17,10 +17,10 @@ from headrace.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
 from headrace.checkpoint.files import remove_file, remove_folder, touch
 from headrace.checkpoint.open_job import OpenJob, metrics_of
 from headrace.checkpoint.opening import open_job
+from headrace.checkpoint.run_check import checked_plan
 from headrace.config import JobConfig, SourceConfig
 from headrace.errors import ConfigError, ReplayUnfinishedError
 from headrace.materializer.upsert_materializer import LONG_HISTORY
-from headrace.plan.pipelines import plan_of
 from headrace.plan.stages import Plan
 from headrace.spark.interval import Interval, goes_back, line, place_of, refusal, replay_note
 from headrace.spark.micro_batch import MicroBatch, stop_file
@@ -44,6 +44,7 @@ def run(config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
     Raises a `HeadraceError` that says who has to act; whatever was committed before it stays.
     """
     started = clock.monotonic()
+    checked_plan(config)
     on_event(Event("starting", "starting Spark"))
     spark = session(config)
     return run_in(spark, config, options, on_event, started=started)
@@ -60,7 +61,7 @@ def run_in(
     """Run a job once in a session that is there already."""
     begun = clock.monotonic() if started is None else started
     mode = _mode(config, options)
-    plan = plan_of(config.code)
+    plan = checked_plan(config)
     with open_job(
         config,
         options.run_id,

@@ -101,7 +101,7 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
         return {}
     try:
         return get_type_hints(called)
-    except NameError:  # a name that only type checkers see
+    except (NameError, TypeError):  # a name, or an expression, that only type checkers can see
         return {}
 
 

@@ -69,7 +69,7 @@ def open_job(
             faults.reached("create.half")
             lease.append(_initial(config, run_id, attempt_id, versions, sinks))
         job = OpenJob(config, log, lease, tables, publisher=publisher, sink_tables=sinks, notify=notify)
-        _check_fits(config, job.last)
+        check_key_groups(config, job.last)
         job.fence(publishes=publishes)
         migrate_format(job)
         yield job
@@ -98,7 +98,8 @@ def _initial(config: JobConfig, run_id: str, attempt_id: str, versions: Versions
     )
 
 
-def _check_fits(config: JobConfig, last: Checkpoint) -> None:
+def check_key_groups(config: JobConfig, last: Checkpoint) -> None:
+    """Raise `ConfigError` when the state has another number of key groups than the job's file says."""
     if last.max_parallelism != config.max_parallelism:
         msg = (
             f"{config.where('max_parallelism')}: the state has {last.max_parallelism} key groups, not "

@@ -8,7 +8,7 @@ or below the last one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -57,10 +57,12 @@ class Publisher:
         self._storage: Options = config.storage_options
 
     def check_columns(self) -> None:
-        """Refuse a sink whose table is there with other columns than the pipeline writes, or with other fields in them.
+        """Raise `ConfigError` for sinks whose tables are there with other columns than the pipeline writes."""
+        if problems := [*self.column_problems()]:
+            raise ConfigError("\n".join(problems))
 
-        Raises `ConfigError`.
-        """
+    def column_problems(self) -> Iterator[str]:
+        """Return a sentence for each sink whose table is there with other columns than the pipeline writes."""
         for name, (schema, _) in self._schemas.items():
             uri = self._config.sinks[name].path
             try:
@@ -68,23 +70,12 @@ class Publisher:
             except TableNotFoundError:
                 continue
             if {*table.names} != {*schema.names}:
-                msg = (
+                yield (
                     f"sink '{name}' at {uri} has the columns {', '.join(sorted(table.names))}; the pipeline writes "
                     f"{', '.join(schema.names)}. Give the sink another path, or move the old table away."
                 )
-                raise ConfigError(msg)
-            self._check_nested(f"sink '{name}' at {uri}", table, schema)
-
-    @staticmethod
-    def _check_nested(sink: str, table: pa.Schema, schema: pa.Schema) -> None:
-        for field in schema:
-            kind = table.field(field.name).type
-            if kind != field.type and (pa.types.is_nested(kind) or pa.types.is_nested(field.type)):
-                msg = (
-                    f"column '{field.name}' of {sink} is {kind}; the pipeline writes {field.type}. Nothing was written: "
-                    "give the sink another path, or move the old table away."
-                )
-                raise ConfigError(msg)
+            else:
+                yield from _nested_problems(f"sink '{name}' at {uri}", table, schema)
 
     def create_sinks(self) -> None:
         """Make the sink tables that are missing."""
@@ -265,3 +256,13 @@ def _checkpoint_of(commit: dict[str, Any]) -> int | None:
     except msgspec.DecodeError:
         return None  # somebody else's text
     return metadata.get(CHECKPOINT_METADATA) if isinstance(metadata, dict) else None
+
+
+def _nested_problems(sink: str, table: pa.Schema, schema: pa.Schema) -> Iterator[str]:
+    for field in schema:
+        kind = table.field(field.name).type
+        if kind != field.type and (pa.types.is_nested(kind) or pa.types.is_nested(field.type)):
+            yield (
+                f"column '{field.name}' of {sink} is {kind}; the pipeline writes {field.type}. Nothing was written: "
+                "give the sink another path, or move the old table away."
+            )

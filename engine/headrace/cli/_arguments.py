@@ -49,11 +49,11 @@ def job_and_text(first: str, second: str | None) -> tuple[str, str]:
     return (the_job(None), first) if second is None else (first, second)
 
 
-def load(name: str | None, cluster: str | None = None) -> JobConfig:
-    """The configuration of a job, or of the only one there is."""
+def load(name: str | None, cluster: str | None = None, *, checked: bool = True) -> JobConfig:
+    """Return the configuration of a job, or of the only one there is; see `load_job`."""
     from headrace.config import load_job
 
-    return load_job(the_job(name), cluster=cluster)
+    return load_job(the_job(name), cluster=cluster, checked=checked)
 
 
 def milliseconds(text: str) -> int:

@@ -13,7 +13,9 @@ from headrace.cli._findings import Finding, as_warnings, finish
 from headrace.cli._machine import jars, java, pyspark
 
 if TYPE_CHECKING:
+    from headrace.checkpoint._log import CheckpointLog
     from headrace.config import JobConfig
+    from headrace.plan.stages import Plan
 
 _PATIENCE = 2.0  # seconds for a health check: longer, and `check` is no quick look any more
 
@@ -32,20 +34,21 @@ def check(
 ) -> None:
     """Look whether a run could start. Changes nothing.
 
-    Configuration, pipeline, Java, pyspark and jars, whether it can read the state that is stored, input folders, services,
-    and whether another run holds the job.
+    Configuration, pipeline, Java, pyspark and jars, whether it can go on from the state and the sinks that are there, input
+    folders, services, and whether another run holds the job. What is wrong in the job's file and in its pipeline is listed
+    at once.
 
     Example:  headrace check flights --strict
 
-    Exit codes: 0 fine, warnings included; 1 something would fail; 2 the configuration is wrong.
+    Exit codes: 0 fine, warnings included; 1 something would fail; 2 the configuration or the pipeline is wrong.
     """
-    from headrace.config import load_pipeline
+    from headrace.checkpoint.run_check import checked_plan
 
-    config = load(job, cluster)
-    load_pipeline(config)
+    config = load(job, cluster, checked=False)
+    plan = checked_plan(config)
     findings = [Finding("configuration", "ok", str(config.file)), Finding("pipeline", "ok", config.pipeline)]
     findings += [java(config.home), pyspark(), jars(config)]
-    findings += state_types(config)
+    findings += stored(config, plan)
     findings += sources(config)
     outside = [*services(config), lease(config)]
     findings += outside if strict else as_warnings(outside)
@@ -67,15 +70,24 @@ def verify(job: Job = None, as_json: AsJson = False) -> None:
     finish(findings, as_json=as_json, job=config.job)
 
 
-def state_types(config: JobConfig) -> Iterator[Finding]:
-    """Whether all that is stored can be read as the pipeline declares it now, and what the next run migrates first."""
+def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:
+    """Return whether a run could go on from what is stored, and what it would migrate first."""
     from headrace.checkpoint._log import CheckpointLog
-    from headrace.checkpoint.schema_check import check_schemas, declared_schemas
-    from headrace.config import load_pipeline
-    from headrace.plan.planner import plan_stages
+    from headrace.checkpoint.run_check import stored_problems
 
     log = CheckpointLog(config.job_folder, config.storage_options)
-    declared = declared_schemas(plan_stages(load_pipeline(config)))
+    yield from state_types(log, plan)
+    problems = [*stored_problems(config, log, plan)]
+    yield from (Finding(what, "fail", problem) for what, problem in problems)
+    if not any(what == "sinks" for what, _ in problems):
+        yield Finding("sinks", "ok", f"{len(plan.sinks)} declared, and all tables that are there fit")
+
+
+def state_types(log: CheckpointLog, plan: Plan) -> Iterator[Finding]:
+    """Return whether all that is stored can be read as the pipeline declares it now, and what the next run migrates first."""
+    from headrace.checkpoint.schema_check import check_schemas, declared_schemas
+
+    declared = declared_schemas(plan)
     found = check_schemas({} if log.last is None else log.state_schemas(log.last), declared)
     for problem in found.problems:
         yield Finding("state", "fail", problem)

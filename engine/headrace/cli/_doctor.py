@@ -92,13 +92,14 @@ def _packages() -> Iterator[Finding]:
 
 
 def _job(name: str) -> Iterator[Finding]:
+    from headrace.checkpoint.run_check import checked_plan
     from headrace.cli._check import services, sources
-    from headrace.config import load_job, load_pipeline
+    from headrace.config import load_job
     from headrace.errors import HeadraceError
 
     try:
-        config = load_job(name)
-        load_pipeline(config)
+        config = load_job(name, checked=False)
+        checked_plan(config)
     except HeadraceError as error:
         yield Finding(f"job {name}", "fail", str(error), "mend the file")
         return

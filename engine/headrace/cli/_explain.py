@@ -1,12 +1,12 @@
-"""The operator graph of a job as plain data, and as a tree."""
+"""What a job is made of, as plain data: its stages, their operators, and where records flow."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -14,7 +14,6 @@ from headrace.api import (
     AsyncWait,
     Emit,
     Lag,
-    Pipeline,
     Process,
     SinkNode,
     SourceNode,
@@ -22,29 +21,23 @@ from headrace.api import (
     Strategy,
     UpsertMaterialize,
 )
+from headrace.api._graph import AssignEventTime, Filter, FlatMap, KeyBy, Map, Union
 from headrace.api._pipeline import output_type
 from headrace.api._state import State
 from headrace.cli._services import capacity_for_retries, last_measured
 from headrace.config import AsyncStateConfig, JobConfig, ServiceConfig, format_duration
 from headrace.execution.declarations import declared_states
 from headrace.execution.options import AsyncStateOptions
-
-if TYPE_CHECKING:
-    from rich.tree import Tree
+from headrace.plan.stages import Flow, KeyedStage, Plan, Through, ToSink, ToStage
 
 
-def describe(config: JobConfig, pipeline: Pipeline) -> dict[str, Any]:
-    """Everything worth knowing about a job, as plain values. Holds no secret.
+def describe(config: JobConfig, plan: Plan) -> dict[str, Any]:
+    """Return everything worth knowing about a job, as plain values. Holds no secret.
 
-    Stages are what Spark runs between two shuffles: reading and calling out first, then one stage
-    for each keyed operator.
+    Stages are what Spark runs between two shuffles: one for each source, with the steps and calls behind it, then one for each
+    keyed operator, with the steps behind that. `flow` says where a stage's records go: a number in `operator` is a place in the
+    stage's `operators`, and several uses of a stream have an `edge` each.
     """
-    stages: list[dict[str, Any]] = []
-    for operator in pipeline.operators:
-        is_keyed_wait = isinstance(operator, AsyncWait) and operator.key is not None
-        if is_keyed_wait or isinstance(operator, SourceNode | Process | UpsertMaterialize):
-            stages.append({"stage": len(stages) + 1, "operators": []})
-        stages[-1]["operators"].append(_operator(config, operator))
     return {
         "job": config.job,
         "pipeline": config.pipeline,
@@ -57,13 +50,86 @@ def describe(config: JobConfig, pipeline: Pipeline) -> dict[str, Any]:
             "watermark_every_rows": config.watermark.bucket,
         },
         "run": {"mode": config.mode, "budget": format_duration(config.run.budget)},
-        "stages": stages,
+        "sources_that_meet": [list(group) for group in plan.groups if len(group) > 1],
+        "stages": _Stages(config, plan).described(),
     }
 
 
-def _operator(config: JobConfig, operator: Any) -> dict[str, Any]:
-    kind = {"operator": operator.name, "kind": _KINDS[type(operator)]}
-    return {**kind, **_DETAILS[type(operator)](config, operator)}
+class _Stages:
+    """The stages of a plan as plain values."""
+
+    def __init__(self, config: JobConfig, plan: Plan) -> None:
+        self._config = config
+        self._plan = plan
+        names = [*(stage.name for stage in plan.source_stages), *(stage.name for stage in plan.keyed)]
+        self._numbers = {name: number for number, name in enumerate(names, start=1)}
+
+    def described(self) -> list[dict[str, Any]]:
+        sources = [
+            self._stage(stage.name, _operator(self._config, stage.source), {None: stage.flow})
+            for stage in self._plan.source_stages
+        ]
+        return [*sources, *(self._stage(stage.name, self._keyed(stage), stage.flows) for stage in self._plan.keyed)]
+
+    def _stage(self, name: str, first: dict[str, Any], flows: Mapping[str | None, Flow]) -> dict[str, Any]:
+        operators, places = [first], dict[int, int]()
+        described = {side: self._flow(flow, operators, places) for side, flow in flows.items()}
+        return {
+            "stage": self._numbers[name],
+            "operators": operators,
+            "flow": described.pop(None),
+            "side_flows": described,
+        }
+
+    def _keyed(self, stage: KeyedStage) -> dict[str, Any]:
+        operator = stage.operator
+        if isinstance(operator, UpsertMaterialize):
+            (use,) = stage.flows[None].uses
+            return _operator(self._config, operator, use.to.sink if isinstance(use.to, ToSink) else "")
+        described = _operator(self._config, operator)
+        if len(stage.takes) == 1:
+            return described | {"key": _key(stage.keys[0])}
+        inputs = [
+            {"input": number, "record": record.__name__, "key": _key(key) or "broadcast"}
+            for number, (record, key) in enumerate(zip(stage.takes, stage.keys, strict=True), start=1)
+        ]
+        return described | {"key": _key(stage.keys[0]), "inputs": inputs}
+
+    def _flow(self, flow: Flow, operators: list[dict[str, Any]], places: dict[int, int]) -> list[dict[str, Any]]:
+        return [{"edge": use.edge, **self._end(use.to, operators, places)} for use in flow.uses]
+
+    def _end(
+        self, to: ToStage | ToSink | Through, operators: list[dict[str, Any]], places: dict[int, int]
+    ) -> dict[str, Any]:
+        if isinstance(to, ToStage):
+            end = {"stage": self._numbers[to.stage], "name": to.stage, "key": _key(to.key)}
+            return end | {"input": to.number + 1} if len(self._plan.stage(to.stage).takes) > 1 else end
+        if isinstance(to, ToSink):
+            operators.append({"operator": to.sink, "kind": "sink", **_bound(self._config, to.sink)})
+            return {"operator": len(operators) - 1}
+        if id(to.step) not in places:  # a step behind several uses that meet is there once
+            places[id(to.step)] = len(operators)
+            operators.append(_operator(self._config, to.step))
+        return {"operator": places[id(to.step)], "flow": self._flow(to.flow, operators, places)}
+
+
+def _key(key: KeyBy | None) -> list[str]:
+    return [] if key is None else list(key.fields) or [str(key)]
+
+
+def _operator(config: JobConfig, operator: Any, *more: Any) -> dict[str, Any]:
+    kind = {"operator": operator.name, "kind": kind_of(operator)}
+    return {**kind, **_DETAILS[type(operator)](config, operator, *more)}
+
+
+def kind_of(operator: object) -> str:
+    """Return what an operator is, in the words of the documentation."""
+    return _KINDS[type(operator)]
+
+
+def _step(_: JobConfig, step: Map | Filter | FlatMap | AssignEventTime | Union) -> dict[str, Any]:
+    record = getattr(step, "record", None)
+    return {} if record is None else {"record": record.__name__}
 
 
 def _source(config: JobConfig, source: SourceNode) -> dict[str, Any]:
@@ -90,7 +156,7 @@ def _wait(config: JobConfig, wait: AsyncWait) -> dict[str, Any]:
     service = config.services.get(wait.service) if wait.service else None
     return {
         "function": type(wait.function).__name__,
-        "key": [wait.key] if wait.key else [],
+        "key": _key(wait.key),
         "record": output_type(wait.function).__name__,
         "mode": wait.mode.value,
         "capacity": capacity,
@@ -138,15 +204,16 @@ def _process(config: JobConfig, process: Process) -> dict[str, Any]:
         "record": output_type(process.function).__name__,
         "states": [_state(state) for state in declared_states(process.function).values()],
         "side_outputs": [
-            {"name": side.name, "record": side.record.__name__, "sink": side.sink, **_bound(config, side.sink)}
+            {"name": side.name, "record": side.record.__name__, "sink": side.sink}
+            | (_bound(config, side.sink) if side.sink else {})
             for side in process.side_outputs
         ],
-        "async_state": _async_state(config.async_state(process.name)),
+        "async_state": state_options(config.async_state(process.name)),
     }
 
 
-def _async_state(options: AsyncStateOptions) -> dict[str, Any]:
-    """All options, by the names that they have in the job's file."""
+def state_options(options: AsyncStateOptions) -> dict[str, Any]:
+    """Return all options, by the names that they have in the job's file."""
     keys = {field.name: field.encode_name for field in msgspec.structs.fields(AsyncStateConfig)}
     return {key: _plain(getattr(options, name)) for name, key in keys.items()}
 
@@ -185,7 +252,7 @@ def _ttl(ttl: StateTtl) -> str:
     return "; ".join(parts)
 
 
-def _materialize(config: JobConfig, operator: UpsertMaterialize) -> dict[str, Any]:
+def _materialize(config: JobConfig, operator: UpsertMaterialize, sink: str) -> dict[str, Any]:
     layouts = config.upsert_materialize(operator.name).layouts(operator.strategy, config.state.backend)
     adaptive = layouts.strategy is Strategy.ADAPTIVE
     return {
@@ -196,16 +263,12 @@ def _materialize(config: JobConfig, operator: UpsertMaterialize) -> dict[str, An
         "thresholds": {"high": layouts.high, "low": layouts.low} if operator.is_needed and adaptive else None,
         "ttl": format_duration(operator.ttl.ttl) if operator.ttl else None,
         "on_conflict": operator.on_conflict.value,
-        "emit": (Emit.NET_CHANGE if _merges(config) else operator.emit).value,
+        # A sink that is merged into takes the net change, whatever the pipeline says.
+        "emit": (Emit.NET_CHANGE if config.sinks[sink].mode == "merge" else operator.emit).value,
     }
 
 
-def _merges(config: JobConfig) -> bool:
-    """Whether the main sink, which alone can, is merged into: it takes the net change, whatever the pipeline says."""
-    return any(sink.mode == "merge" for sink in config.sinks.values())
-
-
-def _lag(config: JobConfig, operator: Lag) -> dict[str, Any]:
+def _lag(config: JobConfig, operator: Lag, _: str) -> dict[str, Any]:
     layouts = config.upsert_materialize(operator.name).layouts(operator.strategy, config.state.backend)
     return {
         "function": getattr(operator.function, "__name__", str(operator.function)),
@@ -227,10 +290,6 @@ def _history(operator: UpsertMaterialize) -> str:
     return "kept because of force=True: the upsert key is the primary key, so none is needed"
 
 
-def _sink(config: JobConfig, sink: SinkNode) -> dict[str, Any]:
-    return _bound(config, sink.name)
-
-
 def _bound(config: JobConfig, name: str) -> dict[str, Any]:
     return {"writes": config.sinks[name].path, "mode": config.sinks[name].mode}
 
@@ -241,6 +300,11 @@ _KINDS = {
     Process: "keyed process",
     UpsertMaterialize: "upsert materializer",
     Lag: "lag",
+    Map: "map",
+    Filter: "filter",
+    FlatMap: "flat map",
+    AssignEventTime: "event time",
+    Union: "union",
     SinkNode: "sink",
 }
 _DETAILS: dict[type, Any] = {
@@ -249,7 +313,7 @@ _DETAILS: dict[type, Any] = {
     Process: _process,
     UpsertMaterialize: _materialize,
     Lag: _lag,
-    SinkNode: _sink,
+    **dict.fromkeys((Map, Filter, FlatMap, AssignEventTime, Union), _step),
 }
 
 
@@ -267,52 +331,3 @@ def _value(value: Any) -> str:
     if isinstance(value, tuple):
         return "|".join(getattr(item, "__name__", str(item)) for item in value)
     return str(getattr(value, "value", value))
-
-
-def tree(described: dict[str, Any]) -> Tree:
-    """What `describe` made, for people."""
-    from rich.text import Text
-    from rich.tree import Tree
-
-    root = Tree(Text(f"{described['job']}: {described['description']}"))
-    cluster, state = described["cluster"], described["state"]
-    root.add(Text(f"cluster {cluster['name']} ({cluster['master']}), {cluster['tasks']} tasks per operator"))
-    root.add(Text(f"state in {state['folder']} ({state['backend']}, {state['key_groups']} key groups)"))
-    for stage in described["stages"]:
-        where = "reads and calls out" if stage["stage"] == 1 else "after a shuffle by key"
-        branch = root.add(Text(f"stage {stage['stage']}: {where}"))
-        for operator in stage["operators"]:
-            _grow(branch.add(Text(f"{operator['kind']} {operator['operator']}")), operator)
-    return root
-
-
-def _grow(branch: Tree, values: dict[str, Any]) -> None:
-    from rich.text import Text
-
-    for name, value in _shown(values):
-        if isinstance(value, list) and isinstance(value[0], dict):
-            for item in value:
-                branch.add(Text(f"{name.rstrip('s').replace('_', ' ')}: {_line(item)}"))
-        else:
-            branch.add(Text(f"{name.replace('_', ' ')}: {_line(value)}"))
-
-
-def _shown(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if name not in {"operator", "kind"} and value not in (None, []):
-            yield name, _notable(value) if name == "async_state" else value
-
-
-def _notable(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that are not as by default, and the two that everyone asks for."""
-    defaults = _async_state(AsyncStateOptions())
-    asked_for = {"in-flight-records-limit", "buffer-size"}
-    return {key: value for key, value in options.items() if key in asked_for or value != defaults[key]}
-
-
-def _line(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {_line(item)}" for key, item in value.items() if item is not None)
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    return str(value)

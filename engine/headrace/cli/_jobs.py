@@ -66,23 +66,38 @@ def _job(name: str) -> dict[str, Any]:
     }
 
 
-def explain(job: Job = None, cluster: Cluster = None, as_json: AsJson = False) -> None:
-    """Show a job's operators and what they are bound to.
+def explain(
+    job: Job = None,
+    cluster: Cluster = None,
+    form: Annotated[
+        str, typer.Option("--format", metavar="tree|mermaid", help="A tree, or a Mermaid flowchart for documents.")
+    ] = "tree",
+    as_json: AsJson = False,
+) -> None:
+    """Show a job's graph: its operators, and what they are bound to.
 
-    Types, keys, state and its TTL, options, sources, sinks, and the stages that Spark runs. With
+    Types, keys, state and its TTL, options, sources, sinks, branches, and the stages that Spark runs. With
     --json also options of asynchronous state that are as by default.
 
-    Example:  headrace explain flights
+    Examples:  headrace explain flights;  headrace explain flights --format mermaid > flights.mmd
 
-    Exit codes: 0; 2 when the job or its pipeline is wrong.
+    Exit codes: 0; 2 when the job or its pipeline is wrong, with all that is.
     """
-    from headrace.cli._explain import describe, tree
+    from headrace.checkpoint.run_check import checked_plan
+    from headrace.cli._explain import describe
+    from headrace.cli._graph_text import mermaid, tree
     from headrace.cli._output import print_json, show
     from headrace.config import load_pipeline
+    from headrace.errors import ConfigError
 
-    config = load(job, cluster)
-    described = describe(config, load_pipeline(config))
+    if form not in {"tree", "mermaid"}:
+        msg = f"--format '{form}' is not allowed (allowed: tree, mermaid)"
+        raise ConfigError(msg)
+    config = load(job, cluster, checked=False)
+    plan = checked_plan(config)
     if as_json:
-        print_json(described)
+        print_json(describe(config, plan))
+    elif form == "mermaid":
+        print(mermaid(load_pipeline(config)))
     else:
-        show(tree(described))
+        show(tree(describe(config, plan)))

@@ -3,7 +3,9 @@
 Everything here imports fast and knows neither Spark nor Delta nor Airflow.
 """
 
+from headrace.config._checks import job_problems
 from headrace.config._cluster import ClusterConfig, ClusterFile
+from headrace.config._document import raise_problems
 from headrace.config._durations import PATTERN as DURATION_PATTERN
 from headrace.config._durations import format_duration, parse_duration
 from headrace.config._environment import expand_settings
@@ -32,7 +34,7 @@ from headrace.config._load import (
     load_cluster,
     load_job,
 )
-from headrace.config._pipeline import check_bindings, load_pipeline
+from headrace.config._pipeline import binding_problems, check_bindings, import_pipeline, load_pipeline
 from headrace.config._schema import cluster_schema, job_schema
 
 __all__ = [
@@ -55,12 +57,15 @@ __all__ = [
     "SourceConfig",
     "StateConfig",
     "WatermarkConfig",
+    "binding_problems",
     "check_bindings",
     "checked_name",
     "cluster_schema",
     "expand_settings",
     "format_duration",
     "home_folder",
+    "import_pipeline",
+    "job_problems",
     "job_schema",
     "known_jobs",
     "list_clusters",
@@ -69,4 +74,5 @@ __all__ = [
     "load_job",
     "load_pipeline",
     "parse_duration",
+    "raise_problems",
 ]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from posixpath import normpath
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from headrace.config._cron import check_cron
+from headrace.config._document import raise_problems
 from headrace.config._job import JobConfig
-from headrace.errors import ConfigError
 
 _SHORTEST_LEASE = timedelta(seconds=5)
 
@@ -19,13 +20,12 @@ Problem = tuple[str, str]
 
 def check_job(config: JobConfig) -> None:
     """Raise `ConfigError` that lists every broken rule with its line."""
-    problems = [f"{config.where(key)}: {text}" for check in _CHECKS for key, text in check(config)]
-    if len(problems) == 1:
-        raise ConfigError(problems[0])
-    if problems:
-        lines = "\n".join(f"  {problem}" for problem in problems)
-        msg = f"{config.file} has {len(problems)} problems:\n{lines}"
-        raise ConfigError(msg)
+    raise_problems(config.file, job_problems(config))
+
+
+def job_problems(config: JobConfig) -> list[str]:
+    """Return every broken rule with its line, as far as no pipeline is needed to see it."""
+    return [f"{config.where(key)}: {text}" for check in _CHECKS for key, text in check(config)]
 
 
 def _file_name(config: JobConfig) -> Iterator[Problem]:
@@ -38,11 +38,27 @@ def _bindings(config: JobConfig) -> Iterator[Problem]:
         yield "sources", "a job needs a source"
     if not config.sinks:
         yield "sinks", "a job needs a sink"
+    sources = {normalised(source.path): name for name, source in config.sources.items()}
+    state = normalised(config.job_folder)
     seen: dict[str, str] = {}
     for name, sink in config.sinks.items():
-        if sink.path in seen:
-            yield f"sinks.{name}.path", f"sink '{seen[sink.path]}' writes to the same table"
-        seen[sink.path] = name
+        key, path = f"sinks.{name}.path", normalised(sink.path)
+        if path in seen:
+            yield key, f"sink '{seen[path]}' writes to the same table: give each a path of its own"
+        if path in sources:
+            yield (
+                key,
+                f"source '{sources[path]}' reads this folder: a job must not read what it writes; give another path",
+            )
+        if f"{path}/".startswith(f"{state}/"):
+            yield key, f"this is in the folder of the job's state, {state}: give another path"
+        seen[path] = name
+
+
+def normalised(location: str) -> str:
+    """Return a path or a URI in the one form that it shares with others of the same place."""
+    scheme, mark, path = location.rpartition("://")
+    return scheme + mark + normpath(path)
 
 
 def _parallelism(config: JobConfig) -> Iterator[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -45,12 +46,17 @@ class Problems:
 
     def raise_any(self) -> None:
         """Raise a `ConfigError` that lists them, if there are any."""
-        if len(self._found) == 1:
-            raise ConfigError(self._found[0])
-        if self._found:
-            lines = "\n".join(f"  {problem}" for problem in self._found)
-            msg = f"{self._file} has {len(self._found)} problems:\n{lines}"
-            raise ConfigError(msg)
+        raise_problems(self._file, self._found)
+
+
+def raise_problems(file: Path, problems: Sequence[str]) -> None:
+    """Raise a `ConfigError` that lists the problems of a file, if there are any; lines within one are indented further."""
+    if len(problems) == 1:
+        raise ConfigError(problems[0])
+    if problems:
+        lines = "\n".join("  " + problem.replace("\n", "\n    ") for problem in problems)
+        msg = f"{file} has {len(problems)} problems:\n{lines}"
+        raise ConfigError(msg)
 
 
 def read_document(file: Path) -> yaml.MappingNode:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from headrace.config._document import raise_problems
 from headrace.config._execution import AsyncStateConfig, UpsertMaterializeConfig
 from headrace.config._job import JobConfig
 from headrace.errors import ConfigError
@@ -21,23 +22,31 @@ def load_pipeline(config: JobConfig) -> Pipeline:
 
     Raises `ConfigError` when the pipeline cannot be loaded, or a binding is missing or left over.
     """
-    from headrace.plan import loader
-
-    try:
-        pipeline = loader.load_pipeline(config.code)
-    except ConfigError as error:
-        msg = f"{config.where('pipeline')}: {error}"
-        raise ConfigError(msg) from error
+    pipeline = import_pipeline(config)
     check_bindings(config, pipeline)
     return pipeline
 
 
+def import_pipeline(config: JobConfig) -> Pipeline:
+    """Load the job's pipeline; raise `ConfigError` that names the place in the job's file when it cannot be loaded."""
+    from headrace.plan import loader
+
+    try:
+        return loader.load_pipeline(config.code)
+    except ConfigError as error:
+        msg = f"{config.where('pipeline')}: {error}"
+        raise ConfigError(msg) from error
+
+
 def check_bindings(config: JobConfig, pipeline: Pipeline) -> None:
-    """Raise `ConfigError` that lists every name that only one of job and pipeline knows, and options that contradict others."""
+    """Raise `ConfigError` that lists all `binding_problems`, if there are any."""
+    raise_problems(config.file, binding_problems(config, pipeline))
+
+
+def binding_problems(config: JobConfig, pipeline: Pipeline) -> list[str]:
+    """Return every name that only one of job and pipeline knows, and options that contradict others."""
     problems = [f"{config.where(key)}: {text}" for key, text in _problems(config, pipeline)]
-    problems += dict.fromkeys(_contradictions(config, pipeline))
-    if problems:
-        raise ConfigError("\n".join(problems))
+    return list(dict.fromkeys([*problems, *_contradictions(config, pipeline)]))
 
 
 def _problems(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
@@ -49,8 +58,10 @@ def _problems(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
     yield from _differences("sources", "source", sources, config.sources)
     yield from _differences("sinks", "sink", sinks, config.sinks)
     waits = [operator.name for operator in operators if isinstance(operator, AsyncWait)]
-    for name in config.async_io.keys() - set(waits):
-        yield f"async_io.{name}", _left_over("async operator", name, waits)
+    for name in config.async_io:
+        if name not in waits:
+            yield f"async_io.{name}", _left_over("async operator", name, waits)
+    yield from _services(config, pipeline)
     yield from _overrides(config, pipeline)
     yield from _modes(config, pipeline)
 
@@ -67,6 +78,17 @@ def _differences(key: str, what: str, wanted: list[str], bound: Iterable[str]) -
 def _left_over(what: str, name: str, known: list[str]) -> str:
     listed = ", ".join(known) or "none"
     return f"the pipeline has no {what} '{name}'{did_you_mean(name, known)} (it has: {listed})"
+
+
+def _services(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
+    from headrace.api import AsyncWait
+
+    known = list(config.services)
+    for operator in pipeline.operators:
+        if isinstance(operator, AsyncWait) and operator.service is not None and operator.service not in known:
+            listed = f"{did_you_mean(operator.service, known)} (it has: {', '.join(known) or 'none'})"
+            text = f"async_wait '{operator.name}' needs the service '{operator.service}': add it under services{listed}"
+            yield f"services.{operator.service}", text
 
 
 def _overrides(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:

@@ -15,18 +15,16 @@ from headrace import clock, faults
 from headrace.api import AsyncWait, SourceNode
 from headrace.async_io.service_metrics import ServiceMetrics
 from headrace.async_io.service_metrics import merged as merged_services
-from headrace.checkpoint.async_requests import waiting_for
-from headrace.checkpoint.buffered_requests import holders
 from headrace.checkpoint.checkpoint import Bucket, Checkpoint, OutputFile, last_micro_batch
 from headrace.checkpoint.files import StagedFile
 from headrace.checkpoint.open_job import OpenJob
-from headrace.checkpoint.tables import ASYNC_REQUESTS, BUFFERED_REQUESTS
+from headrace.checkpoint.run_check import lost_elements
 from headrace.checkpoint.ttl_history import declared_ttls, history_ttls
 from headrace.errors import StateSchemaError
 from headrace.execution.element import Watermark, before_watermark
 from headrace.execution.fast_drain import seen_and_held
 from headrace.plan.order import record_order
-from headrace.plan.stages import KeyedStage, Plan, waits_in, waits_of
+from headrace.plan.stages import KeyedStage, Plan, waits_in
 from headrace.sources.arrival import Watermarks, advance
 from headrace.sources.source import InputFile, Slice
 from headrace.spark.reports import AsyncSettings, KeyedTask, Place, SourceTask, TaskReport
@@ -190,7 +188,7 @@ class MicroBatch:
         `StorageError`, `StateSchemaError`.
         """
         result = BatchResult()
-        self._check_holders()
+        self._check_elements()
         by_source = self._read(taken.files, result)
         for group in self._plan.groups:
             result.lines[group] = self._line(group, taken, by_source)
@@ -209,35 +207,11 @@ class MicroBatch:
             }
         return result
 
-    def _check_holders(self) -> None:
-        """Raise `StateSchemaError` when an operator holds records that the pipeline does not have: they would be lost."""
-        self._check_waiting()
-        if not self._job.last.held:
-            return
-        place = self._place
-        found = holders(place.job_folder, place.versions[BUFFERED_REQUESTS], storage=place.storage)
-        gone = sorted(found - {stage.name for stage in self._plan.keyed})
-        if gone:
-            msg = (
-                f"operator {', '.join(map(repr, gone))} holds records of a run that had to stop, and the pipeline has no "
-                "such operator any more. Bring the name back until a run has gone through, or restore to a checkpoint before "
-                "the run that stopped."
-            )
-            raise StateSchemaError(msg)
-
-    def _check_waiting(self) -> None:
-        if not self._resumes:
-            return
-        place = self._place
-        found = waiting_for(place.job_folder, place.versions[ASYNC_REQUESTS], storage=place.storage)
-        gone = sorted(found - {wait.name for wait in waits_of(self._plan)})
-        if gone:
-            msg = (
-                f"elements wait for operator {', '.join(map(repr, gone))} (headrace retries JOB), and the pipeline has no such "
-                "async wait any more. Bring the name back and let the job finish what waits (headrace run JOB --finish), or "
-                "restore to a checkpoint before."
-            )
-            raise StateSchemaError(msg)
+    def _check_elements(self) -> None:
+        """Raise `StateSchemaError` when elements belong to operators that the pipeline does not have: they would be lost."""
+        job = self._job
+        if problems := [*lost_elements(job.config, job.last, self._place.versions, self._plan)]:
+            raise StateSchemaError("\n".join(problems))
 
     @property
     def _resumes(self) -> bool:

@@ -18,10 +18,10 @@ from headrace.checkpoint.files import remove_file, remove_folder, touch
 from headrace.checkpoint.open_job import OpenJob, metrics_of
 from headrace.checkpoint.opening import open_job
 from headrace.checkpoint.publish import SparkMerge
+from headrace.checkpoint.run_check import checked_plan
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, ReplayUnfinishedError
 from headrace.materializer.upsert_materializer import LONG_HISTORY
-from headrace.plan.pipelines import plan_of
 from headrace.plan.stages import Plan
 from headrace.sources.intake import Intake, end_of_input
 from headrace.sources.interval import Interval, goes_back, line, place_of, refusal, replay_note
@@ -47,6 +47,7 @@ def run(config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
     Raises a `HeadraceError` that says who has to act; whatever was committed before it stays.
     """
     started = clock.monotonic()
+    checked_plan(config)
     on_event(Event("starting", "starting Spark"))
     from headrace.spark.session import session
 
@@ -81,7 +82,7 @@ def run_on(
     """Run a job once, its tasks wherever `tasks` runs them. `merge` writes large changes of sinks; without it deltalake does."""
     begun = clock.monotonic() if started is None else started
     mode = _mode(config, options)
-    plan = plan_of(config.code)
+    plan = checked_plan(config)
     with open_job(
         config,
         options.run_id,

@@ -23,7 +23,7 @@ def explained(mode="merge", **options):
     operator = source.upsert_materialize("m", primary_key=("key",), **options).operators[-1]
     config = Mock(upsert_materialize=lambda _: MaterializerOptions(), sinks={"board": Mock(mode=mode)})
     config.state.backend = "rocksdb"
-    return _DETAILS[type(operator)](config, operator)
+    return _DETAILS[type(operator)](config, operator, "board")
 
 
 def test_a_history_that_is_not_needed_is_said_not_to_be():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import msgspec
 import pytest
@@ -82,6 +83,7 @@ def test_check_announces_a_migration(headrace, recorded, home):
     code = code.replace("import KeyedProcessFunction", "import KeyedProcessFunction, Migration")
     code = code.replace('"last_leg", str,', '"last_leg", str, migrate=Migration(int, str),')
     (home / "demo_cli_pipeline.py").write_text(code)
+    shutil.rmtree(home / "lake")  # it has other columns than the pipeline
     result = headrace("check demo --json")
     assert (result.exit_code, findings(result)["state"][0]) == (0, "warn")
     assert "the next run migrates it first" in findings(result)["state"][2]

@@ -173,3 +173,14 @@ def test_a_contradiction_of_the_jobs_own_is_told_once(module, job_file):
 def test_merging_needs_a_primary_key(module):
     module.write_text(PIPELINE.replace('.upsert_materialize("latest", primary_key=("key",))', ""))
     assert "sinks.board.mode: merge needs a primary key" in error_of()
+
+
+def test_a_service_that_is_not_bound_is_named(module, job_file):
+    wait = '.async_wait("asked", Asking(), timeout=timedelta(seconds=1), service="wether")\n    .upsert'
+    asking = "class Asking(AsyncFunction[Event, Event]):\n    async def invoke(self, record, /): ...\n\npipeline = ("
+    text = PIPELINE.replace("import Pipeline", "import AsyncFunction, Pipeline").replace("pipeline = (", asking)
+    module.write_text("from datetime import timedelta\n" + text.replace(".upsert", wait))
+    job_file("services: {weather: {url: 'http://127.0.0.1:1'}}\n")
+    assert (
+        "services.wether: async_wait 'asked' needs the service 'wether': add it under services; did you mean 'weather'?"
+    ) in error_of()

@@ -7,7 +7,17 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 
-from headrace import AsyncFunction, KeyedProcessFunction, OutputMode, Pipeline, Struct, Timestamp
+from headrace import (
+    AsyncFunction,
+    KeyedProcessFunction,
+    OutputMode,
+    Pipeline,
+    Process,
+    ProcessedStream,
+    Struct,
+    Timestamp,
+)
+from headrace.cli._graph_text import mermaid
 from headrace.plan.pipelines import sink_schemas
 from headrace.plan.planner import plan_stages
 from headrace.plan.stages import Flow, Through, ToSink, ToStage, steps_of, waits_in, waits_of
@@ -242,6 +252,21 @@ def test_calls_run_in_the_stage_of_their_source(orders):
     assert [step.name for step in steps_of(flow)] == ["lookup", "again"]
     assert [wait.name for wait in waits_of(plan)] == ["lookup", "again", "keyed"]
     assert plan.stage("keyed").keys[0].fields == ("key",)
+
+
+def test_inputs_of_one_operator_are_told_apart(p, orders, payments):
+    connected = orders.filter(is_early).key_by("key"), payments.union(orders).broadcast()
+    node = p._add(Process("joined", "key", Events()), *(stream._use() for stream in connected))
+    plan = plan_stages(ProcessedStream(p, node, Event).sink("board"))
+    (stage,) = plan.keyed
+    assert (stage.takes, [key and key.fields for key in stage.keys]) == ((Event, Event), [("key",), None])
+    assert shape(plan.source_stages[0].flow) == [
+        (0, "filter is_early", [(None, "joined/0 by key")]),
+        (1, "union", [(None, "joined/1 by None")]),
+    ]
+    assert plan.numbers() == {"operator:joined": 0, "edge:orders#0->joined/1": 0, "edge:orders#1->joined/2": 1}
+    assert '-. "broadcast" .->' in mermaid(p)
+    assert 'n2 -- "by key" --> n4' in mermaid(p)
 
 
 def test_numbers_tell_apart_swapped_uses(orders):

@@ -1,0 +1,110 @@
+"""Refuses what a run would refuse, before Spark starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from headrace.api import Pipeline, Process
+from headrace.checkpoint._log import CheckpointLog
+from headrace.checkpoint.async_requests import waiting_for
+from headrace.checkpoint.buffered_requests import holders
+from headrace.checkpoint.checkpoint import Checkpoint
+from headrace.checkpoint.opening import check_key_groups, sinks_of
+from headrace.checkpoint.publish import Publisher
+from headrace.checkpoint.sink_position import check_sinks
+from headrace.checkpoint.sink_tables import to_schemas
+from headrace.checkpoint.tables import ASYNC_REQUESTS, BUFFERED_REQUESTS
+from headrace.config import JobConfig, binding_problems, import_pipeline, job_problems, raise_problems
+from headrace.errors import ConfigError, HeadraceError
+from headrace.execution.declarations import declared_blocks, declared_states
+from headrace.plan.pipelines import plan_of, sink_schemas
+from headrace.plan.planner import plan_stages, problems_of
+from headrace.plan.stages import Plan, waits_of
+
+
+def checked_plan(config: JobConfig) -> Plan:
+    """Return the plan of a job's pipeline.
+
+    Raises `ConfigError` that lists all that is wrong with the job's file, the pipeline, and how the one binds the other.
+    """
+    problems = job_problems(config)
+    try:
+        pipeline = import_pipeline(config)
+    except ConfigError as error:
+        raise_problems(config.file, [*problems, str(error)])
+        raise
+    raise_problems(config.file, [*problems, *binding_problems(config, pipeline), *_code_problems(config, pipeline)])
+    return plan_of(config.code)
+
+
+def _code_problems(config: JobConfig, pipeline: Pipeline) -> Iterator[str]:
+    """What is wrong with the pipeline, whatever job it is of."""
+    problems = problems_of(pipeline)
+    yield from problems
+    for operator in pipeline.operators:
+        if isinstance(operator, Process):
+            yield from _declaration_problems(operator)
+    if not problems:
+        yield from _sink_problems(config, plan_stages(pipeline))
+
+
+def _declaration_problems(process: Process) -> Iterator[str]:
+    for declared in (declared_states, declared_blocks):
+        try:
+            declared(process.function)
+        except TypeError as error:
+            yield f"process '{process.name}': {error}; give one of them another name"
+
+
+def _sink_problems(config: JobConfig, plan: Plan) -> Iterator[str]:
+    for name, sink in plan.sinks.items():
+        try:
+            sink_schemas(replace(plan, sinks={name: sink}), config.appended)
+        except ConfigError as error:
+            yield f"sink '{name}': {error}"
+
+
+def stored_problems(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterator[tuple[str, str]]:
+    """Return what keeps a run from going on from a job's checkpoints and sinks: what was looked at, and the sentence.
+
+    The types of states are not among it: see `schema_check`.
+    """
+    publisher = Publisher(config, to_schemas(sinks_of(config, log, plan)))
+    yield from (("sinks", problem) for problem in publisher.column_problems())
+    try:
+        check_sinks(config, log.checkpoints)
+    except HeadraceError as error:
+        yield "sinks", str(error)
+    if log.last is None:
+        return
+    try:
+        check_key_groups(config, log.last)
+    except ConfigError as error:
+        yield "state", str(error)
+    yield from (("state", problem) for problem in lost_elements(config, log.last, log.last.versions, plan))
+
+
+def lost_elements(config: JobConfig, last: Checkpoint, versions: dict[str, int], plan: Plan) -> Iterator[str]:
+    """Return a sentence for elements that wait for, or are held by, operators that the pipeline does not have any more."""
+    folder, storage = config.job_folder, config.storage_options
+    offsets = last.offsets.values()
+    if any(offset.pending for offset in offsets):
+        waiting = waiting_for(folder, versions[ASYNC_REQUESTS], storage=storage)
+        if gone := _listed(waiting - {wait.name for wait in waits_of(plan)}):
+            yield (
+                f"elements wait for operator {gone} (headrace retries {config.job}), and the pipeline has no such async wait any "
+                f"more. Bring the name back and let the job finish what waits (headrace run {config.job} --finish), or restore "
+                "to a checkpoint before."
+            )
+    if any(offset.held for offset in offsets):
+        held = holders(folder, versions[BUFFERED_REQUESTS], storage=storage)
+        if gone := _listed(held - {stage.name for stage in plan.keyed}):
+            yield (
+                f"operator {gone} holds records of a run that had to stop, and the pipeline has no such operator any more. "
+                "Bring the name back until a run has gone through, or restore to a checkpoint before the run that stopped."
+            )
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(names))

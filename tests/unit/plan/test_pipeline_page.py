@@ -1,0 +1,50 @@
+"""The examples of docs/pipeline.md are pipelines, and its picture is the one that `explain` prints."""
+
+from __future__ import annotations
+
+import re
+import sys
+from types import ModuleType
+
+import pytest
+
+from headrace.cli._graph_text import mermaid
+from headrace.plan.planner import plan_stages
+from tests.jobs.home import PROJECT
+
+PAGE = (PROJECT / "docs" / "pipeline.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.fixture
+def page(monkeypatch):
+    """The module that the page's code makes, up to a block."""
+
+    def run(count: int) -> ModuleType:
+        module = ModuleType("pipeline_page")
+        monkeypatch.setitem(sys.modules, "pipeline_page", module)
+        for code in blocks("python")[:count]:
+            exec(compile(code, "docs/pipeline.md", "exec", dont_inherit=True), vars(module))  # noqa: S102
+        return module
+
+    return run
+
+
+def test_the_branches_are_planned(page):
+    plan = plan_stages(page(1).pipeline)
+    assert [stage.name for stage in plan.keyed] == ["totals", "latest"]
+    assert plan.groups == (("orders", "refunds"),)
+
+
+def test_the_picture_is_what_explain_prints(page):
+    (picture,) = blocks("mermaid")
+    assert mermaid(page(1).pipeline) == picture.rstrip("\n")
+
+
+@pytest.mark.xfail(raises=(ImportError, NotImplementedError), strict=True, reason="functions of two inputs are to come")
+def test_two_inputs_are_planned(page):
+    (stage,) = plan_stages(page(2).pipeline).keyed
+    assert [record.__name__ for record in stage.takes] == ["Order", "Payment"]

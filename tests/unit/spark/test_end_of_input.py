@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.checkpoint import restore, verify
+from headrace.checkpoint._query import ask, connect
 from headrace.errors import ConfigError, SourceError
 from headrace.execution.process_context import LATEST_TIMER
 from tests.jobs.outcome import assert_well_formed, checkpoints
@@ -28,6 +29,11 @@ def test_the_end_moves_the_watermark_past_all(job):
     assert last(job).offsets["purchases"].ended
     assert_well_formed(job.home.config())
     assert all(finding.ok for finding in verify(job.home.config()))
+
+
+def test_sql_shows_the_watermark_of_the_end():
+    (((end, usual),),) = (ask(connect(), f"select make_timestamp({LATEST_TIMER * 1000}), make_timestamp(0)").rows,)
+    assert (end.year, usual.year) == (9999, 1970)
 
 
 def test_the_end_is_declared_once(job):

@@ -131,6 +131,7 @@ def test_a_bad_param_is_refused(dag_bag, given):
         {"budget": "10m"},
         {"budget": None},
         {"finish": True},
+        {"end_of_input": True},
         {"replay": True},
     ],
 )
@@ -138,20 +139,20 @@ def test_a_good_param_is_taken(dag_bag, given):
     _validated(dag_bag().dags["flights"], given)
 
 
-@pytest.mark.parametrize("switch", ["replay", "finish"])
+@pytest.mark.parametrize("switch", ["replay", "finish", "end_of_input"])
 @pytest.mark.parametrize("value", [True, False])
 def test_a_switch_is_passed_only_when_on(dag_bag, switch, value):
     run = dag_bag().dags["flights"].get_task("run")
-    params = {"replay": False, "finish": False, switch: value}
-    words = run.render_template(["run", "--budget=", *run.application_args[-2:]], {"params": params})
+    params = {"replay": False, "finish": False, "end_of_input": False, switch: value}
+    words = run.render_template(["run", "--budget=", *run.application_args[-3:]], {"params": params})
 
-    assert without_empty(words) == (["run", f"--{switch}"] if value else ["run"])
+    assert without_empty(words) == (["run", f"--{switch.replace('_', '-')}"] if value else ["run"])
 
 
 def test_switches_are_off_by_default(dag_bag):
     params = dag_bag().dags["flights"].params
 
-    assert (params["replay"], params["finish"]) == (False, False)
+    assert (params["replay"], params["finish"], params["end_of_input"]) == (False, False, False)
 
 
 @pytest.mark.parametrize(

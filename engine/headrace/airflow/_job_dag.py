@@ -76,6 +76,11 @@ def _params(job: JobConfig) -> dict[str, Param]:
             type="boolean",
             description="At the end, call services once more for all that waits, and never again: then nothing waits.",
         ),
+        "end_of_input": Param(
+            False,
+            type="boolean",
+            description="At the end, declare that no more input comes: the last windows close, and later runs refuse more input.",
+        ),
         "parallelism": Param(
             job.parallelism,
             type=["null", "integer"],

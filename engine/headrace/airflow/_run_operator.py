@@ -130,6 +130,7 @@ def _arguments(job: JobConfig) -> list[str]:
         "--parallelism={{ params.parallelism or '' }}",
         "{{ '--replay' if params.replay else '' }}",
         "{{ '--finish' if params.finish else '' }}",
+        "{{ '--end-of-input' if params.end_of_input else '' }}",
     ]
 
 

@@ -104,7 +104,18 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     if not pa.types.is_timestamp(column.type):
         return list(column.to_pylist())
     numbers = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64()).to_pylist()
-    return [None if number is None else _EPOCH + timedelta(microseconds=number) for number in numbers]
+    try:
+        return [None if number is None else _EPOCH + timedelta(microseconds=number) for number in numbers]
+    except OverflowError:
+        return [None if number is None else _nearest(number) for number in numbers]
+
+
+def _nearest(microseconds: int) -> datetime:
+    """Return a moment; the first or last one that Python has for those before or after."""
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC) if microseconds > 0 else datetime.min.replace(tzinfo=UTC)
 
 
 def moment(time: int) -> datetime | None:

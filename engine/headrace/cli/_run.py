@@ -43,6 +43,10 @@ def run(
     finish: Annotated[
         bool, typer.Option("--finish", help="At the end, call services once more for all that waits, and never again.")
     ] = False,
+    end_of_input: Annotated[
+        bool,
+        typer.Option("--end-of-input", help="At the end, declare that no more input comes: the last windows close."),
+    ] = False,
     parallelism: Annotated[Optional[int], typer.Option(min=1, help="Tasks per operator.")] = None,  # noqa: UP045
     backend: Annotated[Optional[str], typer.Option(metavar="rocksdb|hashmap|delta", help="State backend.")] = None,  # noqa: UP045
     async_state: Annotated[
@@ -66,6 +70,9 @@ def run(
     waits, due or not, is called for once more. What fails then is given up on as 'on_failure' says.
     Do it before record types change in ways that do not fit, or before a job is shut down.
 
+    With --end-of-input no source waits for another one any more, and the watermark moves to the end of time behind the last
+    row: windows close, timers of event time fire. It includes --finish. Later runs refuse more input, until a restore.
+
     Example:  headrace run flights --max-batches 1
 
     Exit codes: 0 done, out of budget or told to stop; 2 configuration; 3 another run holds the job; 4 a
@@ -85,6 +92,7 @@ def run(
         budget=_seconds(budget),
         max_batches=max_batches,
         finish=finish,
+        end_of_input=end_of_input,
         parallelism=parallelism,
         backend=_backend(backend),
         async_state=async_state,
@@ -92,7 +100,7 @@ def run(
         force_fail_over=force_fail_over,
     )
     report = _run(config, options)
-    _show(report, finish=finish, as_json=as_json)
+    _show(report, options, as_json=as_json)
 
 
 def _run(config: JobConfig, options: RunOptions) -> RunReport:
@@ -164,7 +172,7 @@ def _now() -> str:
     return shown(at_time(clock.now() // 1000 * 1000))
 
 
-def _show(report: RunReport, *, finish: bool, as_json: bool) -> None:
+def _show(report: RunReport, options: RunOptions, *, as_json: bool) -> None:
     from headrace.cli._output import print_json, show, shown, table
 
     if as_json:
@@ -184,7 +192,9 @@ def _show(report: RunReport, *, finish: bool, as_json: bool) -> None:
         ("ended because", report.stopped_because),
     ]
     show(table(("", ""), rows))
-    if finish and report.waiting:
+    if options.end_of_input and report.stopped_because != "ended":
+        show(f"It had to stop before the end of the input: headrace run {report.job} --end-of-input goes on")
+    elif options.finish and report.waiting:
         show(f"It had to end before nothing waited: headrace run {report.job} --finish goes on")
     if report.quarantined:
         show(f"Some input was set aside: headrace quarantine {report.job}")

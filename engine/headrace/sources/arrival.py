@@ -2,7 +2,7 @@
 
 An *item* of a source is a row, or the punctuation after the last row of a file of a source with complete intervals. Its
 *merge key* is the running maximum of event time in its own source. Items merge by (merge key, source number, place in the
-source). An item is released once no unread item of a live source can sort before it, and gets the next ordinal.
+source); a punctuation that raises the merge key comes before all rows of that key. An item is released once no unread item of a live source can sort before it, and gets the next ordinal.
 """
 
 from __future__ import annotations
@@ -27,15 +27,36 @@ Watermarks = list[tuple[int, int]]
 class Queue:
     """What was read of one source and is not released: merge keys (ms), never decreasing.
 
-    `frontier` is the merge key that unread items have at least. A source that is not live holds nobody back: it has ended,
-    or is idle. `punctuations` maps the index of an item to the time of the punctuation that it is.
+    `start` is the merge key before the first of them, `frontier` the one that unread items have at least. A source that is not
+    live holds nobody back: it has ended, or is idle. `punctuations` maps the index of an item to the time of the punctuation
+    that it is.
     """
 
     number: int
     keys: pa.Int64Array
+    start: int
     frontier: int
     is_live: bool = True
     punctuations: Mapping[int, int] = field(default_factory=dict)
+
+    def ranks_of_equals(self) -> pa.Int64Array:
+        """Return what orders items of equal merge keys: the source's number, or less for a punctuation that raises the key."""
+        ranks = [self.number] * len(self.keys)
+        for index in self.punctuations:
+            if index < len(ranks):
+                before = self.keys[index - 1].as_py() if index else self.start
+                ranks[index] -= _BEFORE_ROWS if self.keys[index].as_py() > before else 0
+        return pa.array(ranks, pa.int64())
+
+    def up_to(self, last: Queue | None) -> int:
+        """Count the items that sort up to the frontier of a queue; all without one."""
+        if last is None:
+            return len(self.keys)
+        equals = pc.and_(pc.equal(self.keys, last.frontier), pc.less_equal(self.ranks_of_equals(), last.number))
+        return pc.sum(pc.or_(pc.less(self.keys, last.frontier), equals)).as_py() or 0
+
+
+_BEFORE_ROWS: Final = 1 << 32
 
 
 class Punctuation(NamedTuple):
@@ -78,17 +99,10 @@ def release(queues: Sequence[Queue]) -> Released:
     item of another source sorts behind that, and so does what is still unread of itself.
     """
     last = first_in_line(queues)
-    counts = [len(queue.keys) if last is None else _up_to(queue, last) for queue in queues]
-    keys = pa.concat_arrays(
-        [pa.array([], pa.int64()), *(q.keys[:count] for q, count in zip(queues, counts, strict=True))]
-    )
-    numbers = pa.concat_arrays(
-        [
-            pa.array([], pa.int64()),
-            *(pa.repeat(q.number, count).cast(pa.int64()) for q, count in zip(queues, counts, strict=True)),
-        ]
-    )
-    order = pc.sort_indices(pa.table({"key": keys, "number": numbers}), [("key", "ascending"), ("number", "ascending")])
+    counts = [queue.up_to(last) for queue in queues]
+    keys = _joined(queue.keys[:count] for queue, count in zip(queues, counts, strict=True))
+    equals = _joined(queue.ranks_of_equals()[:count] for queue, count in zip(queues, counts, strict=True))
+    order = pc.sort_indices(pa.table({"key": keys, "equals": equals}), [("key", "ascending"), ("equals", "ascending")])
     ranks = pc.sort_indices(order).cast(pa.int64())  # the inverse of a permutation
     by_source: dict[int, pa.Int64Array] = {}
     punctuations: list[Punctuation] = []
@@ -104,10 +118,8 @@ def release(queues: Sequence[Queue]) -> Released:
     return Released(keys.take(order), by_source, tuple(sorted(punctuations)))
 
 
-def _up_to(queue: Queue, last: Queue) -> int:
-    """Count the items of a source that sort up to the frontier of the one that is first in line."""
-    compare = pc.less_equal if queue.number <= last.number else pc.less
-    return pc.sum(compare(queue.keys, last.frontier)).as_py() or 0
+def _joined(arrays: Iterable[pa.Int64Array]) -> pa.Int64Array:
+    return pa.concat_arrays([pa.array([], pa.int64()), *arrays])
 
 
 @dataclass(frozen=True, slots=True)

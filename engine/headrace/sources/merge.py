@@ -6,7 +6,7 @@ What is ahead of the others stays with its source, and is read again by a later 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -103,7 +103,10 @@ class _Reading:
     def queue(self, key: int | None, *, is_live: bool) -> Queue:
         """Return what waits to be released."""
         keys = pa.concat_arrays([pa.array([], pa.int64()), *(part.keys for part in self.files)])
-        return Queue(self.offset.number, keys, self.frontier(key), is_live=is_live, punctuations=self.punctuations)
+        start = EARLIEST if key is None else key
+        return Queue(
+            self.offset.number, keys, start, self.frontier(key), is_live=is_live, punctuations=self.punctuations
+        )
 
     def position(self, count: int) -> tuple[int, int]:
         """Return how many files `count` more items finish, and how many items of the next one are taken in then altogether."""
@@ -189,7 +192,7 @@ class Merge:
             return one.queue(self._line.key, is_live=not (has_ended or one.is_idle))
         queue = one.queue(self._line.key, is_live=False)
         count = one.recorded(self._wanted.until.get(one.name, SourceOffset()))
-        return Queue(queue.number, queue.keys[:count], queue.frontier, is_live=False, punctuations=queue.punctuations)
+        return replace(queue, keys=queue.keys[:count])
 
     def _first_in_line(self) -> _Reading | None:
         """Return the live source whose unread items can sort before all others."""

@@ -55,7 +55,7 @@ def fake(home, monkeypatch) -> FakeEngine:
 def test_run_passes_every_option_on(headrace, fake):
     result = headrace(
         "run demo --mode interval --interval-start 2013-01-31 --interval-end 2013-02-01T00:00:00+00:00 --run-id r1 "
-        "--budget 1h30m --max-batches 3 --parallelism 4 --backend hashmap --cluster local --force-fail-over --sync --finish --replay"
+        "--budget 1h30m --max-batches 3 --parallelism 4 --backend hashmap --cluster local --force-fail-over --sync --finish --replay --end-of-input"
     )
     assert result.exit_code == 0, result.stderr
     ((config, options),) = fake.calls
@@ -64,6 +64,7 @@ def test_run_passes_every_option_on(headrace, fake):
     assert (options.budget, options.max_batches, options.parallelism) == (5400.0, 3, 4)
     assert (options.backend, options.cluster, options.force_fail_over) == ("hashmap", "local", True)
     assert (options.async_state, options.finish, options.replay) == (False, True, True)
+    assert options.end_of_input
 
 
 def test_run_without_options_leaves_all_to_the_configuration(headrace, fake):
@@ -80,6 +81,10 @@ def test_run_says_when_it_could_not_finish_what_waits(headrace, fake):
     fake.waiting = 3
     assert said in headrace("run --finish").stdout
     assert said not in headrace("run").stdout
+
+
+def test_run_says_when_the_end_was_not_reached(headrace, fake):
+    assert "headrace run demo --end-of-input goes on" in headrace("run --end-of-input").stdout
 
 
 @pytest.mark.parametrize("mode", ["caught-up", "caught_up"])

@@ -126,7 +126,7 @@ def test_each_operators_tasks_get_its_options(home, job_file, monkeypatch, asked
         last=PARENT,
         log=Mock(checkpoints=[], last=None),
     )
-    plan = Mock(keyed=[Mock(operator=SimpleNamespace(name=name)) for name in ("legs", "gates")])
+    plan = Mock(keyed=[Mock(operator=SimpleNamespace(name=name)) for name in ("legs", "gates")], groups=(("events",),))
     batch = MicroBatch(Mock(), job, plan, parallelism=2, backend="hashmap", async_state=asked)
     for stage in range(2):
         batch._keyed(stage, [], [], PARENT, None)

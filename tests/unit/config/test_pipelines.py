@@ -74,6 +74,11 @@ def test_an_unbound_source_is_named(module, job_file):
     assert "demo.yaml:4: sources.evnts: the pipeline has no source 'evnts'; did you mean 'events'?" in message
 
 
+def test_a_sink_as_its_own_source_is_refused(module, job_file):
+    job_file(replace=("data/events", "s3a://lake/./board/"))
+    assert "sources.events.path: s3a://lake/./board/ is the table of this job's own sink 'board'" in error_of()
+
+
 def test_overrides_of_unknown_operators_are_refused(module, job_file):
     job_file("async_io: {weather: {capacity: 3}}\n")
     assert "async_io.weather: the pipeline has no async operator 'weather' (it has: none)" in error_of()

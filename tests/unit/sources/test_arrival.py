@@ -142,13 +142,13 @@ def by_hand(contents, complete=(), *, bucket, disorder, span=HOUR):
                 items.append((key, number, len(items), (name, f"{file:03}", row), None))
             if name in complete:
                 end = (file + 1) * span
+                items.append((max(key, end), number - (100 if end > key else 0), len(items), None, (number, end)))
                 key = max(key, end)
-                items.append((key, number, len(items), None, end))
     items.sort(key=lambda item: item[:3])
     watermarks, punctuated = [], dict.fromkeys(range(len(contents)), EARLIEST)
-    for place, (key, number, _, _, end) in enumerate(items, 1):
+    for place, (key, _, _, _, end) in enumerate(items, 1):
         if end is not None:
-            punctuated[number] = end
+            punctuated[end[0]] = end[1]
         elif place % bucket:
             continue
         value = min(max(key - disorder - 1, end - 1) for end in punctuated.values())
@@ -314,6 +314,15 @@ def test_complete_intervals_agree_over_any_runs(tmp_path, width):
     assert not any(offset.unread for offset in job.offsets.values())
 
 
+def test_a_complete_interval_closes_despite_disorder(tmp_path):
+    first, second = Files("first"), Files("second")
+    for source in (first, second):
+        source.put([1, 8])
+    job = Job(tmp_path, first, second, bucket=100, disorder=50, complete=("first", "second"))
+    job.drain()
+    assert job.watermarks[-1][1] == HOUR - 1
+
+
 def test_a_file_that_shrank_is_refused(shop):
     shop.drain()
     shop.sources["orders"].contents["000"] = [1]
@@ -340,4 +349,4 @@ def test_more_input_after_the_end_is_refused(shop):
 
 def test_no_source_releases_nothing():
     assert len(release([])) == 0
-    assert len(release([Queue(0, pa.array([], pa.int64()), EARLIEST)])) == 0
+    assert len(release([Queue(0, pa.array([], pa.int64()), EARLIEST, EARLIEST)])) == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
@@ -12,12 +14,12 @@ from headrace.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
 from headrace.errors import ConfigError, SourceError
 from headrace.plan.pipelines import plan_of
 from headrace.sources.intake import Intake
-from headrace.sources.interval import Interval
+from headrace.sources.interval import Interval, moment_text
 from headrace.sources.parquet_folder import ParquetFolder, digest
 from headrace.sources.source import TakenIn
 from headrace.sources.wanted import Standing, Wanted
 from tests.jobs.home import Home
-from tests.jobs.purchase_files import day_name, day_start, write_rows
+from tests.jobs.purchase_files import day_name, day_start, purchases_of, write_rows
 
 
 def days(first, end):
@@ -203,6 +205,45 @@ def test_an_interval_needs_a_pattern(job):
     job.home.configure({"sources": {"purchases": {"interval": None}}})
     with pytest.raises(ConfigError, match="no 'interval' pattern"):
         job.source.check_intervals(TakenIn())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "stem", "end"),
+    [
+        ("%Y-%m-%dT%H%M", "2024-03-01T0510", "2024-03-01T05:11Z"),
+        ("%Y-%m-%dT%H", "2024-03-01T05", "2024-03-01T06:00Z"),
+        ("%Y-%m-%d", "2024-02-29", "2024-03-01"),
+        ("%Y-%j", "2024-060", "2024-03-01"),
+        ("%Y-%m", "2024-02", "2024-03-01"),
+        ("%Y-%m", "2024-12", "2025-01-01"),
+        ("%Y", "2024", "2025-01-01"),
+    ],
+)
+def test_a_file_is_as_long_as_its_pattern_says(job, pattern, stem, end):
+    job.home.configure({"sources": {"purchases": {"interval": pattern}}})
+    write_rows(job.home.input, f"{stem}.parquet", [])
+    assert moment_text(job.plan().interval.end) == end
+
+
+def test_times_that_are_none_are_null(job):
+    rows = purchases_of(0, rows=4)
+    write_rows(job.home.input, day_name(0), rows[::-1])
+    (file,) = job.source.ahead(SourceOffset(), TakenIn()).files
+    assert job.source.event_times(file).to_pylist() == [row["at"] for row in rows]
+    wrong = pa.table({**{name: [None] for name in ("customer", "item")}, "seq": [1], "at": ["yesterday"]})
+    pq.write_table(wrong, job.home.input / day_name(0))
+    assert job.source.event_times(file).to_pylist() == [None]
+    far = pa.table({"seq": [2, 1], "at": pa.array([1 << 62, 5], pa.int64())})
+    pq.write_table(far, job.home.input / day_name(0))
+    assert job.source.event_times(file).to_pylist() == [5, None]
+
+
+def test_a_partly_read_file_that_is_gone_fails(job):
+    job.write(0, 1)
+    job.offset = SourceOffset(day_name(0), unread=(day_name(0),), rows_taken=3)
+    job.remove(0)
+    with pytest.raises(SourceError, match=rf"{day_name(0)} of .* is gone, and not all of its rows were taken in"):
+        job.take_in()
 
 
 def test_missing_files_are_counted(job):

@@ -1,0 +1,77 @@
+"""A job whose micro-batches take their files down instead of working on them: runs without a JVM on real checkpoints."""
+
+from __future__ import annotations
+
+from headrace.checkpoint.checkpoint import Kind
+from headrace.sources.arrival import advance
+from headrace.sources.interval import line
+from headrace.spark import runner
+from headrace.spark.micro_batch import BatchResult, LineResult
+from headrace.spark.options import RunOptions
+from tests.jobs.home import Home
+from tests.jobs.outcome import checkpoints
+from tests.jobs.purchase_files import day_name, day_start, write_rows
+
+
+class Job:
+    """A job, the files that each checkpoint has taken in, and what its last run told."""
+
+    def __init__(self, home):
+        self.home = home
+        self.files = {}
+        self.events = []
+        self._runs = 0
+        self.write(*range(4))
+
+    def write(self, *numbers):
+        for number in numbers:
+            write_rows(self.home.input, day_name(number), [])
+
+    def run(self, **options):
+        self._runs += 1
+        self.events.clear()
+        wishes = RunOptions(**{"run_id": f"run {self._runs}", **options})
+        return runner.run_in(None, self.home.config(), wishes, self.events.append)
+
+    def days(self, first, end=None, **options):
+        interval = {"interval_start": day_start(first), "interval_end": day_start(first + 1 if end is None else end)}
+        return self.run(mode="interval", **interval, **options)
+
+    def straight(self, end=3):
+        for number in range(end):
+            self.days(number)
+
+    @property
+    def contents(self):
+        """The files of the line that leads to the last checkpoint, slice by slice."""
+        trail = line(checkpoints(self.home.config()))
+        return [self.files[c.checkpoint_id] for c in trail if c.kind is Kind.BATCH]
+
+    def told(self, kind="warning"):
+        return " ".join(event.message for event in self.events if event.kind == kind)
+
+
+def noted_job(folder, monkeypatch, **changes):
+    """Return a job on four days of input."""
+    made = Job(Home(folder))
+    if changes:
+        made.home.configure(changes)
+
+    class NotedBatch:
+        def __init__(self, _spark, opened, _plan, **_options):
+            self.opened, self.state_ttl = opened, opened.last.state_ttl
+
+        def run(self, taken):
+            made.files[self.opened.next_id] = [file.name for file in taken.files]
+            result = BatchResult(watermark=self.opened.last.watermark)
+            for one in taken.lines:
+                after, watermarks = one.after, one.watermarks
+                if after is None:
+                    after, watermarks = advance(one.before, {}, one.rows, size=20, lag=1, watermark=None)
+                result.watermark = watermarks[-1][1] if watermarks else result.watermark
+                result.lines[one.sources] = LineResult(after, result.watermark)
+            result.metrics["rows_in"] = taken.rows
+            return result
+
+    monkeypatch.setattr(runner, "MicroBatch", NotedBatch)
+    return made

@@ -248,11 +248,11 @@ def test_text_that_is_no_utf_8_does_not_stop_the_job(home, run):
     broken = pa.Array.from_buffers(pa.string(), ROWS, raw.buffers())
     path = home.input / day_name(0)
     pq.write_table(table.set_column(table.schema.get_field_index("note"), "note", broken), path)
-    with pytest.raises(SourceError, match="utf-8"):
-        run(home, **QUICK)
-    configure(home, on_bad_file="quarantine")
     run(home, **QUICK)
-    assert [row["position"] for row in quarantined(home)] == [day_name(0)]
+    (bad,) = quarantined(home)
+    assert bad["position"] == f"{day_name(0)}:3"
+    assert bad["error"] == r"note is '\\xff\\xfe', which is not UTF-8"
+    assert r'"note":"\\xff\\xfe"' in bad["raw"]
 
 
 def test_rows_that_come_twice_are_two_rows(home, run):
@@ -297,6 +297,8 @@ def test_a_moment_beyond_all_calendars_does_not_stop_the_job(home, run, moment: 
     write_days(home.input, [1], rows=ROWS)
     run(home, **QUICK)
     assert checkpoints(home.config())[-1].checkpoint_id == 2
+    (bad,) = quarantined(home)
+    assert bad["error"].endswith("which is outside the years 1 to 9999")
 
 
 def _with_numbers() -> pa.Schema:

@@ -101,6 +101,10 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     """A column's values. Moments go by way of integers: pyarrow's own way costs a microsecond each, and pandas."""
     import pyarrow as pa
 
+    from headrace.plan.raw_row import readable
+
+    if pa.types.is_nested(column.type):
+        return list(map(readable, column))
     if not pa.types.is_timestamp(column.type):
         return list(column.to_pylist())
     numbers = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64()).to_pylist()

@@ -82,7 +82,7 @@ def cards(rows: Rows, body: str, *, drop: Sequence[str] = ()) -> RenderableType:
 
 
 def shown(value: Any) -> str:
-    """A cell's text: empty for nothing, `2013-01-31T05:00:00Z` for moments, `1,234` for numbers."""
+    """Return a cell's text: empty for nothing, `2013-01-31T05:00:00Z` for moments, `1,234` for numbers, JSON for lists."""
     if value is None:
         return ""
     if isinstance(value, datetime):
@@ -91,6 +91,10 @@ def shown(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, int | Decimal | float):
         return f"{value:,}"
+    if isinstance(value, list | dict):
+        import msgspec
+
+        return msgspec.json.encode(value, enc_hook=str).decode()
     return str(value)
 
 

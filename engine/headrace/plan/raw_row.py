@@ -7,6 +7,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+_WITHOUT_PYTHON = (ValueError, OverflowError, KeyError, TypeError)
+"""What pyarrow raises for no UTF-8, a time that no calendar has, a name or key that is there twice, and a list as key."""
+
 _SHOWN = 200
 """Characters of a value that an error shows."""
 
@@ -26,10 +29,10 @@ def shown(value: pa.Scalar) -> str:
 
 
 def readable(value: pa.Scalar) -> Any:
-    """Return a value as Python has it, with text in place of what Python has not."""
+    """Return a value as Python has it, a map as a dict, with text in place of what Python has not."""
     try:
-        return value.as_py()
-    except (ValueError, OverflowError, KeyError, pa.ArrowException):  # no UTF-8, no such time, two fields of one name
+        return value.as_py(maps_as_pydicts="strict")
+    except _WITHOUT_PYTHON:
         return _piecewise(value)
 
 

@@ -168,7 +168,7 @@ class Visits:
         process = KeyedProcess(
             Process(OPERATOR, "user", KINDS[self.kind]()),
             backend,
-            record=Visit,
+            records=(Visit,),
             watermark=None,
             last_watermark=watermarks[-1].timestamp if watermarks else None,
         )
@@ -206,7 +206,7 @@ def key_of(user):
 
 
 def visit(ordinal, user, page):
-    return Element(record_order(ordinal), ordinal, 0, key_of(user), b'{"user":"user-%07d","page":%d}' % (user, page))
+    return Element(record_order(ordinal), ordinal, 0, key_of(user), Visit(f"user-{user:07d}", page))
 
 
 def backend_of(kind):

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate, count
 from pathlib import Path
 
-import msgspec
-
 from benchmarks._object_store import BUCKET
 from benchmarks._slow_backend import SlowBackend
 from headrace import Context, KeyedProcessFunction, Process, StateFuture, Struct, ValueState
@@ -94,7 +92,7 @@ class Words:
 
     @staticmethod
     def _element(ordinal, key):
-        return Element(record_order(ordinal), ordinal, 0, word(key), b'{"text":%b}' % word(key))
+        return Element(record_order(ordinal), ordinal, 0, word(key), Word(f"word-{key:07d}"))
 
 
 def word(key):
@@ -169,7 +167,7 @@ class Framework:
         return (KeyedProcess if self.prefetch else _OnDemand)(
             Process(_OPERATOR, "text", function),
             backend,
-            record=Word,
+            records=(Word,),
             watermark=None,
             last_watermark=watermarks[-1].timestamp if watermarks else None,
             options=AsyncStateOptions(**self.options),
@@ -193,7 +191,6 @@ class Bare:
         """See `turns`."""
         seen = {word(key): 1 for key in range(self.words.keys)}
         batches, expected = self.words.batches(), Expected()
-        decode = msgspec.json.Decoder(Word).decode
         function = CountWords()
         function.seen = handle = _DictHandle(seen)
 
@@ -207,7 +204,7 @@ class Bare:
                 for element in elements:
                     handle.key = element.key_json
                     try:  # noqa: SIM105 - suppress() would be timed, too
-                        process(decode(element.raw), context).send(None)
+                        process(element.record, context).send(None)
                     except StopIteration:
                         pass
 

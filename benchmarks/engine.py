@@ -15,7 +15,7 @@ import msgspec
 
 from benchmarks._report import figure, report
 from benchmarks.counting import Click, Counted, Total, pipeline
-from headrace import RowKind, UpsertMaterialize
+from headrace import RowKind, Struct, UpsertMaterialize
 from headrace.api._pipeline import Emit, Strategy
 from headrace.execution.element import Element
 from headrace.execution.keyed_process import KeyedProcess
@@ -30,13 +30,21 @@ BATCH = 20_000
 FOLDER = Path("var/bench/engine")
 
 
+class Version(Struct, frozen=True):
+    """A row for the materializer."""
+
+    key: str
+    version: int
+    text: str
+
+
 def clicks(count, keys):
     chance = random.Random(42)
     found = []
     for ordinal in range(count):
         key = f"key-{chance.randrange(keys):07d}"
         record = Click(key, chance.randrange(100), ordinal, 1_000_000 + ordinal)
-        found.append(Element(record_order(ordinal), record.ts, 0, encode(key), encode(record)))
+        found.append(Element(record_order(ordinal), record.ts, 0, encode(key), record))
     return found
 
 
@@ -45,11 +53,10 @@ def batches(elements):
 
 
 def bare(elements):
-    """The floor: decode, dict, encode, no framework."""
-    decode = msgspec.json.Decoder(Click).decode
+    """The floor: a dict, no framework."""
     state, out = {}, []
     for element in elements:
-        click = decode(element.raw)
+        click = element.record
         count, total = state.get(click.key, (0, 0))
         state[click.key] = (count + 1, total + click.value)
         out.append(Counted(click.key, click.seq, count + 1, total + click.value))
@@ -58,7 +65,7 @@ def bare(elements):
 
 def keyed(elements, backend):
     operator = plan_stages(pipeline).keyed[0].operator
-    process = KeyedProcess(operator, backend, record=Click, watermark=None, last_watermark=None)
+    process = KeyedProcess(operator, backend, records=(Click,), watermark=None, last_watermark=None)
     process.run(batches(elements), [])
     (store,) = process.stores
     changes = list(store.changes())
@@ -72,20 +79,20 @@ def changelog(count, keys):
     last, found, ordinal = {}, [], 0
     while len(found) < count:
         key = encode(f"key-{chance.randrange(keys):07d}")
-        row = encode({"key": key.decode(), "version": ordinal, "text": "x" * 60})
+        row = Version(key.decode(), ordinal, "x" * 60)
         pair = [(RowKind.UPDATE_AFTER if key in last else RowKind.INSERT, row)]
         if key in last:
             pair.insert(chance.randrange(2), (RowKind.UPDATE_BEFORE, last[key]))
         last[key] = row
-        for kind, raw in pair:
-            found.append(Element(record_order(ordinal), ordinal, int(kind), key, raw))
+        for kind, row in pair:
+            found.append(Element(record_order(ordinal), ordinal, int(kind), key, row))
             ordinal += 1
-    return found, last
+    return found, {key: encode(row) for key, row in last.items()}
 
 
 def materialize(elements, backend):
     operator = UpsertMaterialize("board", ("key",), None, Strategy.LEGACY, Emit.NET_CHANGE)
-    materializer = UpsertMaterializer(operator, backend)
+    materializer = UpsertMaterializer(operator, backend, record=Version)
     materializer.run(batches(elements))
     backend.write_batch(materializer.writes())
     return materializer

@@ -7,7 +7,7 @@
 first, as in `peers/flink`. One operation is one change, insertion or retraction. A turn is one micro-batch on an empty backend:
 `take` is the changes themselves, `keep` is writing the history to the backend. Flink writes with every change, or holds
 objects on its heap; so its figures are set beside the sum of both. What a checkpoint wants besides (rows for the Delta table,
-records for the sink) is a figure of its own, and so is checking each row against the record type.
+records for the sink) is a figure of its own.
 
 *One change a micro-batch* is what LEGACY does in Flink: each change reads the state and writes it. Here the key has DELAY
 rows before, and each change is a micro-batch.
@@ -28,6 +28,8 @@ import statistics
 import string
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from benchmarks._report import figure, report
 from benchmarks._turns import turns
@@ -60,16 +62,14 @@ class Row(Struct, frozen=True):
 
 def hot_rows():
     chance = random.Random(544)
-    return [
-        encode(Row(number, 1, "".join(chance.choices(string.ascii_lowercase, k=PAYLOAD)))) for number in range(ROWS)
-    ]
+    return [Row(number, 1, "".join(chance.choices(string.ascii_lowercase, k=PAYLOAD))) for number in range(ROWS)]
 
 
 def elements(changes):
     """Rows that come from outside are objects of their own: a hash that is known already would flatter."""
     return [
-        Element(record_order(n), n, int(kind), bytes(bytearray(key)), bytes(bytearray(raw)))
-        for n, (kind, key, raw) in enumerate(changes)
+        Element(record_order(n), n, int(kind), bytes(bytearray(key)), msgspec.structs.replace(row))
+        for n, (kind, key, row) in enumerate(changes)
     ]
 
 
@@ -88,7 +88,6 @@ class Setting:
     backend: str
     upsert_key: bool
     place: str
-    checks: bool = False
 
     def open(self, number=0):
         if self.backend == "hashmap":
@@ -103,7 +102,7 @@ class Setting:
             "board", ("pk",), ("id",) if self.upsert_key else None, self.strategy, Emit.EVERY_CHANGE
         )
         layouts = MaterializerOptions().layouts(self.strategy, self.backend)
-        return UpsertMaterializer(operator, backend, record=Row, checks=self.checks, layouts=layouts)
+        return UpsertMaterializer(operator, backend, record=Row, layouts=layouts)
 
 
 @dataclass(frozen=True)
@@ -197,7 +196,7 @@ class ShortHistories:
         numbers = itertools.count()
 
         def row(key, version):
-            return encode(Row(version, key, texts[(key + version) % 100]))
+            return Row(version, key, texts[(key + version) % 100])
 
         def changes():
             for key in order:
@@ -239,8 +238,8 @@ def name_of(setting):
     return f"{setting.backend}, {'upsert key' if setting.upsert_key else 'no upsert key'}, {setting.strategy.name}"
 
 
-def settings(backend, upsert_key, strategies=Strategy, **more):
-    return [Setting(each, backend, upsert_key, f"{backend}-{upsert_key}-{each.value}", **more) for each in strategies]
+def settings(backend, upsert_key, strategies=Strategy):
+    return [Setting(each, backend, upsert_key, f"{backend}-{upsert_key}-{each.value}") for each in strategies]
 
 
 def hot_key(options):
@@ -261,10 +260,6 @@ def hot_key(options):
             figures.append(figure(f"{name}, wall", wall, "ops/ms"))
             if setting.strategy is Strategy.ADAPTIVE:
                 figures.append(figure(f"{name}, with all that a checkpoint wants", whole, "ops/ms of CPU"))
-        checked = settings(backend, upsert_key, (Strategy.ADAPTIVE,), checks=True)
-        (told,) = turns(options.runs, {"checked": HotKey(checked[0], delay)}).values()
-        cpu, _ = per_millisecond(told[1:] or told, 0, 1)
-        figures.append(figure(f"{name_of(checked[0])}, delay {delay}, each row checked", cpu, "ops/ms of CPU"))
     return [*ratios(options, rates), *figures]
 
 

@@ -112,11 +112,11 @@ def walking(sizes):
 
 def _walk(backend, entries):
     process = KeyedProcess(
-        Process(OPERATOR, "user", Walk()), backend, record=Visit, watermark=None, last_watermark=None
+        Process(OPERATOR, "user", Walk()), backend, records=(Visit,), watermark=None, last_watermark=None
     )
     gc.collect()
     began = time.perf_counter()
-    process.run([[Element(record_order(0), 0, 0, key_of(0), b'{"user":"","page":0}')]], [])
+    process.run([[Element(record_order(0), 0, 0, key_of(0), Visit("", 0))]], [])
     took = time.perf_counter() - began
     assert process.emitted[0].record.page == entries, "not all entries were walked over"
     return took

@@ -10,13 +10,18 @@ from headrace.plan.order import before_timers
 
 
 class Element(NamedTuple):
-    """A record on its way to a keyed operator; `raw` is the record as JSON."""
+    """A record on its way to a keyed operator.
+
+    `record` is as its type declares it: 5 in a field of type float is 5.0. `input` is the number of the operator's input
+    that the record came in by.
+    """
 
     order: bytes
     timestamp: int
     kind: int
     key_json: bytes
-    raw: bytes
+    record: msgspec.Struct
+    input: int = 0
 
 
 class Emitted(NamedTuple):

@@ -24,6 +24,7 @@ from typing import TypeVar
 import msgspec
 
 from headrace.execution.element import Element, Watermark, before_watermark
+from headrace.execution.record_codec import RecordCodec
 
 E = TypeVar("E", bound="Element | BufferedRequest")
 
@@ -63,25 +64,26 @@ class Held:
         return cls(ordered, min(places, default=None))
 
 
-def as_it_came(element: Element) -> BufferedRequest:
-    """Hold a record that has not begun."""
-    order, timestamp, kind, key_json, raw = element
-    return BufferedRequest(order=order, timestamp=timestamp, kind=kind, key_json=key_json, raw=raw)
+def as_it_came(element: Element, codec: RecordCodec) -> BufferedRequest:
+    """Hold a record that has not begun. Raises `UserFunctionError` for one that cannot be stored."""
+    order, timestamp, kind, key_json, _, _ = element
+    return BufferedRequest(order=order, timestamp=timestamp, kind=kind, key_json=key_json, raw=codec.encode(element))
 
 
-def at_block(element: Element, block_id: str, state: str, index: int) -> BufferedRequest:
+def at_block(element: Element, codec: RecordCodec, block_id: str, state: str, index: int) -> BufferedRequest:
     """Hold a record that waits at a block for the value of a state, and has emitted `index` outputs."""
-    return msgspec.structs.replace(as_it_came(element), block_id=block_id, state=state, index=index)
+    return msgspec.structs.replace(as_it_came(element, codec), block_id=block_id, state=state, index=index)
 
 
-def element_of(request: BufferedRequest) -> Element:
-    """The record of a held request."""
-    return Element(request.order, request.timestamp, request.kind, request.key_json, request.raw)
+def element_of(request: BufferedRequest, codec: RecordCodec) -> Element:
+    """Return the record of a held request. Raises `UserFunctionError` when it does not fit its type any more."""
+    record = codec.decode(request.key_json, request.raw)
+    return Element(request.order, request.timestamp, request.kind, request.key_json, record)
 
 
-def held_as(one: Element | BufferedRequest) -> BufferedRequest:
+def held_as(one: Element | BufferedRequest, codec: RecordCodec) -> BufferedRequest:
     """Hold what was about to be taken in."""
-    return as_it_came(one) if isinstance(one, Element) else one
+    return as_it_came(one, codec) if isinstance(one, Element) else one
 
 
 def merged(
@@ -95,15 +97,15 @@ def merged(
 
 
 def divided(
-    batches: Iterable[Sequence[Element | BufferedRequest]], cut: bytes | None
+    batches: Iterable[Sequence[Element | BufferedRequest]], cut: bytes | None, codec: RecordCodec
 ) -> tuple[list[list[Element]], Held]:
     """For an operator that knows no blocks and no watermarks: the batches before the cut, and what is held."""
     taken: list[list[Element]] = []
     rest: list[BufferedRequest] = []
     for batch in batches:
         here, beyond = split(batch, cut)
-        taken.append([one if isinstance(one, Element) else element_of(one) for one in here])
-        rest += map(held_as, beyond)
+        taken.append([one if isinstance(one, Element) else element_of(one, codec) for one in here])
+        rest += [held_as(one, codec) for one in beyond]
     return taken, Held.of(rest, (), cut)
 
 

@@ -41,6 +41,7 @@ from headrace.execution.fast_drain import (
 )
 from headrace.execution.options import AsyncStateOptions, KeyOrder
 from headrace.execution.process_context import LATEST_TIMER, Outputs, ProcessContext, TimerContext
+from headrace.execution.record_codec import RecordCodec, shown_record
 from headrace.execution.record_context import RecordContext
 from headrace.execution.request import AsyncExecutor
 from headrace.execution.state_executor import InlineStateExecutor, ThreadedStateExecutor
@@ -64,7 +65,7 @@ NO_WATERMARK = -(1 << 62)
 class KeyedProcess:
     """One `Process` operator in one task.
 
-    `watermark` is the last one before the slice and `last_watermark` the last one that `run` will be given (ms), None
+    `records` are the record types of its inputs. `watermark` is the last one before the slice and `last_watermark` the last one that `run` will be given (ms), None
     without any. `processing_time` is that of the micro-batch; without one, it is what the clock says, and no timer of it
     fires by itself. `stage` is the operator's place among the pipeline's keyed ones,
     `lives` what TTL has to know of the job, `timers_fired` up to where the operator's timers have fired, by clock. `executor` answers state requests;
@@ -76,7 +77,7 @@ class KeyedProcess:
         operator: Process,
         backend: StateBackend,
         *,
-        record: type[msgspec.Struct],
+        records: tuple[type[msgspec.Struct], ...],
         watermark: int | None,
         last_watermark: int | None,
         processing_time: ProcessingTime | None = None,
@@ -107,7 +108,7 @@ class KeyedProcess:
         self.timer_functions: dict[str, Callable[..., Any]] = dict.fromkeys(TimeDomain, _on_timer_of(self._function))
         self.cleanup = TtlCleanup(_ttls(operator), self.stores, backend, self.timers)
         self.timer_functions.update(dict.fromkeys(CLEANUP_DOMAINS, self.cleanup.on_timer))
-        self._decode = msgspec.json.Decoder(record).decode
+        self._codec = RecordCodec(operator.name, records)
         self._stage = stage
         self._watermark = self._started_at = NO_WATERMARK if watermark is None else watermark
         self._has_stopped = False
@@ -204,7 +205,7 @@ class KeyedProcess:
         while pending and (cut is None or pending[0].order <= cut):
             self._advance_to_next(pending)
         self.controller.drain()
-        return Held.of(map(held_as, rest), (), cut)
+        return Held.of((held_as(one, self._codec) for one in rest), (), cut)
 
     def _advance_to_next(self, pending: _Pending) -> None:
         event = pending.popleft()
@@ -230,13 +231,14 @@ class KeyedProcess:
             else:
                 held.append(self._hold(context))
         unseen += [event for event in pending if isinstance(event, Watermark)]
-        return Held.of([*held, *map(held_as, rest)], unseen, cut)
+        held += [held_as(one, self._codec) for one in rest]
+        return Held.of(held, unseen, cut)
 
     def _take(self, element: Element | BufferedRequest) -> None:
         if isinstance(element, Element):
             self.process(element)
         elif element.block_id == PROCESS:
-            self.process(element_of(element))
+            self.process(element_of(element, self._codec))
         else:
             self._resume(element)
 
@@ -247,9 +249,8 @@ class KeyedProcess:
         if store is None or block is None or self._is_plain:
             raise self._undeclared(request)
 
-        context = self._context(
-            request.key_json, _GoOn(store, block, request), self._decoded(element_of(request)), request.raw
-        )
+        record = element_of(request, self._codec).record
+        context = self._context(request.key_json, _GoOn(store, block, request), record)
         context.enter(request.order, request.timestamp, self._watermark, self._watermark)
         context.row_kind, context.index = _ROW_KINDS[request.kind], request.index
         self.controller.process(context)
@@ -278,46 +279,30 @@ class KeyedProcess:
     def _hold(self, context: ProcessContext) -> BufferedRequest:
         if isinstance(context.function, _GoOn) and not context.references:
             return context.function.request
-        raw = cast("bytes", context.subject)
-        element = Element(context.order, context.timestamp, context.row_kind, context.key_json, raw)
+        element = Element(context.order, context.timestamp, context.row_kind, context.key_json, context.record)
         waiting = self._waiting(context)
         if waiting is None:
             self._records -= 1
             self._late -= context.timestamp <= context.watermark
-            return as_it_came(element)
+            return as_it_came(element, self._codec)
         store, block_id = waiting
         store.forget_request(context)
-        return at_block(element, block_id, store.name, context.index)
+        return at_block(element, self._codec, block_id, store.name, context.index)
 
     def process(self, element: Element) -> None:
         """Take in one element, which comes after all that were taken in before."""
         self._records += 1
-        order, timestamp, kind, key_json, raw = element
+        order, timestamp, kind, key_json, record, _ = element
         watermark = self._watermark
         if timestamp <= watermark:
             self._late += 1
-        # Written out, not through `_decoded`, `_context` and `enter`: every call here is one more for each record.
-        try:
-            record = self._decode(raw)
-        except msgspec.ValidationError as error:
-            raise self._does_not_fit(element, error) from error
-        process = self._function.process
-        context = ProcessContext(self._outputs, self.timers, key_json, process, record, raw)
+        # Written out, not through `_context` and `enter`: every call here is one more for each record.
+        context = ProcessContext(self._outputs, self.timers, key_json, self._function.process, record)
         context.order = order
         context.timestamp = timestamp
         context.watermark = context.overdue_until = watermark
         context.row_kind = _ROW_KINDS[kind]
         self.controller.process(context)
-
-    def _decoded(self, element: Element) -> Any:
-        try:
-            return self._decode(element.raw)
-        except msgspec.ValidationError as error:
-            raise self._does_not_fit(element, error) from error
-
-    def _does_not_fit(self, element: Element, error: Exception) -> UserFunctionError:
-        why = f"the operator before it sent a record that does not fit: {error}"
-        return self._error(element.key_json, element.raw, why)
 
     def advance(self, watermark: Watermark, passed: Callable[[], None] | None = None) -> None:
         """Take in a watermark. `passed` is called when all before it is done, the timers that it fires included."""
@@ -335,13 +320,13 @@ class KeyedProcess:
         self._processing_times.append(time)
         watermark = self._watermark
         for key_json in self.timers.keys_due(time.timestamp, TimeDomain.PROCESSING_TIME):
-            context = self._context(key_json, None, TimeDomain.PROCESSING_TIME, None)
+            context = self._context(key_json, None, TimeDomain.PROCESSING_TIME)
             context.enter(time.order, _right_after(watermark), watermark, watermark)
             self.controller.process(context, self.controller.epochs.open)
 
     def _fire_due(self, watermark: Watermark, epoch: Epoch) -> None:
         for key_json in self.timers.keys_due(watermark.timestamp):
-            context = self._context(key_json, None, TimeDomain.EVENT_TIME, None)
+            context = self._context(key_json, None, TimeDomain.EVENT_TIME)
             context.enter(watermark.order, watermark.timestamp, watermark.timestamp, NO_WATERMARK)
             self.controller.process(context, epoch)
 
@@ -424,7 +409,8 @@ class KeyedProcess:
         if isinstance(error, HeadraceError):
             return error  # such as state that does not fit its type: not the function's fault
         why = "".join(traceback.format_exception(error))
-        return self._error(context.key_json, context.subject, why)
+        shown = shown_record(context.record) if context.timer is None else _shown_timer(context.timer)
+        return UserFunctionError(self.operator.name, context.key_json.decode(), shown, why)
 
     # --------------------------------------------------------------------------------------------------- binding
 
@@ -444,10 +430,8 @@ class KeyedProcess:
             setattr(function, name, bound)
         return function, is_plain
 
-    def _context(
-        self, key_json: bytes, function: Callable[..., Any] | None, record: Any, subject: Any
-    ) -> ProcessContext:
-        return ProcessContext(self._outputs, self.timers, key_json, function, record, subject)
+    def _context(self, key_json: bytes, function: Callable[..., Any] | None, record: Any) -> ProcessContext:
+        return ProcessContext(self._outputs, self.timers, key_json, function, record)
 
     def _timer_context(self, timer: Timer) -> TimerContext:
         key_json, time = timer.key_json, timer.timestamp
@@ -479,10 +463,6 @@ class KeyedProcess:
             f"operator '{self.operator.name}', and one of them is not declared any more, or the function is no longer 'async def' (blocks declared: {declared}). "
             "Bring it back until a run has gone through, or restore to a checkpoint before the run that stopped."
         )
-
-    def _error(self, key_json: bytes, subject: bytes | Timer | None, why: str) -> UserFunctionError:
-        what = _shown_timer(subject) if isinstance(subject, Timer) else _shown(subject)
-        return UserFunctionError(self.operator.name, key_json.decode(), what, why)
 
 
 class _End(NamedTuple):
@@ -546,10 +526,6 @@ def _shown_timer(timer: Timer) -> str:
     clock = "processing-time " if DOMAINS[timer.domain].clock is TimeDomain.PROCESSING_TIME else ""
     where = f" in namespace '{timer.namespace}'" if timer.namespace else ""
     return f"{clock}timer at {timer.timestamp} ms{where}"
-
-
-def _shown(raw: bytes | None) -> str:
-    return (raw or b"")[:500].decode(errors="replace")
 
 
 def _executor_for(backend: StateBackend, options: AsyncStateOptions) -> AsyncExecutor:

@@ -61,8 +61,8 @@ _emitted: Callable[[tuple[bytes, int, RowKind, Any]], Emitted] = partial(tuple._
 class ProcessContext(RecordContext):
     """A record or timer of a keyed process, at its place in arrival order.
 
-    `function` is the user code for it; None for a context that only makes its key's timers fire. `subject` is what errors
-    say was being processed.
+    `function` is the user code for it; None for a context that only makes its key's timers fire. `timer` is the one that
+    fires, None while a record is processed.
     """
 
     __slots__ = (
@@ -73,7 +73,7 @@ class ProcessContext(RecordContext):
         "order",
         "overdue_until",
         "row_kind",
-        "subject",
+        "timer",
         "timestamp",
         "watermark",
     )
@@ -85,7 +85,7 @@ class ProcessContext(RecordContext):
         key_json: bytes,
         function: Callable[..., Any] | None,
         record: Any,
-        subject: bytes | Timer | None,
+        timer: Timer | None = None,
     ) -> None:
         """Make a context; `enter` gives it its place."""
         # Not through super(): once per record, that call alone is a tenth of the framework's cost.
@@ -98,7 +98,7 @@ class ProcessContext(RecordContext):
         self.callbacks = None
         self.overdue: list[Timer] | None = None
         self.function = function
-        self.subject = subject
+        self.timer = timer
         self._outputs = outputs
         self._timers = timers
         self.row_kind = RowKind.INSERT
@@ -124,12 +124,12 @@ class ProcessContext(RecordContext):
     @property
     def time_domain(self) -> TimeDomain | None:
         """See `Context.time_domain`."""
-        return DOMAINS[self.subject.domain].clock if isinstance(self.subject, Timer) else None
+        return None if self.timer is None else DOMAINS[self.timer.domain].clock
 
     @property
     def namespace(self) -> str:
         """See `Context.namespace`."""
-        return self.subject.namespace if isinstance(self.subject, Timer) else ""
+        return "" if self.timer is None else self.timer.namespace
 
     @property
     def processing_overdue_until(self) -> int:

@@ -1,7 +1,7 @@
 """What makes two rows of a key the same: all of the row, or its upsert key. NULL equals NULL (FLIP-544).
 
-Rows are compared as JSON. Given the record type, a row is first made the one text that equal rows have: a function may
-put `5` where a float is declared, and read it back from its state as `5.0`; sets and dicts have no order.
+Rows are compared as JSON, in the one text that equal rows have: their fields are as declared (5.0 where a float is, never 5),
+and sets and dicts have no order.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
-from headrace.errors import UserFunctionError
 from headrace.execution.element import Element
+from headrace.execution.record_codec import RecordCodec
 from headrace.materializer.ordered_multiset import Identity
 
 canonical = msgspec.json.Encoder(decimal_format="string", order="deterministic").encode
@@ -45,20 +45,10 @@ class Rows:
     """The rows that reach one operator: their texts, and their identities."""
 
     def __init__(
-        self,
-        operator: str,
-        record: type[msgspec.Struct] | None,
-        fields: tuple[str, ...],
-        *,
-        one_a_key: bool,
-        checks: bool = True,
+        self, operator: str, record: type[msgspec.Struct] | None, fields: tuple[str, ...], *, one_a_key: bool
     ) -> None:
-        """Rows of type `record`, found by `fields`; without fields as a whole. `one_a_key` if a key never has two.
-
-        Without `checks` they are known to be what encoding a record of the type gives.
-        """
-        self._operator = operator
-        self._decode = None if record is None or not checks else msgspec.json.Decoder(record).decode
+        """Rows of type `record`, found by `fields`; without fields as a whole. `one_a_key` if a key never has two."""
+        self._codec = None if record is None else RecordCodec(operator, (record,))
         self._whole = not fields
         self._one_a_key = one_a_key
         self._field = _comparable(record, fields)
@@ -71,33 +61,24 @@ class Rows:
     def read(self, batch: Sequence[Element]) -> tuple[Sequence[bytes], Sequence[Identity]]:
         """The texts and identities of a batch's rows.
 
-        Raises `UserFunctionError` for a row that does not fit the record type.
+        Raises `UserFunctionError` for a row with a number that JSON has not.
         """
-        texts: Sequence[bytes]
-        if self._decode is None:
-            texts = [element.raw for element in batch]
-        else:
-            records = self._records(batch)
-            texts = list(map(canonical, records))
-            if self._field is not None and not self._one_a_key:
-                return texts, list(map(attrgetter(self._field), records))
+        records = [element.record for element in batch]
+        texts = list(map(canonical, records))
+        if self._codec is not None:
+            self._check(batch, texts, self._codec)
         if self._one_a_key:
             return texts, [b""] * len(texts)
+        if self._field is not None:
+            return texts, list(map(attrgetter(self._field), records))
         return texts, texts if self._whole else list(map(self._value, map(self._parse, texts)))
 
-    def _records(self, batch: Sequence[Element]) -> list[msgspec.Struct]:
-        assert self._decode is not None  # noqa: S101 - called only with a record type
-        decode = self._decode
-        found: list[msgspec.Struct] = []
-        try:
-            for element in batch:
-                found.append(decode(element.raw))  # noqa: PERF401 - how many were decoded tells which one failed
-        except msgspec.ValidationError as error:
-            element = batch[len(found)]
-            key, row = element.key_json.decode(), element.raw[:500].decode(errors="replace")
-            why = f"the operator before it sent a row that does not fit: {error}{_nulls(error)}"
-            raise UserFunctionError(self._operator, key, row, why) from error
-        return found
+    @staticmethod
+    def _check(batch: Sequence[Element], texts: Sequence[bytes], codec: RecordCodec) -> None:
+        """Refuse rows that could not be read back. JSON writes a number that it has not as null: all others are read."""
+        for element, text in zip(batch, texts, strict=True):
+            if b"null" in text:
+                codec.decode(element.key_json, text)
 
 
 @functools.cache
@@ -118,12 +99,6 @@ def _typed(record: type[msgspec.Struct] | None, name: str) -> tuple[Callable[[by
     assert record is not None  # noqa: S101 - a comparable field is one of a record
     kind = next(field.type for field in msgspec.structs.fields(record) if field.name == name)
     return msgspec.json.Decoder(msgspec.defstruct("Identified", [(name, kind)], gc=False)).decode, attrgetter(name)
-
-
-def _nulls(error: msgspec.ValidationError) -> str:
-    return (
-        ". (JSON has no NaN and no infinity: they become null.)" if "Expected `float`, got `null`" in str(error) else ""
-    )
 
 
 def _itself(value: Identity) -> Identity:

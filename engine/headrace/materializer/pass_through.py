@@ -35,7 +35,7 @@ class PassThrough:
         self._histories = Histories(backend, Layouts(Strategy.VALUE, 1, 0), projection(()))
 
     def run(self, batches: Iterable[Sequence[Element]]) -> None:
-        """Take in elements in arrival order. Raises `UserFunctionError` for a row that does not fit the record type."""
+        """Take in elements in arrival order. Raises `UserFunctionError` for a row with a number that JSON has not."""
         for batch in batches:
             texts, _ = self._rows.read(batch)
             self._forget(dict.fromkeys(element.key_json for element in batch))

@@ -41,9 +41,10 @@ class Output(NamedTuple):
 
 
 class Unmatched(NamedTuple):
-    """A retraction that matched no row."""
+    """A retraction that matched no row; `row` is its JSON."""
 
     element: Element
+    row: bytes
     rows_in_history: int
 
 
@@ -60,7 +61,6 @@ class UpsertMaterializer:
         backend: StateBackend,
         *,
         record: type[msgspec.Struct] | None = None,
-        checks: bool = True,
         layouts: Layouts | None = None,
         watermark: int | None = None,
         watermarks: Sequence[Watermark] = (),
@@ -69,9 +69,8 @@ class UpsertMaterializer:
     ) -> None:
         """Bind the operator's histories to `backend`.
 
-        Without `checks`, rows are taken for what encoding a `record` gives, and compared as they are. `layouts` are those of
-        the operator's strategy on the hashmap backend, unless given. `watermark` is the last one before the records,
-        `watermarks` are those to come with them, `processing_time` that of the micro-batch (ms).
+        `layouts` are those of the operator's strategy on the hashmap backend, unless given. `watermark` is the last one before
+        the records, `watermarks` are those to come with them, `processing_time` that of the micro-batch (ms).
         `ttl_since` is when TTL was switched on for histories that were there already: no life begins before it.
         """
         layouts = layouts or MaterializerOptions().layouts(operator.strategy, "hashmap")
@@ -80,7 +79,7 @@ class UpsertMaterializer:
         self.operator = operator
         self.metrics: Counter[str] = Counter()
         self.unmatched: list[Unmatched] = []
-        self._rows = Rows(operator.name, record, upsert_key, one_a_key=one_a_key, checks=checks)
+        self._rows = Rows(operator.name, record, upsert_key, one_a_key=one_a_key)
         # Where all rows of a key are one, they are found by what none of them has.
         by = ("",) if one_a_key else upsert_key
         self._histories = Histories(backend, layouts, self._rows.identity_of, by=by, ages=operator.ttl is not None)
@@ -106,7 +105,7 @@ class UpsertMaterializer:
     def run(self, batches: Iterable[Sequence[Element]]) -> None:
         """Take in elements in arrival order; then end what has ended by the last watermark.
 
-        Raises `UserFunctionError` for a row that does not fit the record type, and for a conflict that is an error.
+        Raises `UserFunctionError` for a row with a number that JSON has not, and for a conflict that is an error.
         """
         for batch in batches:
             self.take(batch)
@@ -171,7 +170,7 @@ class UpsertMaterializer:
         live, emit, switch = self._histories.live, self._emitted.append, self._histories.switch
         replaces, grown_at, shrunk_at = self._replaces, self._grown_at, self._shrunk_at
         for element, raw, identity in zip(batch, texts, identities, strict=True):
-            order, at, kind, key, _ = element
+            order, at, kind, key, _, _ = element
             rows = live[key]
             if kind not in _RETRACTIONS:
                 size = rows.size
@@ -213,7 +212,7 @@ class UpsertMaterializer:
 
     def _move(self, element: Element, raw: bytes, identity: Identity) -> None:
         """Replace a row, and let the new one stand last."""
-        order, at, kind, key, _ = element
+        order, at, kind, key, _, _ = element
         rows = self._histories.live[key]
         rows.remove(identity)
         rows.append(identity, raw, kind, at)
@@ -222,7 +221,7 @@ class UpsertMaterializer:
     def _take_first(self, batch: Sequence[Element], texts: Sequence[bytes], identities: Sequence[Identity]) -> None:
         """The first row is shown: what comes after it is silent, until that one is taken back."""
         for element, raw, identity in zip(batch, texts, identities, strict=True):
-            order, at, kind, key, _ = element
+            order, at, kind, key, _, _ = element
             rows = self._histories.live[key]
             before = rows.first()[0] if rows.size else None
             if kind in _RETRACTIONS:
@@ -242,7 +241,7 @@ class UpsertMaterializer:
 
     def _count_unmatched(self, element: Element, raw: bytes, rows: Layout) -> None:
         self.metrics["unmatched_retractions"] += 1
-        self.unmatched.append(Unmatched(element._replace(raw=raw), rows.size))
+        self.unmatched.append(Unmatched(element, raw, rows.size))
 
     def _net_changes(self) -> Iterator[Output]:
         """What the last of a key's changes does to the sink, which may hold a row of it or none."""

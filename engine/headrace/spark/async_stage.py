@@ -55,15 +55,12 @@ class AsyncStage:
                 self._keep(operator)
         return emitted
 
-    def run_keyed(
-        self, wait: AsyncWait, elements: Iterable[Sequence[Element]], record: type[msgspec.Struct]
-    ) -> list[Emitted]:
+    def run_keyed(self, wait: AsyncWait, elements: Iterable[Sequence[Element]]) -> list[Emitted]:
         """Send records through a keyed-ordered wait."""
-        decode = msgspec.json.Decoder(record).decode
         keyed = (
-            (key_json, Emitted(order, timestamp, kind, decode(raw)))
+            (key_json, Emitted(order, timestamp, kind, record))
             for batch in elements
-            for order, timestamp, kind, key_json, raw in batch
+            for order, timestamp, kind, key_json, record, _ in batch
         )
         operator, resumed = self._operator(wait), self._resumed(wait)
         emitted = KeyedOrderedWait(operator).run(keyed, resumed)

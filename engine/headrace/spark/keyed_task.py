@@ -21,9 +21,10 @@ from headrace.errors import EngineBug
 from headrace.execution.element import Element, Emitted, ProcessingTime, Watermark
 from headrace.execution.fast_drain import Held, divided, merged, seen_and_held
 from headrace.execution.keyed_process import KeyedProcess
+from headrace.execution.record_codec import RecordCodec
 from headrace.materializer.lag import Lagging
 from headrace.materializer.pass_through import PassThrough
-from headrace.materializer.upsert_materializer import UpsertMaterializer
+from headrace.materializer.upsert_materializer import Unmatched, UpsertMaterializer
 from headrace.plan.order import processing_time_order, record_order
 from headrace.plan.pipelines import plan_of
 from headrace.plan.stages import KeyedStage, Plan
@@ -45,7 +46,7 @@ def run_keyed(task: KeyedTask, index: int, batches: Iterable[pa.RecordBatch]) ->
     output = TaskOutput(task.place, name, str(groups))
     with open_backend(task, name, groups) as opened:
         work = _Work(task, plan, stage, opened, groups, output)
-        elements = _elements(batches, groups)
+        elements = _elements(batches, groups, work.codec)
         if isinstance(stage.operator, Process):
             work.process(stage.operator, elements)
         elif isinstance(stage.operator, AsyncWait):
@@ -58,7 +59,7 @@ def run_keyed(task: KeyedTask, index: int, batches: Iterable[pa.RecordBatch]) ->
     return output.report
 
 
-def _elements(batches: Iterable[pa.RecordBatch], groups: KeyGroupRange) -> Iterator[list[Element]]:
+def _elements(batches: Iterable[pa.RecordBatch], groups: KeyGroupRange, codec: RecordCodec) -> Iterator[list[Element]]:
     for batch in batches:
         if batch.num_rows == 0:
             continue
@@ -66,7 +67,7 @@ def _elements(batches: Iterable[pa.RecordBatch], groups: KeyGroupRange) -> Itera
         if extremes["min"] not in groups or extremes["max"] not in groups:
             msg = f"key groups {extremes} reached the task that owns {groups}"
             raise EngineBug(msg)
-        yield elements_of(batch)
+        yield elements_of(batch, codec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,18 @@ class _Work:
     key_groups: KeyGroupRange
     output: TaskOutput
 
+    @property
+    def codec(self) -> RecordCodec:
+        """Encodes and decodes the records that the operator takes in."""
+        return RecordCodec(self.stage.operator.name, (self.stage.takes,))
+
     def process(self, operator: Process, elements: Iterable[Sequence[Element]]) -> None:
         watermarks = [Watermark(record_order(ordinal), time) for ordinal, time in self.task.watermarks]
         began = processing_time_order(self.task.first_ordinal, self.task.place.checkpoint_id)
         process = KeyedProcess(
             operator,
             self.opened.backend,
-            record=self.stage.takes,
+            records=(self.stage.takes,),
             watermark=self.task.watermark,
             last_watermark=watermarks[-1].timestamp if watermarks else None,
             processing_time=ProcessingTime(began, self.task.processing_time),
@@ -119,15 +125,15 @@ class _Work:
     def wait(self, operator: AsyncWait, elements: Iterable[Sequence[Element]]) -> None:
         resumed = self._resumed()
         if resumed or self.task.cut is not None:
-            elements, held = divided(merged(elements, [request for _, request in resumed]), self.task.cut)
+            elements, held = divided(merged(elements, [request for _, request in resumed]), self.task.cut, self.codec)
             self._hold(resumed, held)
         waits = AsyncStage(self.task.place, self.task.async_io, self.key_groups, self.output, StopSign(self.task))
-        self._send_on(waits.run_keyed(operator, elements, self.stage.takes))
+        self._send_on(waits.run_keyed(operator, elements))
 
     def materialize(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> None:
         resumed = self._resumed()
         if resumed or self.task.cut is not None:
-            elements, held = divided(merged(elements, [request for _, request in resumed]), self.task.cut)
+            elements, held = divided(merged(elements, [request for _, request in resumed]), self.task.cut, self.codec)
             self._hold(resumed, held)
         if self.output.merges_into(self.plan.sink.name):
             operator = replace(operator, emit=Emit.NET_CHANGE)
@@ -171,7 +177,7 @@ class _Work:
         sweeps = materializer.timer_changes()
         self.opened.write(materializer.timer_writes(sweeps))
         output.state(TIMERS, output.changelog.timers(sweeps))
-        output.quarantine([_unmatched(operator, element, rows) for element, rows in materializer.unmatched])
+        output.quarantine([_unmatched(operator, one) for one in materializer.unmatched])
         return materializer
 
     def _keep_state(self, process: KeyedProcess) -> None:
@@ -228,10 +234,10 @@ def _upsert_key(operator: UpsertMaterialize, record: type[msgspec.Struct]) -> Ca
     return upsert_key
 
 
-def _unmatched(operator: UpsertMaterialize, element: Element, rows: int) -> QuarantineRow:
+def _unmatched(operator: UpsertMaterialize, unmatched: Unmatched) -> QuarantineRow:
+    element, row, rows = unmatched
     error = f"a retraction that matches none of the {rows} rows in its key's history{_dropped(operator)}"
-    position = element.order.hex()
-    return operator.name, position, element.key_json.decode(), element.raw.decode(), error
+    return operator.name, element.order.hex(), element.key_json.decode(), row.decode(), error
 
 
 def _dropped(operator: UpsertMaterialize) -> str:

@@ -14,6 +14,7 @@ from headrace.checkpoint.files import stage
 from headrace.checkpoint.state_files import parts, stage_state
 from headrace.checkpoint.tables import QUARANTINE
 from headrace.execution.element import Element, Emitted
+from headrace.execution.record_codec import RecordCodec
 from headrace.plan.columns import ROW_KIND, changelog_schema, sink_schema, to_columns
 from headrace.plan.stages import Plan, stage_key
 from headrace.spark.reports import Place, TaskReport
@@ -37,6 +38,9 @@ TRANSIT_DDL = "`order` binary, timestamp long, kind int, key_group int, key bina
 
 QuarantineRow = tuple[str, str, str, str | None, str]
 """source, position, key (JSON), raw, error."""
+
+_TransitRow = tuple[bytes, int, int, bytes, bytes]
+"""order, timestamp, kind, key (JSON), record (JSON)."""
 
 
 class TaskOutput:
@@ -68,7 +72,7 @@ class TaskOutput:
 
     def transit(self, emitted: Sequence[Emitted], key: tuple[str, ...]) -> None:
         """Stage records for the next keyed stage; a record without a key goes to quarantine."""
-        elements: list[Element] = []
+        rows: list[_TransitRow] = []
         homeless: list[QuarantineRow] = []
         for order, timestamp, kind, record in emitted:
             value = stage_key(record, key)
@@ -77,11 +81,11 @@ class TaskOutput:
                 error = f"the key ({', '.join(key)}) is null"
                 homeless.append((self._operator, order.hex(), "null", raw.decode(), error))
             else:
-                elements.append(Element(order, timestamp, kind, encode(value), raw))
+                rows.append((order, timestamp, kind, encode(value), raw))
         self.quarantine(homeless)
-        if not elements:
+        if not rows:
             return
-        table = _transit_table(elements, self._place.max_parallelism)
+        table = _transit_table(rows, self._place.max_parallelism)
         folder = f"{self._place.job_folder}/{TRANSIT}/{self._place.attempt_id}"
         name = self._file_name()
         stage(folder, name, table, self._place.storage)
@@ -142,15 +146,18 @@ class TaskOutput:
         return f"{self._prefix}-{clock.unique_id()[:12]}.parquet"
 
 
-def _transit_table(elements: Sequence[Element], max_parallelism: int) -> pa.Table:
-    orders, timestamps, kinds, keys, raws = zip(*elements, strict=True) if elements else ((), (), (), (), ())
+def _transit_table(rows: Sequence[_TransitRow], max_parallelism: int) -> pa.Table:
+    orders, timestamps, kinds, keys, raws = zip(*rows, strict=True)
     groups = [key_group(key, max_parallelism) for key in keys]
     columns = (orders, timestamps, kinds, groups, keys, raws)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, TRANSIT_SCHEMA, strict=True)]
     return pa.Table.from_arrays(arrays, schema=TRANSIT_SCHEMA)
 
 
-def elements_of(batch: pa.RecordBatch) -> list[Element]:
+def elements_of(batch: pa.RecordBatch, codec: RecordCodec) -> list[Element]:
     """The elements in a batch that Spark hands to a keyed task."""
-    names = ("order", "timestamp", "kind", "key", "record")
-    return list(map(Element._make, zip(*(batch[name].to_pylist() for name in names), strict=True)))
+    orders, timestamps, kinds, keys, raws = (
+        batch[name].to_pylist() for name in ("order", "timestamp", "kind", "key", "record")
+    )
+    records = map(codec.decode, keys, raws)
+    return list(map(Element, orders, timestamps, kinds, keys, records))

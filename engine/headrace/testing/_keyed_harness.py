@@ -18,9 +18,11 @@ from headrace.execution.element import Element, Emitted, ProcessingTime
 from headrace.execution.element import Watermark as ElementWatermark
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.options import AsyncStateOptions
+from headrace.execution.record_codec import RecordCodec
 from headrace.execution.state_executor import InlineStateExecutor
 from headrace.plan.order import processing_time_order, record_order
 from headrace.state.backend import StateBackend
+from headrace.state.codec import encode
 from headrace.state.ttl import Gap, Lives
 from headrace.testing._backends import BackendName, open_backend
 
@@ -131,6 +133,7 @@ class KeyedHarness(Generic[R]):
         self.clock = HarnessClock(self._advance)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._store = self._open()
+        self._codec = RecordCodec("function", (input_type(self.function),))
         self._ordinal = 1
         self._moved = 0
         self._watermark: int | None = None
@@ -164,9 +167,10 @@ class KeyedHarness(Generic[R]):
             self._late += 1
         order = record_order(self._ordinal)
         self._ordinal += 1
-        self._process.process(
-            Element(order, time, kind, msgspec.json.encode(self.key(record)), msgspec.json.encode(record))
-        )
+        key_json = encode(self.key(record))
+        # As a task gets it: a copy, in which 5 where a float is declared is 5.0.
+        arrived = self._codec.decode(key_json, encode(record))
+        self._process.process(Element(order, time, kind, key_json, arrived))
         self._settle()
 
     def watermark(self, timestamp: int) -> None:
@@ -286,7 +290,7 @@ class KeyedHarness(Generic[R]):
         self._process = KeyedProcess(
             Process("function", "key", self.function, sides),
             backend,
-            record=input_type(self.function),
+            records=(input_type(self.function),),
             watermark=self._watermark,
             last_watermark=None,
             lives=Lives(self._gaps),

@@ -15,6 +15,7 @@ from headrace.api import Emit, Keep, OnConflict, RowKind, StateTtl, Strategy, Up
 from headrace.api._pipeline import check_field
 from headrace.execution.element import Element
 from headrace.execution.element import Watermark as ElementWatermark
+from headrace.execution.record_codec import RecordCodec
 from headrace.materializer.options import MaterializerOptions
 from headrace.materializer.upsert_materializer import UpsertMaterializer
 from headrace.plan.order import record_order
@@ -104,6 +105,7 @@ class MaterializerHarness(Generic[R]):
         self._replaced = clock.use(self.clock)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._store = self._open()
+        self._codec = RecordCodec(self._operator.name, (self.row_type,))
         self._ordinal = 1
         self._watermark: int | None = None
         self._taken: list[Element] = []
@@ -133,7 +135,9 @@ class MaterializerHarness(Generic[R]):
         if key is None:
             msg = f"the key ({', '.join(self.primary_key)}) is null in {row}: no materializer of a job gets such a row"
             raise ValueError(msg)
-        self._taken.append(Element(record_order(self._ordinal), time, kind, encode(key), encode(row)))
+        key_json = encode(key)
+        record = self._codec.decode(key_json, encode(row))
+        self._taken.append(Element(record_order(self._ordinal), time, kind, key_json, record))
         self._ordinal += 1
 
     def watermark(self, timestamp: int) -> None:
@@ -216,7 +220,7 @@ class MaterializerHarness(Generic[R]):
         task.run([taken])
         for name in self._counts:
             self._counts[name] += task.metrics[name]
-        self.unmatched += [msgspec.json.decode(one.element.raw, type=self.row_type) for one in task.unmatched]
+        self.unmatched += [msgspec.json.decode(one.row, type=self.row_type) for one in task.unmatched]
         sweeps = task.timer_changes()
         self._store.write_batch([*task.writes(), *task.timer_writes(sweeps)])
         self._told += [(out.kind, msgspec.json.decode(out.raw, type=self.row_type)) for out in task.outputs()]

@@ -55,7 +55,7 @@ def test_state_rebuilt_from_delta_is_the_state_that_was_committed(backends, tabl
         for checkpoint, part in enumerate((STEPS[:3], STEPS[3:], [])):
             elements = [element_of(record_order(step.at), step.at, step) for step in part]
             last = 5 * (checkpoint + 1)
-            process = KeyedProcess(steps_operator(), backend, record=Step, watermark=watermark, last_watermark=last)
+            process = KeyedProcess(steps_operator(), backend, records=(Step,), watermark=watermark, last_watermark=last)
             process.run([elements], [Watermark(record_order(100 * checkpoint + 50), last)])
             versions, watermark = commit(tables, tmp_path, versions, checkpoint, process), last
             write(process, backend)
@@ -69,7 +69,7 @@ def test_state_rebuilt_from_delta_is_the_state_that_was_committed(backends, tabl
 def test_a_task_loads_the_state_of_its_operator_and_key_groups_alone(backends, tables, tmp_path):
     with backends.lent() as new:
         backend = new()
-        process = KeyedProcess(steps_operator(), backend, record=Step, watermark=None, last_watermark=None)
+        process = KeyedProcess(steps_operator(), backend, records=(Step,), watermark=None, last_watermark=None)
         process.run([[element_of(record_order(step.at), step.at, step) for step in STEPS]], [])
         versions = commit(tables, tmp_path, tables.create(), 1, process)
         write(process, backend)

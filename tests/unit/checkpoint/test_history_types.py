@@ -22,7 +22,6 @@ from headrace.materializer.upsert_materializer import UpsertMaterializer
 from headrace.plan.order import record_order
 from headrace.plan.stages import plan_stages
 from headrace.state.backend import HashMapBackend
-from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange
 from tests.jobs import wake_ups
 from tests.jobs.home import Home
@@ -75,7 +74,7 @@ class Job:
             backend = HashMapBackend()
             rebuild(backend, self.config.job_folder, job.versions, "m", KeyGroupRange(0, 127))
             task = UpsertMaterializer(self.operator, backend, record=record)
-            task.run([[Element(record_order(next(self.ordinals)), 0, kind, b'"k"', encode(r)) for kind, r in changes]])
+            task.run([[Element(record_order(next(self.ordinals)), 0, kind, b'"k"', r) for kind, r in changes]])
             rows = Changelog("m", job.next_id, 128).history(task.changes(), lambda _: None)
             name = f"{next(self.names)}.parquet"
             staged = [stage_state(self.config.job_folder, MATERIALIZER_HISTORY, name, rows)] if rows.num_rows else []

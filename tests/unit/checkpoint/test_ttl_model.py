@@ -296,7 +296,7 @@ class Job:
                 watermarks.append(Watermark(record_order(self.ordinal), step))
                 continue
             op, at = step
-            elements.append(Element(record_order(self.ordinal), at, 0, encode(op.key), encode(op)))
+            elements.append(Element(record_order(self.ordinal), at, 0, encode(op.key), op))
             self.ordinal += 1
         seen = []
         for task in range(parallelism):
@@ -312,7 +312,7 @@ class Job:
         process = KeyedProcess(
             Process("op", "key", function(self.ttl, self.style), ()),
             backend,
-            record=Op,
+            records=(Op,),
             watermark=self.watermark,
             last_watermark=watermarks[-1].timestamp if watermarks else None,
             processing_time=now,
@@ -574,10 +574,10 @@ def test_a_task_that_had_to_stop_removes_nothing_that_what_it_holds_may_still_se
         job.take([(Op("b", "value.update", value=1), 50)], 1)
         (backend,) = job.backends.values()
         process = KeyedProcess(
-            Process("op", "key", function(ttl), ()), backend, record=Op, watermark=None, last_watermark=100
+            Process("op", "key", function(ttl), ()), backend, records=(Op,), watermark=None, last_watermark=100
         )
         elements = [
-            Element(record_order(place), 110, 0, encode(key), encode(Op(key, "total.get")))
+            Element(record_order(place), 110, 0, encode(key), Op(key, "total.get"))
             for place, key in ((8, "a"), (9, "c"))
         ]
         held = process.run([[element] for element in elements], [Watermark(record_order(8), 100)], stop=lambda: stops)

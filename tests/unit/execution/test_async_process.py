@@ -381,7 +381,7 @@ def test_an_error_of_the_backend_fails_the_task_as_it_is(executor, buffer_size):
     process = KeyedProcess(
         programs_operator(),
         Lost(),
-        record=Do,
+        records=(Do,),
         watermark=None,
         last_watermark=None,
         options=AsyncStateOptions(buffer_size=buffer_size),
@@ -417,7 +417,7 @@ def run(h, *items):
 
 def drained(process, record):
     """Run a record to its end."""
-    process.process(Element(record_order(1), record.at, 0, encode(record.key), encode(record)))
+    process.process(Element(record_order(1), record.at, 0, encode(record.key), record))
     process.controller.drain()
 
 
@@ -440,13 +440,13 @@ def test_a_tiny_cache_costs_reads_and_changes_nothing(backend, cache_entries):
     process = KeyedProcess(
         Process("counts", "key", Scripted()),
         backend,
-        record=Event,
+        records=(Event,),
         watermark=None,
         last_watermark=None,
         options=options,
     )
     events = [Event(key) for key in "abacabaa"]
-    process.run([[Element(record_order(n), n, 0, encode(e.key), encode(e)) for n, e in enumerate(events)]], [])
+    process.run([[Element(record_order(n), n, 0, encode(e.key), e) for n, e in enumerate(events)]], [])
     assert [out.record.text for out in process.emitted] == [
         *("a: 1", "b: 1", "a: 2", "c: 1", "a: 3", "b: 2", "a: 4", "a: 5"),
     ]

@@ -149,7 +149,7 @@ class Job:
         for event in events:
             order = record_order(self.ordinal)
             if isinstance(event, Do):
-                elements.append(Element(order, event.at, 0, encode(event.key), encode(event)))
+                elements.append(Element(order, event.at, 0, encode(event.key), event))
                 self.ordinal += 1
             else:
                 watermarks.append(Watermark(order, event))
@@ -164,7 +164,7 @@ class Job:
         process = KeyedProcess(
             self.operator,
             backend,
-            record=Do,
+            records=(Do,),
             watermark=before,
             last_watermark=watermarks[-1].timestamp if watermarks and self.setting.prefetch else None,
             options=self.setting.options,

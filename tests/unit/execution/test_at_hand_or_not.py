@@ -63,11 +63,11 @@ def run(function, new_backend, records):
 def process_of(function, backend, **arguments):
     executor = DrawnExecutor(backend, (0,), 1) if isinstance(backend, Late) else None
     arguments = {"watermark": None, "last_watermark": None} | arguments
-    return KeyedProcess(Process("p", "key", function), backend, record=In, executor=executor, **arguments)
+    return KeyedProcess(Process("p", "key", function), backend, records=(In,), executor=executor, **arguments)
 
 
 def element(number, record):
-    return Element(record_order(number), number, 0, encode(record.key), encode(record))
+    return Element(record_order(number), number, 0, encode(record.key), record)
 
 
 # ------------------------------------------------------------------------------- futures that user code has made

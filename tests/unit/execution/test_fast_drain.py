@@ -57,7 +57,7 @@ class StoppingJob(Job):
             process = KeyedProcess(
                 self.operators[stage],
                 self.backend(stage, groups),
-                record=Step,
+                records=(Step,),
                 watermark=before,
                 last_watermark=watermarks[-1].timestamp if watermarks else None,
                 stage=stage,
@@ -157,7 +157,7 @@ class Renamed(Totals):
 
 def element(ordinal, key, add):
     step = Step(key, ordinal, add)
-    return Element(record_order(ordinal), ordinal, 0, encode(key), encode(step))
+    return Element(record_order(ordinal), ordinal, 0, encode(key), step)
 
 
 ELEMENTS = [element(n, key, add) for n, (key, add) in enumerate([("a", 1), ("b", 2), ("a", 3), ("c", 4), ("b", 5)], 1)]
@@ -167,7 +167,7 @@ def task_over(backend, function=None):
     return KeyedProcess(
         Process("totals", "key", function or Totals(), ()),
         backend,
-        record=Step,
+        records=(Step,),
         watermark=None,
         last_watermark=None,
         options=AsyncStateOptions(buffer_size=100),
@@ -261,11 +261,11 @@ def test_at_a_cut_all_before_it_is_done_and_all_after_it_held(new_rocksdb):
 def test_records_are_counted_once_however_often_a_run_stops(new_rocksdb):
     backend = new_rocksdb()
     first = KeyedProcess(
-        Process("totals", "key", Totals(), ()), backend, record=Step, watermark=99, last_watermark=None
+        Process("totals", "key", Totals(), ()), backend, records=(Step,), watermark=99, last_watermark=None
     )
     held = first.run([ELEMENTS[:2], ELEMENTS[2:]], [], stop=lambda: True)
     second = KeyedProcess(
-        Process("totals", "key", Totals(), ()), backend, record=Step, watermark=99, last_watermark=None
+        Process("totals", "key", Totals(), ()), backend, records=(Step,), watermark=99, last_watermark=None
     )
     second.run([], [], resumed=held.requests)
     assert first.metrics + second.metrics == {"records": 5, "late": 5}

@@ -68,7 +68,7 @@ def task_over(tmp_path, monkeypatch):
         return opened[name], KeyedProcess(
             Process("collects", "key", function, ()),
             opened[name],
-            record=Step,
+            records=(Step,),
             watermark=None,
             last_watermark=None,
             options=AsyncStateOptions(buffer_size=100),

@@ -113,7 +113,7 @@ class MicroBatches:
         process = KeyedProcess(
             self.operator,
             backend,
-            record=Ask,
+            records=(Ask,),
             watermark=self.watermark,
             last_watermark=watermarks[-1].timestamp if watermarks else None,
             processing_time=time,
@@ -339,7 +339,7 @@ def in_blocks(backend, ordinal, number, now, asks, **how):
     process = KeyedProcess(
         Process("blocks", "key", InBlocks()),
         backend,
-        record=Ask,
+        records=(Ask,),
         watermark=None,
         last_watermark=None,
         processing_time=ProcessingTime(processing_time_order(ordinal, number), now),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.state.backend import VALUES
-from headrace.state.codec import decode_key, encode
+from headrace.state.codec import decode_key
 from headrace.state.entry import unpacked
 from tests.unit.support.by_hand import run_by_hand
 from tests.unit.support.micro_batches import BUCKET, LAG, Job, RebuiltJob
@@ -36,7 +36,7 @@ def test_what_is_sent_sorts_as_a_plain_loop_sends_it(backends, count, steps):
     _, expected = run_by_hand([Steps() for _ in range(count)], steps, bucket=BUCKET, lag=LAG)
     with backends.lent() as new:
         sent, *_ = Job(operators(count), new).take(steps).outcome()
-    assert [(element.raw, element.timestamp) for element in sent] == [(encode(record), at) for record, at in expected]
+    assert [(element.record, element.timestamp) for element in sent] == expected
 
 
 @given(steps=step_lists())

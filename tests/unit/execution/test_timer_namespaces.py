@@ -117,7 +117,7 @@ def test_a_failing_timer_is_named_with_its_namespace():
 
 def process_over(backend):
     operator = Process("windows", "key", Windows())
-    return KeyedProcess(operator, backend, record=Visit, watermark=None, last_watermark=20)
+    return KeyedProcess(operator, backend, records=(Visit,), watermark=None, last_watermark=20)
 
 
 def test_an_internal_timer_never_reaches_the_function_and_comes_first_of_its_moment(backend):
@@ -137,7 +137,7 @@ def test_an_internal_timer_never_reaches_the_function_and_comes_first_of_its_mom
     process.timer_functions[TimeDomain.EVENT_TIME] = on_timer
     process.process(element)
     process.controller.drain()
-    context = process._context(b'"k"', None, TimeDomain.EVENT_TIME, None)
+    context = process._context(b'"k"', None, TimeDomain.EVENT_TIME)
     context.enter(record_order(1), 1, 0, 0)
     context.register(12, EVENT_TIME_CLEANUP, "group")
     process.run([], [Watermark(record_order(2), 20)])

@@ -82,7 +82,7 @@ class Table:
                 watermarks.append(Watermark(record_order(self.ordinal), each))
                 continue
             kind, row = each
-            elements.append(Element(record_order(self.ordinal), row.at, kind, encode(row.sensor), encode(row)))
+            elements.append(Element(record_order(self.ordinal), row.at, kind, encode(row.sensor), row))
             self.ordinal += 1
         task = Lagging(
             self.operator,

@@ -108,7 +108,7 @@ class Life:
             model.take(what, row, self.now, self.watermark)
             emitted += model.emitted
             unmatched += model.unmatched
-            elements.append(Element(record_order(self.ordinal), self.now, what, encode(key), encode(row)))
+            elements.append(Element(record_order(self.ordinal), self.now, what, encode(key), row))
             self.ordinal += 1
         self.end()
         return elements, watermarks, emitted, unmatched
@@ -233,7 +233,7 @@ def test_other_numbers_of_tasks_rebuild_their_share_and_go_on(runs):
         elements = []
         for kind, key, number in part:
             row = Row(key, number)
-            elements.append(Element(record_order(next(ordinal)), 0, kind, encode(key), encode(row)))
+            elements.append(Element(record_order(next(ordinal)), 0, kind, encode(key), row))
         emitted, rows = [], []
         for task in range(parallelism):
             groups, backend = key_group_range(task, GROUPS, parallelism), HashMapBackend()

@@ -54,7 +54,7 @@ def emitted(one):
 
 
 def element(one, key):
-    return Element(record_order(one.seq), one.at, 0, encode(stage_key(one, (key,))), encode(one))
+    return Element(record_order(one.seq), one.at, 0, encode(stage_key(one, (key,))), one)
 
 
 class Job:
@@ -82,7 +82,7 @@ class Job:
             output = TaskOutput(place, "ask" if wait.key else "purchases", "t")
             stage = AsyncStage(place, AsyncSettings(services={}, resumes=True), ALL, output, lambda: False)
             if wait.key:
-                sent = stage.run_keyed(wait, [[element(one, wait.key) for one in purchases]], Purchase)
+                sent = stage.run_keyed(wait, [[element(one, wait.key) for one in purchases]])
                 output.transit(sent, ("customer",))
             else:
                 sent = stage.run([wait], [emitted(one) for one in purchases])

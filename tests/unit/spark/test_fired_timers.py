@@ -58,7 +58,7 @@ def test_every_timer_fires_once_though_none_is_looked_for_again(backend, stops_a
         process = KeyedProcess(
             Process("alarm", "key", Alarm()),
             backend,
-            record=Ask,
+            records=(Ask,),
             watermark=None if not number else 100 * (number - 1) - 1,
             last_watermark=now - 1,
             processing_time=ProcessingTime(processing_time_order(number + 1, number), now),

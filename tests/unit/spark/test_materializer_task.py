@@ -17,7 +17,6 @@ from headrace.spark.reports import KeyedTask, Place
 from headrace.spark.task_backend import TaskBackend
 from headrace.spark.task_output import TaskOutput
 from headrace.state.backend import HashMapBackend
-from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = RowKind
@@ -57,7 +56,7 @@ def task(tmp_path):
         opened = TaskBackend(backend or HashMapBackend(), "copy")
         work = _Work(described, plan, plan.keyed[0], opened, KeyGroupRange(0, 127), output)
         elements = [
-            Element(record_order(number), number, kind, b'"k"', encode(Row(number, "k", part, text)))
+            Element(record_order(number), number, kind, b'"k"', Row(number, "k", part, text))
             for number, (kind, part, text) in enumerate(CHANGES, 1)
         ]
         work.materialize(plan.keyed[0].operator, [elements])

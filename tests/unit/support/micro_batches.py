@@ -91,7 +91,7 @@ class Job:
             process = KeyedProcess(
                 self.operators[stage],
                 self.backend(stage, groups),
-                record=Step,
+                records=(Step,),
                 watermark=before,
                 last_watermark=watermarks[-1].timestamp if watermarks else None,
                 stage=stage,
@@ -166,4 +166,4 @@ def fake_delta(tables):
 
 
 def element_of(order, timestamp, record):
-    return Element(order, timestamp, 0, encode(record.key), encode(record))
+    return Element(order, timestamp, 0, encode(record.key), record)

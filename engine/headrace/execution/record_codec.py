@@ -1,0 +1,67 @@
+"""Records of an operator's inputs as JSON: held ones are stored so, and errors show them so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from headrace.errors import UserFunctionError
+from headrace.execution.element import Element
+from headrace.state.codec import encode
+
+_SHOWN = 500
+
+
+class RecordCodec:
+    """Encodes and decodes the records that one operator takes in. What it has encoded, it can decode."""
+
+    __slots__ = ("_decoders", "_operator")
+
+    def __init__(self, operator: str, records: Sequence[type[msgspec.Struct]]) -> None:
+        """`records` are the record types of the operator's inputs, in order."""
+        self._operator = operator
+        self._decoders = [msgspec.json.Decoder(record).decode for record in records]
+
+    def decode(self, key_json: bytes, raw: bytes, input: int = 0) -> msgspec.Struct:  # noqa: A002 - as in `Element`
+        """Decode a record of an input.
+
+        Raises `UserFunctionError` with operator, key and record when it does not fit the input's record type.
+        """
+        try:
+            return self._decoders[input](raw)
+        except msgspec.ValidationError as error:
+            why = f"the operator before it sent a record that does not fit: {error}{_nulls(error)}"
+            raise UserFunctionError(self._operator, key_json.decode(), _cut(raw), why) from error
+
+    def encode(self, element: Element) -> bytes:
+        """Encode the record of an element.
+
+        Raises `UserFunctionError` for a record that `decode` cannot read back: were it stored, no run could go on from there.
+        """
+        try:
+            raw = encode(element.record)
+        except (TypeError, ValueError, OverflowError) as error:
+            why = f"the operator before it sent a record that JSON cannot carry: {error}"
+            shown = shown_record(element.record)
+            raise UserFunctionError(self._operator, element.key_json.decode(), shown, why) from error
+        self.decode(element.key_json, raw, element.input)
+        return raw
+
+
+def shown_record(record: object) -> str:
+    """Return a record as errors show it: the beginning of its JSON, or of its `repr` where JSON cannot carry it."""
+    try:
+        return _cut(encode(record))
+    except (TypeError, ValueError, OverflowError):
+        return repr(record)[:_SHOWN]
+
+
+def _cut(raw: bytes) -> str:
+    return raw[:_SHOWN].decode(errors="replace")
+
+
+def _nulls(error: msgspec.ValidationError) -> str:
+    return (
+        ". (JSON has no NaN and no infinity: they become null.)" if "Expected `float`, got `null`" in str(error) else ""
+    )

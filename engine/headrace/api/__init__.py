@@ -3,7 +3,14 @@
 from headrace.api._async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
 from headrace.api._blocking import BlockingFunction
 from headrace.api._blocks import declare
-from headrace.api._functions import AsyncFunction, Context, KeyedProcessFunction, TimeDomain, Timers
+from headrace.api._functions import (
+    AsyncFunction,
+    Context,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    TimeDomain,
+    Timers,
+)
 from headrace.api._future import StateFuture
 from headrace.api._lookup import LookupFunction
 from headrace.api._materialize import Emit, Keep, Lag, OnConflict, Strategy, UpsertMaterialize
@@ -47,6 +54,7 @@ __all__ = [
     "ExponentialBackoff",
     "FixedDelay",
     "Keep",
+    "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "Lag",
     "ListState",

@@ -9,12 +9,12 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import msgspec
 
 from headrace.api._async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
-from headrace.api._functions import AsyncFunction, KeyedProcessFunction, is_blocking
+from headrace.api._functions import AsyncFunction, KeyedFunction, KeyedProcessFunction, function_types, is_blocking
 from headrace.api._materialize import Emit, Keep, Lag, OnConflict, Strategy, UpsertMaterialize
 from headrace.api._retry import AsyncRetryStrategy, NoRetry
 from headrace.api._ttl import StateTtl
@@ -86,7 +86,7 @@ class Process:
 
     name: str
     key: str
-    function: KeyedProcessFunction[Any, Any]
+    function: KeyedFunction
     side_outputs: tuple[SideOutput, ...] = ()
 
 
@@ -415,29 +415,14 @@ class Pipeline:
         return replace(self, operators=(*self.operators, operator))
 
 
-def output_type(function: AsyncFunction[Any, Any] | KeyedProcessFunction[Any, Any]) -> type[msgspec.Struct]:
-    """The `Out` in `AsyncFunction[In, Out]` or `KeyedProcessFunction[In, Out]`.
-
-    Raises `TypeError` when the class was derived without naming its types.
-    """
-    return _named_type(function, 1)
+def output_type(function: AsyncFunction[Any, Any] | KeyedFunction) -> type[msgspec.Struct]:
+    """Return the type of the records that a function emits; `TypeError` as `function_types`."""
+    return function_types(function)[1]
 
 
-def input_type(function: AsyncFunction[Any, Any] | KeyedProcessFunction[Any, Any]) -> type[msgspec.Struct]:
-    """The `In` in `AsyncFunction[In, Out]` or `KeyedProcessFunction[In, Out]`; `TypeError` as `output_type`."""
-    return _named_type(function, 0)
-
-
-def _named_type(function: AsyncFunction[Any, Any] | KeyedProcessFunction[Any, Any], place: int) -> type[msgspec.Struct]:
-    for cls in type(function).__mro__:
-        for base in getattr(cls, "__orig_bases__", ()):
-            origin = get_origin(base)
-            if isinstance(origin, type) and issubclass(origin, AsyncFunction | KeyedProcessFunction):
-                named = get_args(base)[place]
-                if isinstance(named, type):
-                    return named
-    msg = f"{type(function).__name__} must name its types, as in KeyedProcessFunction[Leg, Delay]"
-    raise TypeError(msg)
+def input_type(function: AsyncFunction[Any, Any] | KeyedFunction) -> type[msgspec.Struct]:
+    """Return the type of the records of a function's first input; `TypeError` as `function_types`."""
+    return function_types(function)[0][0]
 
 
 def check_field(record: type[msgspec.Struct], name: str) -> None:

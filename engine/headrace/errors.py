@@ -57,9 +57,16 @@ class UserFunctionError(HeadraceError):
 
     exit_code = 5
 
-    def __init__(self, operator: str, key: str | None, record: str, traceback: str) -> None:
-        """Keep what names the place: the operator, the key, the record and the user's traceback."""
-        where = f"operator '{operator}'" + (f", key {key}" if key is not None else "")
+    def __init__(
+        self, operator: str, key: str | None, record: str, traceback: str, *, method: str | None = None
+    ) -> None:
+        """Keep what names the place: the operator, the key, the record and the user's traceback.
+
+        `method` is the one that took the record in, where the function has more than one.
+        """
+        where = f"operator '{operator}'"
+        where += f", {method}()" if method is not None else ""
+        where += f", key {key}" if key is not None else ""
         super().__init__(f"user function failed in {where}, record {record}\n{traceback}")
         self.operator, self.key, self.record, self.traceback = operator, key, record, traceback
 

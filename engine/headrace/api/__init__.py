@@ -3,7 +3,14 @@
 from headrace.api._async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
 from headrace.api._blocking import BlockingFunction
 from headrace.api._blocks import declare
-from headrace.api._functions import AsyncFunction, Context, KeyedProcessFunction, TimeDomain, Timers
+from headrace.api._functions import (
+    AsyncFunction,
+    Context,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    TimeDomain,
+    Timers,
+)
 from headrace.api._future import StateFuture
 from headrace.api._graph import AsyncWait, OutputMode, Process, SideOutput, SinkNode, SourceNode
 from headrace.api._lookup import LookupFunction
@@ -42,6 +49,7 @@ __all__ = [
     "ExponentialBackoff",
     "FixedDelay",
     "Keep",
+    "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "Lag",
     "ListState",

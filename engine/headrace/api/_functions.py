@@ -5,14 +5,16 @@ from __future__ import annotations
 import abc
 import enum
 import inspect
-from collections.abc import Hashable
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
 
 import msgspec
 
 from headrace.api._records import RowKind
 
 In = TypeVar("In", bound=msgspec.Struct)
+In1 = TypeVar("In1", bound=msgspec.Struct)
+In2 = TypeVar("In2", bound=msgspec.Struct)
 Out = TypeVar("Out", bound=msgspec.Struct)
 
 
@@ -114,7 +116,20 @@ class Context(Protocol):
         ...
 
 
-class KeyedProcessFunction(abc.ABC, Generic[In, Out]):
+class KeyedFunction:
+    """Base class of the functions that have state and timers by key."""
+
+    _inputs: ClassVar[tuple[str, ...]]
+    """The methods that take in records, by input."""
+
+    async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
+        """Handle a timer of the current key whose time the watermark, or processing time, has reached.
+
+        `ctx.time_domain` says which of the two.
+        """
+
+
+class KeyedProcessFunction(KeyedFunction, abc.ABC, Generic[In, Out]):
     """Per-key logic with state and timers.
 
     One instance serves all keys of a task: keep nothing about a key in attributes, only in state.
@@ -125,32 +140,71 @@ class KeyedProcessFunction(abc.ABC, Generic[In, Out]):
     results are the same.
     """
 
+    _inputs = ("process",)
+
     @abc.abstractmethod
     async def process(self, record: In, ctx: Context, /) -> None:
         """Handle one record. Records of a key arrive one after the other, in arrival order."""
 
-    async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
-        """Handle a timer of the current key whose time the watermark, or processing time, has reached.
 
-        `ctx.time_domain` says which of the two.
-        """
+class KeyedCoProcessFunction(KeyedFunction, abc.ABC, Generic[In1, In2, Out]):
+    """Per-key logic over two inputs, which share state and timers.
 
+        class Paid(KeyedCoProcessFunction[Order, Payment, Line]):
+            order = ValueState("order", Order)
 
-def is_blocking(function: KeyedProcessFunction[Any, Any]) -> bool:
-    """Whether the function is written as plain `def`.
+            async def process1(self, order, ctx, /): ...
+            async def process2(self, payment, ctx, /): ...
 
-    Raises `TypeError` when `process` is and `on_timer` isn't, or the other way round, and when one of them has a `yield`.
+    Records of a key arrive one after the other, in the arrival order of both inputs together. All methods are `async def`, or
+    all are plain `def`; else as for `KeyedProcessFunction`.
     """
-    for method in (function.process, function.on_timer):
+
+    _inputs = ("process1", "process2")
+
+    @abc.abstractmethod
+    async def process1(self, record: In1, ctx: Context, /) -> None:
+        """Handle one record of the first input."""
+
+    @abc.abstractmethod
+    async def process2(self, record: In2, ctx: Context, /) -> None:
+        """Handle one record of the second input."""
+
+
+def input_methods(function: KeyedFunction) -> tuple[str, ...]:
+    """Return the names of the methods that take in records: one for each input, in order."""
+    return function._inputs  # noqa: SLF001 - of the classes above
+
+
+def has_timers(function: KeyedFunction) -> bool:
+    """Return whether the function handles timers. The method that it inherits does nothing, and need not be a coroutine."""
+    return type(function).on_timer is not KeyedFunction.on_timer
+
+
+def is_blocking(function: KeyedFunction) -> bool:
+    """Return whether the function is written as plain `def`.
+
+    Raises `TypeError` when some of its methods are and others aren't, and when one of them has a `yield`.
+    """
+    names = [*input_methods(function), "on_timer"]
+    for name in names:
+        method = getattr(function, name)
         if inspect.isgeneratorfunction(method) or inspect.isasyncgenfunction(method):
-            msg = f"{method.__name__}() of {type(function).__name__} has a yield: emit with ctx.collect()"
+            msg = f"{name}() of {type(function).__name__} has a yield: emit with ctx.collect()"
             raise TypeError(msg)
-    blocking = not inspect.iscoroutinefunction(function.process)
-    has_timers = type(function).on_timer is not KeyedProcessFunction.on_timer
-    if has_timers and blocking is inspect.iscoroutinefunction(function.on_timer):
-        msg = f"process() and on_timer() of {type(function).__name__} must both be 'async def', or both plain 'def'"
+    written = names if has_timers(function) else names[:-1]
+    kinds = {inspect.iscoroutinefunction(getattr(function, name)) for name in written}
+    if len(kinds) > 1:
+        every = "all" if written[2:] else "both"
+        msg = f"{listed_methods(written)} of {type(function).__name__} must {every} be 'async def', or {every} plain 'def'"
         raise TypeError(msg)
-    return blocking
+    return kinds == {False}
+
+
+def listed_methods(names: Sequence[str]) -> str:
+    """Return names of methods as a sentence has them: `process1(), process2() and on_timer()`."""
+    *others, last = (f"{name}()" for name in names)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 class AsyncFunction(abc.ABC, Generic[In, Out]):
@@ -208,3 +262,43 @@ class AsyncFunction(abc.ABC, Generic[In, Out]):
         It must be hashable (a frozen struct is).
         """
         return record
+
+
+def function_types(
+    function: AsyncFunction[Any, Any] | KeyedFunction,
+) -> tuple[tuple[type[msgspec.Struct], ...], type[msgspec.Struct]]:
+    """Return the record types of a function's inputs, and that of its output, as its class names them.
+
+    These are `(In,), Out` of an `AsyncFunction[In, Out]` or `KeyedProcessFunction[In, Out]`, and `(In1, In2), Out` of a
+    `KeyedCoProcessFunction[In1, In2, Out]`.
+
+    Raises `TypeError` when the class was derived without naming them.
+    """
+    wanted = 1 + (1 if isinstance(function, AsyncFunction) else len(input_methods(function)))
+    types: list[Any] = [None] * wanted
+    for arguments in _type_arguments(type(function)):
+        for place, argument in enumerate(arguments[:wanted]):
+            if types[place] is None and isinstance(argument, type):
+                types[place] = argument
+    if None in types:
+        like = (
+            "KeyedCoProcessFunction[Order, Payment, Line]"
+            if wanted > _IN_AND_OUT
+            else "KeyedProcessFunction[Leg, Delay]"
+        )
+        msg = f"{type(function).__name__} must name its types, as in {like}"
+        raise TypeError(msg)
+    *inputs, output = types
+    return tuple(inputs), output
+
+
+def _type_arguments(function: type) -> Iterator[tuple[Any, ...]]:
+    """What stands in brackets behind the function classes that a class is derived from, the nearest first."""
+    for cls in function.__mro__:
+        for base in getattr(cls, "__orig_bases__", ()):
+            origin = get_origin(base)
+            if isinstance(origin, type) and issubclass(origin, AsyncFunction | KeyedFunction):
+                yield get_args(base)
+
+
+_IN_AND_OUT = 2

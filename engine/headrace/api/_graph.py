@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from headrace.api._async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
-from headrace.api._functions import AsyncFunction, KeyedProcessFunction
+from headrace.api._functions import AsyncFunction, KeyedFunction
 from headrace.api._materialize import UpsertMaterialize
 from headrace.api._retry import AsyncRetryStrategy
 
@@ -153,7 +153,7 @@ class Process:
 
     name: str
     key: str
-    function: KeyedProcessFunction[Any, Any]
+    function: KeyedFunction
     side_outputs: tuple[SideOutput, ...] = ()
 
 

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import msgspec
 
 from headrace.api._async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
-from headrace.api._functions import AsyncFunction, KeyedProcessFunction, is_blocking
+from headrace.api._functions import (
+    AsyncFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    function_types,
+    is_blocking,
+)
 from headrace.api._graph import (
     AssignEventTime,
     AsyncWait,
@@ -52,6 +58,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=msgspec.Struct)
 S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class Stream(Generic[R]):
@@ -587,9 +594,19 @@ class ConnectedStreams(Generic[R, S]):
         self._first = first
         self._second = second
 
-    def process(self, name: str, function: KeyedProcessFunction[Any, Any], /) -> ProcessedStream[Any]:
-        """Run a `KeyedCoProcessFunction`, or with a broadcast stream a `KeyedBroadcastFunction`.
+    def process(self, name: str, function: KeyedCoProcessFunction[Any, Any, T], /) -> ProcessedStream[T]:
+        """Run a function of two inputs: `process1` gets the records of the stream on which `connect` was called, `process2` the others.
 
-        Raises `TypeError` for another kind of function, and for one that takes other records than these.
+        The records come in the order of their arrival. Raises `TypeError` for another kind of function, and for one that takes
+        other records than these.
         """
-        raise NotImplementedError
+        first, second = self._first, self._second
+        taker = f"process '{name}'"
+        first._check_function(taker, function, KeyedCoProcessFunction)
+        is_blocking(function)
+        takes, gives = function_types(function)
+        for stream, wanted in zip((first, second), takes, strict=True):
+            stream._check_takes(taker, wanted)
+        process = Process(name, f"{first._key} | {second._key}", function)
+        node = first._pipeline._add(process, first._use(), second._use())
+        return ProcessedStream(first._pipeline, node, cast("type[T]", gives))

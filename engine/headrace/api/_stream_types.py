@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from headrace.api._functions import AsyncFunction, KeyedProcessFunction
+from headrace.api._functions import AsyncFunction, KeyedFunction, function_types
 from headrace.api._graph import KeyBy, name_of
 
 
@@ -150,26 +150,11 @@ def _shown(annotation: Any) -> str:
     return annotation.__name__ if is_class else str(annotation).replace("typing.", "")
 
 
-def output_type(function: AsyncFunction[Any, Any] | KeyedProcessFunction[Any, Any]) -> type[msgspec.Struct]:
-    """The `Out` in `AsyncFunction[In, Out]` or `KeyedProcessFunction[In, Out]`.
-
-    Raises `TypeError` when the class was derived without naming its types.
-    """
-    return _named_type(function, 1)
+def output_type(function: AsyncFunction[Any, Any] | KeyedFunction) -> type[msgspec.Struct]:
+    """Return the type of the records that a function emits; `TypeError` as `function_types`."""
+    return function_types(function)[1]
 
 
-def input_type(function: AsyncFunction[Any, Any] | KeyedProcessFunction[Any, Any]) -> type[msgspec.Struct]:
-    """The `In` in `AsyncFunction[In, Out]` or `KeyedProcessFunction[In, Out]`; `TypeError` as `output_type`."""
-    return _named_type(function, 0)
-
-
-def _named_type(function: AsyncFunction[Any, Any] | KeyedProcessFunction[Any, Any], place: int) -> type[msgspec.Struct]:
-    for cls in type(function).__mro__:
-        for base in getattr(cls, "__orig_bases__", ()):
-            origin = get_origin(base)
-            if isinstance(origin, type) and issubclass(origin, AsyncFunction | KeyedProcessFunction):
-                named = get_args(base)[place]
-                if isinstance(named, type):
-                    return named
-    msg = f"{type(function).__name__} must name its types, as in KeyedProcessFunction[Leg, Delay]"
-    raise TypeError(msg)
+def input_type(function: AsyncFunction[Any, Any] | KeyedFunction) -> type[msgspec.Struct]:
+    """Return the type of the records of a function's first input; `TypeError` as `function_types`."""
+    return function_types(function)[0][0]

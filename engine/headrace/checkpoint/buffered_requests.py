@@ -49,6 +49,7 @@ def columns_of(requests: Sequence[StoredRequest]) -> dict[str, list[str | int | 
         "block_id": [request.block_id for _, request in requests],
         "request": [_request(request) for _, request in requests],
         "record": [_record(request) for _, request in requests],
+        "input": [request.input for _, request in requests],
     }
 
 
@@ -67,8 +68,8 @@ def load(
     rows = read(table, schema, columns=_COLUMNS, predicate=predicate).sort_by("checkpoint_id")
     found: dict[tuple[str, int], StoredRequest | None] = {}
     columns = (rows[name].to_pylist() for name in _COLUMNS[1:])
-    for key, sequence, block_id, request, record, deleted in zip(*columns, strict=True):
-        stored = None if deleted else StoredRequest(sequence, _held(key, block_id, request, record))
+    for key, sequence, block_id, request, record, input_, deleted in zip(*columns, strict=True):
+        stored = None if deleted else StoredRequest(sequence, _held(key, block_id, request, record, input_))
         found[key, sequence] = stored
     return sorted((one for one in found.values() if one is not None), key=lambda one: one.request.order)
 
@@ -92,7 +93,7 @@ def _record(request: BufferedRequest) -> str:
     return msgspec.json.encode(_Record(order, request.timestamp, request.kind, request.index, value)).decode()
 
 
-def _held(key: str, block_id: str, request: str | None, record: str) -> BufferedRequest:
+def _held(key: str, block_id: str, request: str | None, record: str, input_: int | None) -> BufferedRequest:
     came = msgspec.json.decode(record, type=_Record)
     return BufferedRequest(
         order=bytes.fromhex(came.order),
@@ -103,8 +104,9 @@ def _held(key: str, block_id: str, request: str | None, record: str) -> Buffered
         block_id=block_id,
         state="" if request is None else msgspec.json.decode(request, type=_Request).state,
         index=came.emitted,
+        input=input_ or 0,  # null in rows of format 2
     )
 
 
-_COLUMNS = ("checkpoint_id", "key", "sequence", "block_id", "request", "record", "deleted")
+_COLUMNS = ("checkpoint_id", "key", "sequence", "block_id", "request", "record", "input", "deleted")
 _NAMED = ("checkpoint_id", "operator", "key", "sequence", "deleted")

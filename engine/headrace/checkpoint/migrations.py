@@ -3,6 +3,7 @@
     format   since        what is new
     1        0.1.0
     2        Unreleased   `keyed_state` has `ttl_ms`; `checkpoints` has `state_ttl`, `state_schemas`, `timers_fired`
+    3        Unreleased   `buffered_requests` has `input`; null is the first one
 
 Each step is a checkpoint of its own (kind `migration`): prepared and committed as any other, undone by a restore. A crash
 before its commit leaves tables ahead of what is committed, which the next opening takes back before it tries again.
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from headrace import faults
 from headrace.checkpoint.checkpoint import Kind
-from headrace.checkpoint.tables import KEYED_STATE, STATE_TABLES
+from headrace.checkpoint.tables import BUFFERED_REQUESTS, KEYED_STATE, STATE_TABLES
 
 if TYPE_CHECKING:
     from headrace.checkpoint.job_tables import JobTables, Versions
@@ -36,12 +37,18 @@ class FormatMigration:
     """Brings tables from the former format to this one, and returns the versions of all. Finds nothing to do the second time."""
 
 
-def _add_ttl_ms(tables: JobTables, versions: Versions) -> Versions:
-    column = STATE_TABLES[KEYED_STATE].schema.field("ttl_ms")
-    return {**versions, KEYED_STATE: tables.add_columns(KEYED_STATE, [column], versions[KEYED_STATE])}
+def _adds(table: str, column: str) -> Callable[[JobTables, Versions], Versions]:
+    def prepare(tables: JobTables, versions: Versions) -> Versions:
+        field = STATE_TABLES[table].schema.field(column)
+        return {**versions, table: tables.add_columns(table, [field], versions[table])}
+
+    return prepare
 
 
-MIGRATIONS = (FormatMigration(2, "keyed_state has the column ttl_ms", _add_ttl_ms),)
+MIGRATIONS = (
+    FormatMigration(2, "keyed_state has the column ttl_ms", _adds(KEYED_STATE, "ttl_ms")),
+    FormatMigration(3, "buffered_requests has the column input", _adds(BUFFERED_REQUESTS, "input")),
+)
 """All steps, in order, without a gap."""
 
 

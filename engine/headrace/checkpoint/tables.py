@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 """Version of the stored formats; written into every checkpoint. `headrace.checkpoint.migrations` says what has changed."""
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -81,6 +81,7 @@ STATE_TABLES: dict[str, StateTable] = {
                 pa.field("block_id", pa.string()),
                 pa.field("request", pa.string()),
                 pa.field("record", pa.string()),
+                pa.field("input", pa.int32()),
             ],
         ),
         _table(

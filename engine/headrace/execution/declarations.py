@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from headrace.api import KeyedProcessFunction
 from headrace.api._blocks import Block
+from headrace.api._functions import KeyedFunction
 from headrace.api._state import State
 
 D = TypeVar("D")
 
 
-def declared_states(function: KeyedProcessFunction[Any, Any]) -> dict[str, State]:
+def declared_states(function: KeyedFunction) -> dict[str, State]:
     """The states that a function declares, by attribute, base classes first.
 
     Raises `TypeError` when two of them share a stored name.
@@ -23,7 +23,7 @@ def declared_states(function: KeyedProcessFunction[Any, Any]) -> dict[str, State
     return found
 
 
-def declared_blocks(function: KeyedProcessFunction[Any, Any]) -> dict[str, Block[Any]]:
+def declared_blocks(function: KeyedFunction) -> dict[str, Block[Any]]:
     """The code blocks that a function declares, by attribute, base classes first.
 
     Raises `TypeError` when two of them share an id.

@@ -45,6 +45,8 @@ class BufferedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The state whose value the block waits for."""
     index: int = 0
     """What it has emitted so far."""
+    input: int = 0
+    """The number of the input that it came in by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,9 @@ class Held:
 
 def as_it_came(element: Element, codec: RecordCodec) -> BufferedRequest:
     """Hold a record that has not begun. Raises `UserFunctionError` for one that cannot be stored."""
-    order, timestamp, kind, key_json, _, _ = element
-    return BufferedRequest(order=order, timestamp=timestamp, kind=kind, key_json=key_json, raw=codec.encode(element))
+    order, timestamp, kind, key_json, _, input_ = element
+    raw = codec.encode(element)
+    return BufferedRequest(order=order, timestamp=timestamp, kind=kind, key_json=key_json, raw=raw, input=input_)
 
 
 def at_block(element: Element, codec: RecordCodec, block_id: str, state: str, index: int) -> BufferedRequest:
@@ -76,9 +79,12 @@ def at_block(element: Element, codec: RecordCodec, block_id: str, state: str, in
 
 
 def element_of(request: BufferedRequest, codec: RecordCodec) -> Element:
-    """Return the record of a held request. Raises `UserFunctionError` when it does not fit its type any more."""
-    record = codec.decode(request.key_json, request.raw)
-    return Element(request.order, request.timestamp, request.kind, request.key_json, record)
+    """Return the record of a held request.
+
+    Raises `UserFunctionError` when it does not fit its type any more, and `StateSchemaError` when its input is gone.
+    """
+    record = codec.decode(request.key_json, request.raw, request.input)
+    return Element(request.order, request.timestamp, request.kind, request.key_json, record, request.input)
 
 
 def held_as(one: Element | BufferedRequest, codec: RecordCodec) -> BufferedRequest:

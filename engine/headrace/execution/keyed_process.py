@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from headrace.api import KeyedProcessFunction, Process, RowKind, StateTtl, TimeDomain
+from headrace.api import Process, RowKind, StateTtl, TimeDomain
 from headrace.api._blocks import BoundBlock
-from headrace.api._functions import is_blocking
+from headrace.api._functions import KeyedFunction, has_timers, input_methods, is_blocking, listed_methods
 from headrace.errors import HeadraceError, StateSchemaError, UserFunctionError
 from headrace.execution.controller import AsyncExecutionController, Call
 from headrace.execution.declarations import declared_blocks, declared_states
@@ -108,6 +108,8 @@ class KeyedProcess:
         self.timer_functions: dict[str, Callable[..., Any]] = dict.fromkeys(TimeDomain, _on_timer_of(self._function))
         self.cleanup = TtlCleanup(_ttls(operator), self.stores, backend, self.timers)
         self.timer_functions.update(dict.fromkeys(CLEANUP_DOMAINS, self.cleanup.on_timer))
+        self._methods = input_methods(self._function)
+        self._processes = tuple(getattr(self._function, name) for name in self._methods)
         self._codec = RecordCodec(operator.name, records)
         self._stage = stage
         self._watermark = self._started_at = NO_WATERMARK if watermark is None else watermark
@@ -279,7 +281,14 @@ class KeyedProcess:
     def _hold(self, context: ProcessContext) -> BufferedRequest:
         if isinstance(context.function, _GoOn) and not context.references:
             return context.function.request
-        element = Element(context.order, context.timestamp, context.row_kind, context.key_json, context.record)
+        element = Element(
+            context.order,
+            context.timestamp,
+            context.row_kind,
+            context.key_json,
+            context.record,
+            self._input_of(context),
+        )
         waiting = self._waiting(context)
         if waiting is None:
             self._records -= 1
@@ -292,12 +301,12 @@ class KeyedProcess:
     def process(self, element: Element) -> None:
         """Take in one element, which comes after all that were taken in before."""
         self._records += 1
-        order, timestamp, kind, key_json, record, _ = element
+        order, timestamp, kind, key_json, record, input_ = element
         watermark = self._watermark
         if timestamp <= watermark:
             self._late += 1
         # Written out, not through `_context` and `enter`: every call here is one more for each record.
-        context = ProcessContext(self._outputs, self.timers, key_json, self._function.process, record)
+        context = ProcessContext(self._outputs, self.timers, key_json, self._processes[input_], record)
         context.order = order
         context.timestamp = timestamp
         context.watermark = context.overdue_until = watermark
@@ -347,7 +356,7 @@ class KeyedProcess:
             call.close()
         name = type(self._function).__name__
         return TypeError(
-            f"process() and on_timer() of {name} are plain functions and must return nothing, not {type(call).__name__}: "
+            f"{listed_methods([*self._methods, 'on_timer'])} of {name} are plain functions and must return nothing, not {type(call).__name__}: "
             "emit with ctx.collect(); what wraps an 'async def' must be one itself"
         )
 
@@ -410,11 +419,17 @@ class KeyedProcess:
             return error  # such as state that does not fit its type: not the function's fault
         why = "".join(traceback.format_exception(error))
         shown = shown_record(context.record) if context.timer is None else _shown_timer(context.timer)
-        return UserFunctionError(self.operator.name, context.key_json.decode(), shown, why)
+        method = None if len(self._methods) == 1 or context.timer else self._methods[self._input_of(context)]
+        return UserFunctionError(self.operator.name, context.key_json.decode(), shown, why, method=method)
+
+    def _input_of(self, context: ProcessContext) -> int:
+        """The number of the input that a record came in by."""
+        function = context.function
+        return function.request.input if isinstance(function, _GoOn) else self._processes.index(function)
 
     # --------------------------------------------------------------------------------------------------- binding
 
-    def _bind(self, operator: Process, lives: Lives) -> tuple[KeyedProcessFunction[Any, Any], bool]:
+    def _bind(self, operator: Process, lives: Lives) -> tuple[KeyedFunction, bool]:
         # A function is bound in place. Its declarations stay in the class, so binding it again
         # (the next task of this worker process) finds them as they were written.
         function = operator.function
@@ -503,10 +518,8 @@ class _GoOn:
         _ = answer.then_accept(self._block)
 
 
-def _on_timer_of(function: KeyedProcessFunction[Any, Any]) -> Callable[..., Any]:
-    """Where a function has none, the one that it inherits does nothing, and need not be a coroutine."""
-    has_timers = type(function).on_timer is not KeyedProcessFunction.on_timer
-    return function.on_timer if has_timers else lambda *_: None
+def _on_timer_of(function: KeyedFunction) -> Callable[..., Any]:
+    return function.on_timer if has_timers(function) else lambda *_: None
 
 
 def _nothing() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from headrace.errors import UserFunctionError
+from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.execution.element import Element
 from headrace.state.codec import encode
 
@@ -26,12 +26,15 @@ class RecordCodec:
     def decode(self, key_json: bytes, raw: bytes, input: int = 0) -> msgspec.Struct:  # noqa: A002 - as in `Element`
         """Decode a record of an input.
 
-        Raises `UserFunctionError` with operator, key and record when it does not fit the input's record type.
+        Raises `UserFunctionError` with operator, key and record when it does not fit the input's record type, and
+        `StateSchemaError` when the operator has no such input.
         """
+        if input >= len(self._decoders):
+            raise self._input_gone(key_json, input)
         try:
             return self._decoders[input](raw)
         except msgspec.ValidationError as error:
-            why = f"the operator before it sent a record that does not fit: {error}{_nulls(error)}"
+            why = f"the operator before {self._its(input)} sent a record that does not fit: {error}{_nulls(error)}"
             raise UserFunctionError(self._operator, key_json.decode(), _cut(raw), why) from error
 
     def encode(self, element: Element) -> bytes:
@@ -42,11 +45,21 @@ class RecordCodec:
         try:
             raw = encode(element.record)
         except (TypeError, ValueError, OverflowError) as error:
-            why = f"the operator before it sent a record that JSON cannot carry: {error}"
+            why = f"the operator before {self._its(element.input)} sent a record that JSON cannot carry: {error}"
             shown = shown_record(element.record)
             raise UserFunctionError(self._operator, element.key_json.decode(), shown, why) from error
         self.decode(element.key_json, raw, element.input)
         return raw
+
+    def _its(self, number: int) -> str:
+        return "it" if len(self._decoders) == 1 else f"its input {number + 1}"
+
+    def _input_gone(self, key_json: bytes, number: int) -> StateSchemaError:
+        return StateSchemaError(
+            f"a record of key {key_json.decode()} that operator '{self._operator}' holds came by its input {number + 1}, and the "
+            f"operator has {len(self._decoders)} now. Nothing was changed. Bring the input back until a run has gone through, or "
+            "restore to a checkpoint before the run that stopped."
+        )
 
 
 def shown_record(record: object) -> str:

@@ -51,7 +51,7 @@ class TtlCleanup:
 
     def on_timer(self, _: int, context: Any) -> None:
         """A cleanup timer has fired. Nobody's code runs: its group is looked at in the end."""
-        group = group_of_timer(context.subject)
+        group = group_of_timer(context.timer)
         if group.state in self._exact:  # else exact cleanup was switched off, and this was its last timer
             self._exact[group.state].fired.add(group)
 

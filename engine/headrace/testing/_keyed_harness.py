@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from headrace import clock
-from headrace.api import KeyedProcessFunction, Process, RowKind, SideOutput
-from headrace.api._pipeline import input_type
+from headrace.api import KeyedCoProcessFunction, KeyedProcessFunction, Process, RowKind, SideOutput
+from headrace.api._functions import function_types, input_methods, listed_methods
 from headrace.execution.element import Element, Emitted, ProcessingTime
 from headrace.execution.element import Watermark as ElementWatermark
 from headrace.execution.keyed_process import KeyedProcess
@@ -104,12 +104,18 @@ class HarnessClock(clock.VirtualClock):
 
 @dataclass
 class KeyedHarness(Generic[R]):
-    """One `KeyedProcessFunction` over one backend.
+    """One `KeyedProcessFunction`, or `KeyedCoProcessFunction`, over one backend.
 
         h = KeyedHarness(CountWords(), key=lambda word: word.text)
         h.process(Word("a"), timestamp=1)
         h.watermark(10)
         assert h.output() == [Count("a", 1), Watermark(10)]
+
+    A function with two inputs has a key for each, and is given records by `process1` and `process2`:
+
+        h = KeyedHarness(Paid(), key=(lambda order: order.id, lambda payment: payment.order))
+        h.process1(Order(7), timestamp=1)
+        h.process2(Payment(order=7), timestamp=2)
 
     Processing time is that of `clock`, a virtual one that starts at 0: `h.clock.advance(ms)` moves it on, and timers that are
     due then fire before it returns. A record sees the processing time at which it runs, as if each call were a micro-batch.
@@ -120,8 +126,8 @@ class KeyedHarness(Generic[R]):
     cache: so the same function shows the same counters on every backend.
     """
 
-    function: KeyedProcessFunction[R, Any]
-    key: Callable[[R], Any]
+    function: KeyedProcessFunction[R, Any] | KeyedCoProcessFunction[Any, Any, Any]
+    key: Callable[[R], Any] | tuple[Callable[[Any], Any], Callable[[Any], Any]]
     backend: BackendName | StateBackend = "hashmap"
     options: AsyncStateOptions = field(default_factory=AsyncStateOptions)
     max_parallelism: int = 128
@@ -129,11 +135,20 @@ class KeyedHarness(Generic[R]):
     side_outputs: dict[str, type[msgspec.Struct]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Put the virtual clock in place; `close`, or leaving a `with` block, takes it away."""
+        """Put the virtual clock in place; `close`, or leaving a `with` block, takes it away.
+
+        Raises `TypeError` unless there is a key for each input.
+        """
+        self._methods = input_methods(self.function)
+        self._keys = self.key if isinstance(self.key, tuple) else (self.key,)
+        if len(self._keys) != len(self._methods):
+            msg = f"{type(self.function).__name__} takes in records by {listed_methods(self._methods)}: it needs a key for each"
+            raise TypeError(msg)
         self.clock = HarnessClock(self._advance)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._store = self._open()
-        self._codec = RecordCodec("function", (input_type(self.function),))
+        self._records, _ = function_types(self.function)
+        self._codec = RecordCodec("function", self._records)
         self._ordinal = 1
         self._moved = 0
         self._watermark: int | None = None
@@ -144,7 +159,12 @@ class KeyedHarness(Generic[R]):
         self._start()
 
     @classmethod
-    def restore(cls, snapshot: Snapshot, function: KeyedProcessFunction[R, Any], **arguments: Any) -> KeyedHarness[R]:
+    def restore(
+        cls,
+        snapshot: Snapshot,
+        function: KeyedProcessFunction[R, Any] | KeyedCoProcessFunction[Any, Any, Any],
+        **arguments: Any,
+    ) -> KeyedHarness[R]:
         """A harness that goes on from `snapshot`, with any other backend, options or code."""
         harness = cls(function, **arguments)
         if harness.max_parallelism != snapshot.max_parallelism:
@@ -159,19 +179,19 @@ class KeyedHarness(Generic[R]):
         return harness
 
     def process(self, record: R, timestamp: int | None = None, *, kind: RowKind = RowKind.INSERT) -> None:
-        """Give the function a record. Without `timestamp` it has the clock's time."""
-        self.clock.use()
-        time = self.clock.now() if timestamp is None else timestamp
-        if self._watermark is not None and time <= self._watermark:
-            self._told.append(LateRecord(record))
-            self._late += 1
-        order = record_order(self._ordinal)
-        self._ordinal += 1
-        key_json = encode(self.key(record))
-        # As a task gets it: a copy, in which 5 where a float is declared is 5.0.
-        arrived = self._codec.decode(key_json, encode(record))
-        self._process.process(Element(order, time, kind, key_json, arrived))
-        self._settle()
+        """Give the function a record. Without `timestamp` it has the clock's time.
+
+        Raises `TypeError` for a function that has two inputs.
+        """
+        self._give("process", record, timestamp, kind)
+
+    def process1(self, record: Any, timestamp: int | None = None, *, kind: RowKind = RowKind.INSERT) -> None:
+        """Give the function a record by its first input; `TypeError` if it has but one."""
+        self._give("process1", record, timestamp, kind)
+
+    def process2(self, record: Any, timestamp: int | None = None, *, kind: RowKind = RowKind.INSERT) -> None:
+        """Give the function a record by its second input; `TypeError` if it has but one."""
+        self._give("process2", record, timestamp, kind)
 
     def watermark(self, timestamp: int) -> None:
         """Move event time on. `ValueError` if that would be back."""
@@ -277,6 +297,26 @@ class KeyedHarness(Generic[R]):
 
     # ------------------------------------------------------------------------------------------------- private
 
+    def _give(self, method: str, record: Any, timestamp: int | None, kind: RowKind) -> None:
+        if method not in self._methods:
+            msg = (
+                f"{type(self.function).__name__} takes in records by {listed_methods(self._methods)}, not by {method}()"
+            )
+            raise TypeError(msg)
+        input_ = self._methods.index(method)
+        self.clock.use()
+        time = self.clock.now() if timestamp is None else timestamp
+        if self._watermark is not None and time <= self._watermark:
+            self._told.append(LateRecord(record))
+            self._late += 1
+        order = record_order(self._ordinal)
+        self._ordinal += 1
+        key_json = encode(self._keys[input_](record))
+        # As a task gets it: a copy, in which 5 where a float is declared is 5.0.
+        arrived = self._codec.decode(key_json, encode(record), input_)
+        self._process.process(Element(order, time, kind, key_json, arrived, input_))
+        self._settle()
+
     def _open(self) -> StateBackend:
         if not isinstance(self.backend, str):
             return self.backend
@@ -290,7 +330,7 @@ class KeyedHarness(Generic[R]):
         self._process = KeyedProcess(
             Process("function", "key", self.function, sides),
             backend,
-            records=(input_type(self.function),),
+            records=self._records,
             watermark=self._watermark,
             last_watermark=None,
             lives=Lives(self._gaps),

@@ -34,7 +34,7 @@ from headrace.state.state_cache import StateCache
 from tests.jobs.home import PROJECT, Home
 from tests.unit.support.committed_state import Memory
 
-NEW_IN_2 = {"ttl_ms", "state_ttl", "state_schemas", "schemas_of", "timers_fired"}
+NEW = {"ttl_ms", "state_ttl", "state_schemas", "schemas_of", "timers_fired", "input"}
 """Columns that format 1 does not have."""
 
 
@@ -67,22 +67,22 @@ class OldJob:
         self.folder = self.config.job_folder
         self.versions = dict.fromkeys(STATE_TABLES, 0)
         for name, table in STATE_TABLES.items():
-            DeltaTable.create(f"{self.folder}/{name}", schema=without(table.schema, NEW_IN_2))
-        DeltaTable.create(f"{self.folder}/checkpoints", schema=without(CHECKPOINTS_SCHEMA, NEW_IN_2))
+            DeltaTable.create(f"{self.folder}/{name}", schema=without(table.schema, NEW))
+        DeltaTable.create(f"{self.folder}/checkpoints", schema=without(CHECKPOINTS_SCHEMA, NEW))
         self.rows = 0
         self.commit(Kind.INITIAL)
 
     def add(self, *rows):
-        schema = without(STATE_TABLES[KEYED_STATE].schema, NEW_IN_2)
+        schema = without(STATE_TABLES[KEYED_STATE].schema, NEW)
         filled = [{**dict.fromkeys(schema.names), **row} for row in rows]
         write_deltalake(f"{self.folder}/{KEYED_STATE}", pa.Table.from_pylist(filled, schema), mode="append")
         self.versions[KEYED_STATE] += 1
 
     def commit(self, kind, **fields):
-        row = {name: value for name, value in self.row(kind, **fields).items() if name not in NEW_IN_2}
+        row = {name: value for name, value in self.row(kind, **fields).items() if name not in NEW}
         table = pa.table(
             {name: pa.array([row[name]], CHECKPOINTS_SCHEMA.field(name).type) for name in row},
-            schema=without(CHECKPOINTS_SCHEMA, NEW_IN_2),
+            schema=without(CHECKPOINTS_SCHEMA, NEW),
         )
         self.rows += 1
         write_deltalake(f"{self.folder}/checkpoints", table, mode="append")
@@ -153,8 +153,12 @@ def test_opening_a_job_migrates_it_once_as_a_checkpoint_of_its_own(job):
         (Kind.BATCH, 1),
         (Kind.BATCH, 1),
         (Kind.MIGRATION, 2),
+        (Kind.MIGRATION, 3),
     ]
-    assert told == [("migrated", "checkpoint 3: format 2: keyed_state has the column ttl_ms")]
+    assert told == [
+        ("migrated", "checkpoint 3: format 2: keyed_state has the column ttl_ms"),
+        ("migrated", "checkpoint 4: format 3: buffered_requests has the column input"),
+    ]
 
 
 def test_what_older_checkpoints_hold_is_still_read(job):
@@ -205,15 +209,16 @@ def test_a_restore_to_an_older_format_is_migrated_again(job):
         assert restored.kind is Kind.RESTORE
         assert "ttl_ms" in columns(job, opened.versions[KEYED_STATE])
         assert sorted(entries(job, opened.versions).values()) == [b"1", b"2"]
-    assert kinds(job.config)[3:] == [(Kind.MIGRATION, 2), (Kind.RESTORE, 1), (Kind.MIGRATION, 2)]
+    steps = [(Kind.MIGRATION, step.number) for step in MIGRATIONS]
+    assert kinds(job.config)[3:] == [*steps, (Kind.RESTORE, 1), *steps]
 
 
 def test_a_restore_can_be_undone_across_the_migration(job):
     with open_job(job.config, "new") as opened:
         restore_in(opened, 1, "a mistake")
-        restore_in(opened, 3, "undone")
+        restore_in(opened, 2 + len(MIGRATIONS), "undone")
         assert set(entries(job, opened.versions).values()) == {b"3"}
-    assert kinds(job.config)[-1] == (Kind.RESTORE, 2)
+    assert kinds(job.config)[-1] == (Kind.RESTORE, FORMAT_VERSION)
 
 
 PLACES = ["migration.before", "migration.prepared", "commit.before", "commit.after", "publish.after"]
@@ -233,10 +238,10 @@ def test_a_crash_anywhere_leaves_the_old_format_or_the_new_one(job, monkeypatch,
     assert log.last.format_version == (2 if place in {"commit.after", "publish.after"} else 1)
     assert set(entries(job, log.last.versions).values()) == {b"3"}
     with open_job(job.config, "next", force=True) as opened:
-        assert opened.last.format_version == 2
+        assert opened.last.format_version == FORMAT_VERSION
         assert "ttl_ms" in columns(job, opened.versions[KEYED_STATE])
         assert set(entries(job, opened.versions).values()) == {b"3"}
-    assert [kind for kind, _ in kinds(job.config)].count(Kind.MIGRATION) == 1
+    assert [kind for kind, _ in kinds(job.config)].count(Kind.MIGRATION) == len(MIGRATIONS)
 
 
 OPENING = """
@@ -260,10 +265,10 @@ def test_a_process_that_is_killed_leaves_one_format_or_the_other(job, tmp_path, 
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert CheckpointLog(job.folder).last.format_version == format_then
     with open_job(job.config, "next") as opened:
-        assert opened.last.format_version == 2
+        assert opened.last.format_version == FORMAT_VERSION
         assert "ttl_ms" in columns(job, opened.versions[KEYED_STATE])
         assert set(entries(job, opened.versions).values()) == {b"3"}
-    assert [kind for kind, _ in kinds(job.config)].count(Kind.MIGRATION) == 1
+    assert [kind for kind, _ in kinds(job.config)].count(Kind.MIGRATION) == len(MIGRATIONS)
 
 
 def test_steps_are_taken_in_order_and_a_crash_between_them_repeats_none(job, monkeypatch):
@@ -277,7 +282,7 @@ def test_steps_are_taken_in_order_and_a_crash_between_them_repeats_none(job, mon
 
         return migrations.FormatMigration(number, f"timers have column_{number}", prepare)
 
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*MIGRATIONS, step(3), step(4)))
+    monkeypatch.setattr(migrations, "MIGRATIONS", (MIGRATIONS[0], step(3), step(4)))
     monkeypatch.setattr(_log, "FORMAT_VERSION", 4)
     visits = itertools.count()
 

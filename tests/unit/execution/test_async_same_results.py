@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.api._functions import function_types
 from headrace.execution.element import Element, Watermark
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.options import AsyncStateOptions, EventOrder, KeyOrder
@@ -24,7 +25,8 @@ from headrace.state.entry import unpacked
 from headrace.state.key_groups import key_group, key_group_range
 from tests.unit.support.by_hand import End, Stage
 from tests.unit.support.hand_executor import DrawnExecutor
-from tests.unit.support.programs import PATIENT_WAYS, Do, Programs, event_lists, programs_operator
+from tests.unit.support.inputs import input_of
+from tests.unit.support.programs import PATIENT_WAYS, CoPrograms, Do, Programs, event_lists, programs_operator
 
 GROUPS = 16
 
@@ -71,10 +73,10 @@ class Outcome:
     timers: set = field(default_factory=set)
 
 
-def by_hand(events):
+def by_hand(events, function=Programs):
     """What a plain loop makes of the events."""
     end = End()
-    stage = Stage(Programs(), end)
+    stage = Stage(function(), end)
     for event in events:
         if isinstance(event, Do):
             stage.take(event, event.at)
@@ -119,9 +121,9 @@ settings_of = functools.partial(
 class Job:
     """The programs' operator, over state that outlives its tasks."""
 
-    def __init__(self, setting, new_backend=Deferred, executor_of=None):
+    def __init__(self, setting, new_backend=Deferred, executor_of=None, function=Programs):
         self.setting = setting
-        self.operator = programs_operator()
+        self.operator = programs_operator(function)
         self.new_backend = new_backend
         self.executor_of = executor_of or (lambda backend: DrawnExecutor(backend, setting.numbers, setting.batches))
         self.entries = {}
@@ -149,7 +151,9 @@ class Job:
         for event in events:
             order = record_order(self.ordinal)
             if isinstance(event, Do):
-                elements.append(Element(order, event.at, 0, encode(event.key), event))
+                elements.append(
+                    Element(order, event.at, 0, encode(event.key), event, input_of(self.operator.function, event))
+                )
                 self.ordinal += 1
             else:
                 watermarks.append(Watermark(order, event))
@@ -164,7 +168,7 @@ class Job:
         process = KeyedProcess(
             self.operator,
             backend,
-            records=(Do,),
+            records=function_types(self.operator.function)[0],
             watermark=before,
             last_watermark=watermarks[-1].timestamp if watermarks and self.setting.prefetch else None,
             options=self.setting.options,
@@ -214,6 +218,7 @@ def left_behind(entries):
     return values, timers
 
 
+functions = st.sampled_from([Programs, CoPrograms])
 record_ordered = settings_of(options=options_of())
 state_ordered = settings_of(options=options_of(order_with_same_key=st.just(KeyOrder.STATE_ORDERED)))
 
@@ -224,47 +229,49 @@ ordered_either_way = st.tuples(event_lists(least_calls=1), record_ordered) | st.
 )
 
 
-@given(events=event_lists(), setting=record_ordered)
-def test_any_order_of_answers_gives_what_a_plain_loop_gives(events, setting):
-    assert Job(setting).run(events) == by_hand(events)
+@given(events=event_lists(), setting=record_ordered, function=functions)
+def test_any_order_of_answers_gives_what_a_plain_loop_gives(events, setting, function):
+    assert Job(setting, function=function).run(events) == by_hand(events, function)
 
 
-@given(events=event_lists(ways=PATIENT_WAYS, least_calls=1), setting=state_ordered)
-def test_state_ordered_programs_that_begin_with_state_give_what_a_plain_loop_gives(events, setting):
-    assert Job(setting).run(events) == by_hand(events)
+@given(events=event_lists(ways=PATIENT_WAYS, least_calls=1), setting=state_ordered, function=functions)
+def test_state_ordered_programs_that_begin_with_state_give_what_a_plain_loop_gives(events, setting, function):
+    assert Job(setting, function=function).run(events) == by_hand(events, function)
 
 
 @given(
     events=event_lists(),
     setting=settings_of(options=options_of(enabled=st.just(False), order_with_same_key=st.sampled_from(KeyOrder))),
+    function=functions,
 )
-def test_switched_off_it_gives_what_a_plain_loop_gives(events, setting):
-    assert Job(setting).run(events) == by_hand(events)
+def test_switched_off_it_gives_what_a_plain_loop_gives(events, setting, function):
+    assert Job(setting, function=function).run(events) == by_hand(events, function)
 
 
-@given(case=ordered_either_way)
-def test_every_backend_as_a_task_runs_it_gives_what_a_plain_loop_gives(backends, case):
+@given(case=ordered_either_way, function=functions)
+def test_every_backend_as_a_task_runs_it_gives_what_a_plain_loop_gives(backends, case, function):
     events, setting = case
     with backends.lent() as new:
-        assert Job(setting, new, executor_of=lambda _: None).run(events) == by_hand(events)
+        assert Job(setting, new, executor_of=lambda _: None, function=function).run(events) == by_hand(events, function)
 
 
-@given(case=ordered_either_way)
-def test_threads_that_answer_late_give_what_a_plain_loop_gives(case):
+@given(case=ordered_either_way, function=functions)
+def test_threads_that_answer_late_give_what_a_plain_loop_gives(case, function):
     events, setting = case
-    job = Job(setting, Slow, executor_of=lambda backend: Patient(backend, setting.options.io_parallelism))
-    assert job.run(events) == by_hand(events)
+    threads = setting.options.io_parallelism
+    job = Job(setting, Slow, executor_of=lambda backend: Patient(backend, threads), function=function)
+    assert job.run(events) == by_hand(events, function)
 
 
 @pytest.mark.slow
 @settings(max_examples=8_000)
-@given(events=event_lists(max_size=40), setting=record_ordered)
-def test_many_more_orders_of_answers_give_what_a_plain_loop_gives(events, setting):
-    assert Job(setting).run(events) == by_hand(events)
+@given(events=event_lists(max_size=40), setting=record_ordered, function=functions)
+def test_many_more_orders_of_answers_give_what_a_plain_loop_gives(events, setting, function):
+    assert Job(setting, function=function).run(events) == by_hand(events, function)
 
 
 @pytest.mark.slow
 @settings(max_examples=4_000)
-@given(events=event_lists(ways=PATIENT_WAYS, least_calls=1, max_size=40), setting=state_ordered)
-def test_many_more_state_ordered_programs_give_what_a_plain_loop_gives(events, setting):
-    assert Job(setting).run(events) == by_hand(events)
+@given(events=event_lists(ways=PATIENT_WAYS, least_calls=1, max_size=40), setting=state_ordered, function=functions)
+def test_many_more_state_ordered_programs_give_what_a_plain_loop_gives(events, setting, function):
+    assert Job(setting, function=function).run(events) == by_hand(events, function)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import KeyedProcessFunction, Process, ValueState, declare
+from headrace import KeyedCoProcessFunction, KeyedProcessFunction, Process, ValueState, declare
+from headrace.api._functions import function_types
 from headrace.errors import StateSchemaError
 from headrace.execution.element import Element, Watermark
 from headrace.execution.fast_drain import seen_and_held
@@ -19,8 +20,8 @@ from headrace.plan.order import record_order
 from headrace.state.codec import encode
 from headrace.state.key_groups import key_group, key_group_range
 from headrace.state.rocksdb import RocksDbBackend
-from tests.unit.support.micro_batches import GROUPS, Job, element_of
-from tests.unit.support.steps import Step, step_lists, steps_operator
+from tests.unit.support.micro_batches import GROUPS, Job
+from tests.unit.support.steps import CoSteps, OtherStep, Step, Steps, step_lists, steps_operator
 
 SMALL = AsyncStateOptions(in_flight_records_limit=3, buffer_size=2)
 
@@ -36,7 +37,7 @@ class StoppingJob(Job):
 
     def take(self, steps, parallelism=1):
         """One micro-batch, over what was held before and `steps`."""
-        elements = [element_of(record_order(self.ordinal + n), step.at, step) for n, step in enumerate(steps)]
+        elements = [self.element(record_order(self.ordinal + n), step.at, step) for n, step in enumerate(steps)]
         before, self.cut = self.watermark_seen, None
         watermarks = [*self.repeated, *self._watermarks(steps)]
         for stage in range(len(self.operators)):
@@ -57,7 +58,7 @@ class StoppingJob(Job):
             process = KeyedProcess(
                 self.operators[stage],
                 self.backend(stage, groups),
-                records=(Step,),
+                records=function_types(self.operators[stage].function)[0],
                 watermark=before,
                 last_watermark=watermarks[-1].timestamp if watermarks else None,
                 stage=stage,
@@ -73,7 +74,7 @@ class StoppingJob(Job):
             self.keep(stage, groups, process)
             held += left.requests
             self.cut = min((place for place in (self.cut, left.cut) if place is not None), default=None)
-            sent += [element_of(out.order, out.timestamp, out.record) for out in process.emitted]
+            sent += [self.element(out.order, out.timestamp, out.record) for out in process.emitted]
             self.sides += [(stage, out.order, encode(out.record)) for out in process.side_outputs.get("thirds", ())]
         self.held[stage] = held
         return sent
@@ -98,8 +99,8 @@ def _key_of(entry):
     return rest.split(b"\x00", 1)[1] if kind == b"v" else rest[9:]
 
 
-def operators(count):
-    return [steps_operator(f"steps_{number}") for number in range(count)]
+def operators(count, function=Steps):
+    return [steps_operator(f"steps_{number}", function) for number in range(count)]
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -108,12 +109,13 @@ def operators(count):
     cuts=st.lists(st.integers(0, 20), max_size=2),
     stops=st.lists(st.booleans(), max_size=12),
     parallelism=st.sampled_from([(1, 1, 1, 1), (2, 1, 7, 2), (7, 2, 1, 1)]),
+    function=st.sampled_from([Steps, CoSteps]),
 )
-def test_stopping_and_resuming_changes_nothing(backends, count, steps, cuts, stops, parallelism):
+def test_stopping_and_resuming_changes_nothing(backends, count, steps, cuts, stops, parallelism, function):
     places = [0, *sorted(min(cut, len(steps)) for cut in cuts), len(steps)]
     with backends.lent() as new:
-        whole = Job(operators(count), new).take(steps)
-        job = StoppingJob(operators(count), new, stops=list(stops))
+        whole = Job(operators(count, function), new).take(steps)
+        job = StoppingJob(operators(count, function), new, stops=list(stops))
         for (start, end), tasks in zip(itertools.pairwise(places), itertools.cycle(parallelism)):
             job.take(steps[start:end], tasks)
         while any(job.held.values()) or job.repeated:
@@ -150,24 +152,47 @@ class Totals(KeyedProcessFunction[Step, Step]):
         ctx.collect(Step("compared", step.at, most or 0))
 
 
+class Both(KeyedCoProcessFunction[Step, OtherStep, Step]):
+    """Goes on in declared blocks that tell which type their record has."""
+
+    total = ValueState("total", int)
+
+    async def process1(self, step, ctx, /):
+        self.total.value().then_accept(self.add)
+
+    async def process2(self, step, ctx, /):
+        self.total.value().then_accept(self.take)
+
+    @declare("add")
+    def add(self, total, step, ctx, /):
+        self.total.update((total or 0) + step.add)
+        ctx.collect(Step(type(step).__name__, step.at, total or 0))
+
+    @declare("take")
+    def take(self, total, step, ctx, /):
+        self.total.update((total or 0) - step.add)
+        ctx.collect(Step(type(step).__name__, step.at, total or 0))
+
+
 class Renamed(Totals):
     add = compare = None
     _only = declare("addition")(lambda *_: None)
 
 
-def element(ordinal, key, add):
-    step = Step(key, ordinal, add)
-    return Element(record_order(ordinal), ordinal, 0, encode(key), step)
+def element(ordinal, key, add, kind=Step):
+    step = kind(key, ordinal, add)
+    return Element(record_order(ordinal), ordinal, 0, encode(key), step, int(kind is OtherStep))
 
 
 ELEMENTS = [element(n, key, add) for n, (key, add) in enumerate([("a", 1), ("b", 2), ("a", 3), ("c", 4), ("b", 5)], 1)]
 
 
 def task_over(backend, function=None):
+    function = function or Totals()
     return KeyedProcess(
-        Process("totals", "key", function or Totals(), ()),
+        Process("totals", "key", function, ()),
         backend,
-        records=(Step,),
+        records=function_types(function)[0],
         watermark=None,
         last_watermark=None,
         options=AsyncStateOptions(buffer_size=100),
@@ -227,6 +252,29 @@ def test_a_record_waits_at_its_block_over_the_end_of_the_run(new_rocksdb, unread
     keep(backend, second)
     keep(other, straight)
     assert sorted(backend.items()) == sorted(other.items())
+
+
+def test_held_records_go_on_in_the_block_of_their_input(new_rocksdb, unread):
+    kinds = [Step, OtherStep, OtherStep, Step, OtherStep]
+    elements = [element(n, key, n, kind) for n, (key, kind) in enumerate(zip("abaca", kinds, strict=True), 1)]
+    straight = task_over(new_rocksdb(), Both())
+    straight.run([elements], [])
+    backend = new_rocksdb()
+    first = task_over(backend, Both())
+    held = first.run([elements[:4], elements[4:]], [], stop=lambda: True)
+    #   a1 b2 a3 c4 | a5        a1, b2 and c4 have begun and wait at their blocks
+    assert [(request.block_id, request.input) for request in held.requests] == [
+        ("add", 0),
+        ("take", 1),
+        ("", 1),
+        ("add", 0),
+        ("", 1),
+    ]
+    keep(backend, first)
+    second = task_over(backend, Both())
+    second.run([], [], resumed=held.requests)
+    assert told(first) + told(second) == told(straight)
+    assert [key for _, key, _ in told(second)] == [kind.__name__ for kind in kinds]
 
 
 def test_a_block_that_is_gone_is_an_error_that_names_it(new_rocksdb, unread):

@@ -14,11 +14,11 @@ from headrace.state.codec import decode_key
 from headrace.state.entry import unpacked
 from tests.unit.support.by_hand import run_by_hand
 from tests.unit.support.micro_batches import BUCKET, LAG, Job, RebuiltJob
-from tests.unit.support.steps import Steps, step_lists, steps_operator
+from tests.unit.support.steps import CoSteps, Steps, step_lists, steps_operator
 
 
-def operators(count):
-    return [steps_operator(f"steps_{number}") for number in range(count)]
+def operators(count, function=Steps):
+    return [steps_operator(f"steps_{number}", function) for number in range(count)]
 
 
 def slices(steps, cuts):
@@ -27,15 +27,16 @@ def slices(steps, cuts):
 
 
 cut_lists = st.lists(st.integers(0, 20), min_size=1, max_size=3)
+functions = st.sampled_from([Steps, CoSteps])
 stages = pytest.mark.parametrize("count", [1, 3])
 
 
 @stages
-@given(steps=step_lists())
-def test_what_is_sent_sorts_as_a_plain_loop_sends_it(backends, count, steps):
-    _, expected = run_by_hand([Steps() for _ in range(count)], steps, bucket=BUCKET, lag=LAG)
+@given(steps=step_lists(), function=functions)
+def test_what_is_sent_sorts_as_a_plain_loop_sends_it(backends, count, steps, function):
+    _, expected = run_by_hand([function() for _ in range(count)], steps, bucket=BUCKET, lag=LAG)
     with backends.lent() as new:
-        sent, *_ = Job(operators(count), new).take(steps).outcome()
+        sent, *_ = Job(operators(count, function), new).take(steps).outcome()
     assert [(element.record, element.timestamp) for element in sent] == expected
 
 
@@ -70,11 +71,16 @@ def test_parallelism_changes_nothing(backends, parallelism, steps, cuts):
         assert job.outcome() == whole
 
 
-@given(steps=step_lists(), cuts=st.lists(st.integers(0, 20), max_size=2), parallelism=st.permutations([1, 2, 7]))
-def test_state_rebuilt_from_its_changelog_is_the_same_at_any_parallelism(backends, steps, cuts, parallelism):
+@given(
+    steps=step_lists(),
+    cuts=st.lists(st.integers(0, 20), max_size=2),
+    parallelism=st.permutations([1, 2, 7]),
+    function=functions,
+)
+def test_state_rebuilt_from_its_changelog_is_the_same_at_any_parallelism(backends, steps, cuts, parallelism, function):
     with backends.lent() as new:
-        whole = Job(operators(1), new).take(steps).outcome()
-        job = RebuiltJob(operators(1), new)
+        whole = Job(operators(1, function), new).take(steps).outcome()
+        job = RebuiltJob(operators(1, function), new)
         for part, tasks in zip(slices(steps, cuts), parallelism, strict=False):
             job.take(part, tasks)
         assert job.outcome() == whole

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from headrace import RowKind, UpdateType, ValueState
+from tests.unit.support.inputs import method_for
 
 
 class Chained:
@@ -122,14 +123,15 @@ class Stage:
     chained: Chained = field(default_factory=Chained)
 
     def __post_init__(self):
-        declared = {name: state for name, state in vars(type(self.function)).items() if isinstance(state, ValueState)}
+        attributes = {name: value for cls in reversed(type(self.function).__mro__) for name, value in vars(cls).items()}
+        declared = {name: state for name, state in attributes.items() if isinstance(state, ValueState)}
         self.states = {name: Value(state, self) for name, state in declared.items()}
         vars(self.function).update(self.states)
         self.timers = self
 
     def take(self, record, timestamp):
         """One record; timers that it sets for a time already past fire right after it."""
-        self.run(record.key, timestamp, self.function.process(record, self))
+        self.run(record.key, timestamp, method_for(self.function, record)(record, self))
         self.fire_up_to(self.watermark, self.key)
 
     def advance(self, watermark):

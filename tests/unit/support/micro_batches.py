@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import Schema
 
+from headrace.api._functions import function_types
 from headrace.checkpoint import changelog
 from headrace.checkpoint.changelog import Changelog
 from headrace.checkpoint.checkpoint import Bucket
@@ -23,7 +24,7 @@ from headrace.plan.order import record_order
 from headrace.sources.arrival import advance
 from headrace.state.codec import encode
 from headrace.state.key_groups import key_group, key_group_range
-from tests.unit.support.steps import Step
+from tests.unit.support.inputs import input_of
 
 GROUPS = 16
 BUCKET = 4
@@ -48,12 +49,16 @@ class Job:
 
     def take(self, steps, parallelism=1):
         """One micro-batch."""
-        elements = [element_of(record_order(self.ordinal + n), step.at, step) for n, step in enumerate(steps)]
+        elements = [self.element(record_order(self.ordinal + n), step.at, step) for n, step in enumerate(steps)]
         before, watermarks = self.watermark, self._watermarks(steps)
         for stage in range(len(self.operators)):
             elements = self._stage(stage, sorted(elements), before, watermarks, parallelism)
         self.sent += elements
         return self
+
+    def element(self, order, timestamp, record):
+        """A record on its way to any of the operators, whose inputs are alike."""
+        return element_of(order, timestamp, record)._replace(input=input_of(self.operators[0].function, record))
 
     def backend(self, stage, groups):
         """The state of one stage and range of key groups."""
@@ -91,14 +96,14 @@ class Job:
             process = KeyedProcess(
                 self.operators[stage],
                 self.backend(stage, groups),
-                records=(Step,),
+                records=function_types(self.operators[stage].function)[0],
                 watermark=before,
                 last_watermark=watermarks[-1].timestamp if watermarks else None,
                 stage=stage,
             )
             process.run((owned[n : n + self.batch] for n in range(0, len(owned), self.batch)), watermarks)
             self.keep(stage, groups, process)
-            sent += [element_of(out.order, out.timestamp, out.record) for out in process.emitted]
+            sent += [self.element(out.order, out.timestamp, out.record) for out in process.emitted]
             self.sides += [(stage, out.order, encode(out.record)) for out in process.side_outputs["thirds"]]
             self.metrics += process.metrics + Counter(fired=process.timers.fired)
             self.metrics["expired"] += sum(store.expired for store in process.stores)

@@ -12,7 +12,17 @@ from datetime import timedelta
 import msgspec
 from hypothesis import strategies as st
 
-from headrace import KeyedProcessFunction, Process, SideOutput, StateTtl, Struct, Timestamp, UpdateType, ValueState
+from headrace import (
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    Process,
+    SideOutput,
+    StateTtl,
+    Struct,
+    Timestamp,
+    UpdateType,
+    ValueState,
+)
 
 STATES = ("plain", "read", "born")
 PLAIN_CALLS = ("value", "update", "clear")
@@ -34,6 +44,10 @@ class Do(Struct, frozen=True):
     cancelled: tuple[int, ...] = ()
 
 
+class Other(Do, frozen=True):
+    """A program that comes by the second input, if there is one."""
+
+
 class Told(Struct, frozen=True):
     """What a program or timer has seen."""
 
@@ -43,15 +57,12 @@ class Told(Struct, frozen=True):
     watermark: int
 
 
-class Programs(KeyedProcessFunction[Do, Told]):
+class _Runs:
     """Runs programs. A timer is one, too: what it does follows from its time."""
 
     plain = ValueState("plain", int)
     read = ValueState("read", int, ttl=StateTtl(timedelta(milliseconds=9), update=UpdateType.ON_READ_AND_WRITE))
     born = ValueState("born", int, ttl=StateTtl(timedelta(milliseconds=15), update=UpdateType.ON_CREATE))
-
-    async def process(self, record, ctx, /):
-        await self.run(record, ctx, "")
 
     async def on_timer(self, timestamp, ctx, /):
         again = (3,) if timestamp % 2 and timestamp < LATEST else (-6,) if timestamp % 5 == 0 else ()
@@ -138,12 +149,31 @@ class Programs(KeyedProcessFunction[Do, Told]):
         return chosen.then_apply(lambda answer: int(answer[0]))
 
 
+class Programs(_Runs, KeyedProcessFunction[Do, Told]):
+    """Runs programs of one input."""
+
+    async def process(self, record, ctx, /):
+        await self.run(record, ctx, "")
+
+
+class CoPrograms(_Runs, KeyedCoProcessFunction[Do, Other, Told]):
+    """Runs programs of two inputs; those of the second one backwards."""
+
+    async def process1(self, record, ctx, /):
+        assert type(record) is Do
+        await self.run(record, ctx, "first ")
+
+    async def process2(self, record, ctx, /):
+        assert type(record) is Other
+        await self.run(msgspec.structs.replace(record, calls=record.calls[::-1]), ctx, "second ")
+
+
 def is_even(number):
     return (number or 0) % 2 == 0
 
 
-def programs_operator():
-    return Process("programs", "key", Programs(), (SideOutput("odd", Told, "odd"),))
+def programs_operator(function=Programs):
+    return Process("programs", "key", function(), (SideOutput("odd", Told, "odd"),))
 
 
 # Times are multiples of three, so that timers meet, and the ends of lives meet watermarks.
@@ -157,7 +187,8 @@ def event_lists(draw, *, ways=WAYS, least_calls=0, max_size=20):
     drawn = draw(
         st.lists(
             st.builds(
-                Do,
+                lambda kind, **fields: kind(**fields),
+                st.sampled_from([Do, Other]),
                 key=st.sampled_from(["a", "a", "a", "b", "c", "dd"]),
                 at=st.sampled_from([-24, -12, -6, -3, 0, 0, 0, 3]),
                 way=st.sampled_from(ways),

@@ -8,8 +8,19 @@ from __future__ import annotations
 from datetime import timedelta
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from headrace import KeyedProcessFunction, Process, SideOutput, StateTtl, Struct, Timestamp, UpdateType, ValueState
+from headrace import (
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    Process,
+    SideOutput,
+    StateTtl,
+    Struct,
+    Timestamp,
+    UpdateType,
+    ValueState,
+)
 
 
 class Step(Struct, frozen=True):
@@ -24,6 +35,10 @@ class Step(Struct, frozen=True):
     told: str = ""
 
 
+class OtherStep(Step, frozen=True):
+    """One that comes by the second input, if there is one."""
+
+
 class Thirds(Struct, frozen=True):
     """What goes to the side output."""
 
@@ -31,7 +46,7 @@ class Thirds(Struct, frozen=True):
     count: int
 
 
-class Steps(KeyedProcessFunction[Step, Step]):
+class _Runs:
     """Counts down by timers, some of them in the past, and tells all that it sees of its state."""
 
     count = ValueState("count", int)
@@ -40,7 +55,7 @@ class Steps(KeyedProcessFunction[Step, Step]):
     )
     first = ValueState("first", int, ttl=StateTtl(timedelta(milliseconds=15), update=UpdateType.ON_CREATE))
 
-    async def process(self, step, ctx, /):
+    async def run(self, step, ctx):
         count = (await self.count.value() or 0) + step.add
         await self.count.update(count)
         recent = await self.recent.value() or ()
@@ -68,15 +83,36 @@ class Steps(KeyedProcessFunction[Step, Step]):
 
     def tell(self, ctx, count, told):
         # Keyed anew, with orders for the next function in a chain.
-        following = Step("abc"[count % 3], ctx.timestamp, 1 + count % 2, (None, 3, -6, 12)[count % 4], told=told)
+        following = (OtherStep if count % 2 else Step)(
+            "abc"[count % 3], ctx.timestamp, 1 + count % 2, (None, 3, -6, 12)[count % 4], told=told
+        )
         ctx.collect(following)
         if count % 3 == 0:
             ctx.output("thirds", Thirds(str(ctx.key), count))
             ctx.collect(following)
 
 
-def steps_operator(name="steps"):
-    return Process(name, "key", Steps(), (SideOutput("thirds", Thirds, "thirds"),))
+class Steps(_Runs, KeyedProcessFunction[Step, Step]):
+    """Takes steps by one input."""
+
+    async def process(self, step, ctx, /):
+        await self.run(step, ctx)
+
+
+class CoSteps(_Runs, KeyedCoProcessFunction[Step, OtherStep, Step]):
+    """Takes steps by two inputs; those of the second one count the other way."""
+
+    async def process1(self, step, ctx, /):
+        assert type(step) is Step
+        await self.run(step, ctx)
+
+    async def process2(self, step, ctx, /):
+        assert type(step) is OtherStep
+        await self.run(replace(step, add=-step.add, told=f"{step.told}<"), ctx)
+
+
+def steps_operator(name="steps", function=Steps):
+    return Process(name, "key", function(), (SideOutput("thirds", Thirds, "thirds"),))
 
 
 # Times are multiples of three, so that timers meet, and the ends of lives meet watermarks.
@@ -89,7 +125,8 @@ def step_lists(draw, max_size=20):
     drawn = draw(
         st.lists(
             st.builds(
-                Step,
+                lambda kind, **fields: kind(**fields),
+                st.sampled_from([Step, OtherStep]),
                 key=st.sampled_from(["", "a", "b", "c", "dé", "eee"]),
                 at=st.sampled_from([-24, -12, -6, -3, 0, 0, 0, 3]),
                 add=st.integers(-1, 3),
@@ -100,4 +137,4 @@ def step_lists(draw, max_size=20):
             max_size=max_size,
         )
     )
-    return [Step(s.key, 3 * place + s.at, s.add, s.remind, s.cancel, s.forget) for place, s in enumerate(drawn)]
+    return [replace(step, at=3 * place + step.at) for place, step in enumerate(drawn)]

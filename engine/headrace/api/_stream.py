@@ -605,8 +605,8 @@ class ConnectedStreams(Generic[R, S]):
         first._check_function(taker, function, KeyedCoProcessFunction)
         is_blocking(function)
         takes, gives = function_types(function)
-        for stream, wanted in zip((first, second), takes, strict=True):
-            stream._check_takes(taker, wanted)
+        first._check_takes(taker, takes[0])
+        second._check_takes(taker, takes[1])
         process = Process(name, f"{first._key} | {second._key}", function)
         node = first._pipeline._add(process, first._use(), second._use())
         return ProcessedStream(first._pipeline, node, cast("type[T]", gives))

@@ -6,6 +6,7 @@ import itertools
 import shutil
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,8 +84,9 @@ class PipelineHarness:
 
     def __post_init__(self) -> None:
         """Make the folder and the job's configuration."""
-        self._temporary = tempfile.TemporaryDirectory(prefix="headrace-")
-        self._folder = Path(self._temporary.name) / "job"
+        folder = tempfile.mkdtemp(prefix="headrace-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._folder = Path(folder) / "job"
         self._fed = 0
         self._runs = 0
         self._configure()

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.testing import PipelineHarness
@@ -51,19 +51,33 @@ def check(seed, *, crashes=False, holds=False, end=False):
     assert outcome(harness, program) == program.expected(end=end), f"seed {seed}"
 
 
-@given(seed=st.integers(0, 1 << 32))
+SEEDS = st.integers(0, 1 << 32)
+FEW = settings(max_examples=12)
+
+
+@FEW
+@given(seed=SEEDS)
 def test_any_split_gives_what_a_loop_gives(seed):
     check(seed)
 
 
-@given(seed=st.integers(0, 1 << 32))
+@FEW
+@given(seed=SEEDS)
 def test_crashes_and_holds_change_no_graph(seed):
     check(seed, crashes=True, holds=True)
 
 
-@given(seed=st.integers(0, 1 << 32))
+@FEW
+@given(seed=SEEDS)
 def test_the_end_of_input_fires_all(seed):
     check(seed, end=True)
+
+
+@pytest.mark.slow
+@settings(max_examples=150)
+@given(seed=SEEDS, crashes=st.booleans(), holds=st.booleans(), end=st.booleans())
+def test_many_graphs_give_what_loops_give(seed, crashes, holds, end):
+    check(seed, crashes=crashes, holds=holds, end=end)
 
 
 def test_programs_have_what_is_hard():

@@ -25,8 +25,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from headrace.spark.session import session
 
     folder = tmp_path_factory.mktemp("session")
-    # Python workers start in the folder that pytest was started in; the job's code is here.
-    os.environ["PYTHONPATH"] = str(PROJECT)
+    # Python workers start in the folder that pytest was started in; the code of the job and of this tree is here.
+    os.environ["PYTHONPATH"] = os.pathsep.join((str(PROJECT / "engine"), str(PROJECT)))
     started = session(Home(folder).config())
     yield started
     started.stop()

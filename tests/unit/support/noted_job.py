@@ -19,6 +19,7 @@ class Job:
     def __init__(self, home):
         self.home = home
         self.files = {}
+        self.inputs = {}
         self.events = []
         self._runs = 0
         self.write(*range(4))
@@ -42,6 +43,12 @@ class Job:
             self.days(number)
 
     @property
+    def rows(self):
+        """Which rows each slice of that line took of its files, and the ordinal of the first of them."""
+        trail = line(checkpoints(self.home.config()))
+        return [self.inputs[c.checkpoint_id] for c in trail if c.kind is Kind.BATCH]
+
+    @property
     def contents(self):
         """The files of the line that leads to the last checkpoint, slice by slice."""
         trail = line(checkpoints(self.home.config()))
@@ -63,6 +70,9 @@ def noted_job(folder, monkeypatch, **changes):
 
         def run(self, taken):
             made.files[self.opened.next_id] = [file.name for file in taken.files]
+            made.inputs[self.opened.next_id] = [
+                (file.source, file.name, file.first_row, file.taken, file.first_ordinal) for file in taken.files
+            ]
             result = BatchResult(watermark=self.opened.last.watermark)
             for one in taken.lines:
                 after, watermarks = one.after, one.watermarks

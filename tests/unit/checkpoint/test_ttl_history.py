@@ -82,9 +82,17 @@ def test_another_clock_for_the_stamps_counts_as_switching_on():
 
 
 def test_histories_of_materializers_are_remembered_beside_states():
-    kept = Pipeline("p").source("rows", Row, event_time="at").upsert_materialize("m", primary_key=("key",), ttl=StateTtl(HOUR))
+    kept = (
+        Pipeline("p")
+        .source("rows", Row, event_time="at")
+        .upsert_materialize("m", primary_key=("key",), ttl=StateTtl(HOUR))
+    )
     assert history_ttls(plan_stages(kept.sink("board"))) == {"m.history": StateTtl(HOUR)}
-    passed = Pipeline("p").source("rows", Row, event_time="at").upsert_materialize("m", primary_key=("key",), upsert_key=("key",))
+    passed = (
+        Pipeline("p")
+        .source("rows", Row, event_time="at")
+        .upsert_materialize("m", primary_key=("key",), upsert_key=("key",))
+    )
     assert history_ttls(plan_stages(passed.sink("board"))) == {}
 
 

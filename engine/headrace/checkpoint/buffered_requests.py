@@ -74,14 +74,14 @@ def load(
     return sorted((one for one in found.values() if one is not None), key=lambda one: one.request.order)
 
 
-def holders(job_folder: str, version: int, *, storage: Options = None) -> set[str]:
-    """The operators that hold records, as of a version of the table."""
+def holders(job_folder: str, version: int, *, storage: Options = None) -> set[tuple[str, int]]:
+    """Return the operators that hold records, each with the input that they came by, as of a version of the table."""
     schema = STATE_TABLES[BUFFERED_REQUESTS].schema
     table = open_table(f"{job_folder}/{BUFFERED_REQUESTS}", version=version, storage=storage)
     rows = read(table, schema, columns=_NAMED).sort_by("checkpoint_id")
-    operators, keys, sequences, deleted = (rows[name].to_pylist() for name in _NAMED[1:])
-    last = dict(zip(zip(operators, keys, sequences, strict=True), deleted, strict=True))
-    return {operator for (operator, _, _), gone in last.items() if not gone}
+    operators, keys, sequences, inputs, deleted = (rows[name].to_pylist() for name in _NAMED[1:])
+    last = dict(zip(zip(operators, keys, sequences, inputs, strict=True), deleted, strict=True))
+    return {(operator, number or 0) for (operator, _, _, number), gone in last.items() if not gone}
 
 
 def _request(request: BufferedRequest) -> str | None:
@@ -109,4 +109,4 @@ def _held(key: str, block_id: str, request: str | None, record: str, input_: int
 
 
 _COLUMNS = ("checkpoint_id", "key", "sequence", "block_id", "request", "record", "input", "deleted")
-_NAMED = ("checkpoint_id", "operator", "key", "sequence", "deleted")
+_NAMED = ("checkpoint_id", "operator", "key", "sequence", "input", "deleted")

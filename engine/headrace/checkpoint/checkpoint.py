@@ -96,6 +96,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     `schemas_of` names the checkpoint whose row has `state_schemas`, the types of the stored states: a row has them only where
     they are not its parent's; `sinks_of` and `sink_tables` are the same for the tables of the sinks. `timers_fired` says, per operator and clock, up to which moment no timer is left (ms).
     `watermark` is the earliest one of all lines of ordinals; `watermarks` tells it by operator where there is more than one line.
+    `numbers` are those in the places of records: ranks of operators, and edges (earlier releases had none to record).
     `note` says who and why (restores, savepoints, migrations).
     """
 
@@ -113,6 +114,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     watermark: int | None = None
     watermarks: dict[str, int] = {}
     offsets: dict[str, SourceOffset] = {}
+    numbers: dict[str, int] = {}
     outputs: dict[str, list[OutputFile]] = {}
     local_copies: dict[str, dict[str, str]] = {}
     state_ttl: TtlHistory = TtlHistory()

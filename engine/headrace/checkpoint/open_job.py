@@ -27,6 +27,7 @@ def silent(kind: str, message: str) -> None:
 
 _INHERITED = (
     "offsets",
+    "numbers",
     "watermark",
     "watermarks",
     "local_copies",

@@ -97,13 +97,44 @@ def lost_elements(config: JobConfig, last: Checkpoint, versions: dict[str, int],
                 f"more. Bring the name back and let the job finish what waits (headrace run {config.job} --finish), or restore "
                 "to a checkpoint before."
             )
+    if last.held or last.pending:
+        yield from _moved_places(last, plan)
     if any(offset.held for offset in offsets):
         held = holders(folder, versions[BUFFERED_REQUESTS], storage=storage)
-        if gone := _listed(held - {stage.name for stage in plan.keyed}):
+        inputs = {stage.name: len(stage.takes) for stage in plan.keyed}
+        if gone := _listed({name for name, number in held if number >= inputs.get(name, number + 1)}):
+            yield (
+                f"operator {gone} holds records of its second input in a run that had to stop, and has no such input any more. "
+                "Bring the input back until a run has gone through, or restore to a checkpoint before the run that stopped."
+            )
+        if gone := _listed({name for name, _ in held} - {*inputs}):
             yield (
                 f"operator {gone} holds records of a run that had to stop, and the pipeline has no such operator any more. "
                 "Bring the name back until a run has gone through, or restore to a checkpoint before the run that stopped."
             )
+
+
+def _moved_places(last: Checkpoint, plan: Plan) -> Iterator[str]:
+    """Return a sentence when records that wait have places that the plan gives to others.
+
+    A place has the ranks of operators and the edges of streams that are used more than once.
+    """
+    before, now = last.numbers, plan.numbers()
+    both = before.keys() & now.keys()
+    ranks = {name for name in both if before[name] != now[name]}
+    # A new edge to a new operator moves nobody.
+    edges = {name for name in before.keys() ^ now.keys() if name.startswith("edge:") and _leads_to(name) & both}
+    if moved := _listed({name.partition(":")[2] for name in ranks | edges}):
+        yield (
+            f"records wait whose order the graph of before has settled, and it has changed at {moved}: they might overtake "
+            "each other. Go back to the code that took them in and let it finish what waits (headrace run JOB --finish), or "
+            "restore to a checkpoint before they came."
+        )
+
+
+def _leads_to(edge: str) -> set[str]:
+    """Return the operators to which an edge leads, by the names that their ranks have."""
+    return {f"operator:{end.partition('/')[0]}" for end in edge.partition("->")[2].split(",")}
 
 
 def _listed(names: set[str]) -> str:

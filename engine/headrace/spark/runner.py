@@ -423,6 +423,7 @@ class _Run:
             files=result.files,
             outputs=result.outputs,
             offsets=self._offsets(taken, result),
+            numbers=self.plan.numbers(),
             watermark=result.watermark,
             watermarks=result.watermarks,
             local_copies=result.local_copies,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -134,8 +135,19 @@ class TaskOutput:
         self.quarantine([(self._operator, order.hex(), "null", raw.decode(), error) for order, raw in homeless])
 
     def _columns(self, records: Sequence[msgspec.Struct], record: type[msgspec.Struct]) -> pa.StructArray:
-        try:
+        with self._refusing_unfit(records):
             return to_struct_array(records, record)
+
+    def _sink_columns(self, emitted: Sequence[Emitted], schema: pa.Schema) -> pa.Table:
+        records = [item.record for item in emitted]
+        with self._refusing_unfit(records):
+            return to_columns(records, schema)
+
+    @contextmanager
+    def _refusing_unfit(self, records: Sequence[msgspec.Struct]) -> Iterator[None]:
+        """Raise `UserFunctionError` for a record that columns cannot carry."""
+        try:
+            yield
         except UnfitRecord as error:
             why = f"it emitted what cannot be stored and read again alike: {error}"
             raise UserFunctionError(self._operator, None, f"{records[error.index]!r:.500}", why) from error
@@ -156,8 +168,7 @@ class TaskOutput:
         """Stage rows straight in the folder of an append-only sink."""
         if not emitted:
             return
-        rows = to_columns([item.record for item in emitted], sink_schema(record))
-        self._append(sink, rows)
+        self._append(sink, self._sink_columns(emitted, sink_schema(record)))
 
     def changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         """Stage what a materializer sends on: for a merge, or as a log of changes where the sink is appended to."""
@@ -184,7 +195,7 @@ class TaskOutput:
 
     def _append_changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         schema = sink_schema(sink.record, sink.primary_key)
-        columns = to_columns([item.record for item in emitted], schema).columns
+        columns = self._sink_columns(emitted, schema).columns
         kinds = pa.array([RowKind(item.kind).symbol for item in emitted], pa.string())
         orders = pa.array([item.order.hex() for item in emitted], pa.string())
         self._append(sink.name, pa.Table.from_arrays([*columns, kinds, orders], schema=changelog_schema(schema)))
@@ -192,7 +203,7 @@ class TaskOutput:
     def _merge(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         """Stage net changes for a merge: the sink's columns and the row kind."""
         schema = sink_schema(sink.record, sink.primary_key)
-        rows = to_columns([item.record for item in emitted], schema)
+        rows = self._sink_columns(emitted, schema)
         kinds = pa.array([RowKind(item.kind).symbol for item in emitted], pa.string())
         rows = rows.append_column(pa.field(ROW_KIND, pa.string(), nullable=False), kinds)
         name = f"{OUTPUTS}/{sink.name}/{self._file_name()}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import pyarrow as pa
 import pytest
 
 from headrace import Struct
@@ -11,8 +10,6 @@ from headrace.errors import UserFunctionError
 from headrace.execution.element import Element
 from headrace.execution.record_codec import RecordCodec
 from headrace.plan.order import record_order
-from headrace.spark.task_output import TRANSIT_SCHEMA, elements_of
-from headrace.state.codec import encode
 
 
 class Bid(Struct):
@@ -29,24 +26,6 @@ CODEC = RecordCodec("board", (Bid, Rate))
 
 def element(record, **more):
     return Element(record_order(1), 5, 0, b'"a"', record, **more)
-
-
-def transit(*records):
-    rows = [(record_order(n), n, 0, 3, b'"a"', encode(record)) for n, record in enumerate(records)]
-    return pa.RecordBatch.from_pylist(
-        [dict(zip(TRANSIT_SCHEMA.names, row, strict=True)) for row in rows], schema=TRANSIT_SCHEMA
-    )
-
-
-def test_elements_of_batch_are_as_declared():
-    assert elements_of(transit(Bid("a", 5)), CODEC) == [Element(record_order(0), 0, 0, b'"a"', Bid("a", 5.0))]
-    assert isinstance(elements_of(transit(Bid("a", 5)), CODEC)[0].record.cents, float)
-
-
-def test_misfit_in_batch_names_operator_and_record():
-    # msgspec checks types when it decodes, not when a function makes a record.
-    with pytest.raises(UserFunctionError, match=r"operator 'board', key \"a\", record .*seven[^$]*got `str` - at `\$"):
-        elements_of(transit(Bid("a", "seven")), CODEC)
 
 
 def test_each_input_has_its_own_type():

@@ -44,7 +44,6 @@ def test_the_picture_is_what_explain_prints(page):
     assert mermaid(page(1).pipeline) == picture.rstrip("\n")
 
 
-@pytest.mark.xfail(raises=(ImportError, NotImplementedError), strict=True, reason="functions of two inputs are to come")
 def test_two_inputs_are_planned(page):
     (stage,) = plan_stages(page(2).pipeline).keyed
     assert [record.__name__ for record in stage.takes] == ["Order", "Payment"]

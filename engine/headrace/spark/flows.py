@@ -10,8 +10,6 @@ from functools import partial
 from typing import Any, Protocol
 
 import msgspec
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.api import AsyncWait
 from headrace.api._graph import AssignEventTime, Filter, FlatMap, Map, StatelessStep
@@ -19,36 +17,10 @@ from headrace.errors import UserFunctionError
 from headrace.execution.element import Emitted
 from headrace.execution.process_context import LATEST_TIMER
 from headrace.plan.order import edge_order, output_order
-from headrace.plan.record_columns import from_struct_array
 from headrace.plan.stages import Flow, Through, ToSink
+from headrace.spark.source_rows import SourceRows
 from headrace.spark.task_output import TaskOutput
 from headrace.state.codec import encode
-
-
-@dataclass(frozen=True, slots=True)
-class SourceRows:
-    """Rows of a source as columns. Python objects are made of them only where code runs on them."""
-
-    record: type[msgspec.Struct]
-    orders: pa.Array
-    timestamps: pa.Array
-    kinds: pa.Array
-    columns: pa.StructArray
-
-    def __len__(self) -> int:
-        """Count the rows."""
-        return len(self.columns)
-
-    def on_edge(self, edge: int) -> SourceRows:
-        """Return the rows as one of several uses of the stream gets them."""
-        orders = pc.binary_join_element_wise(self.orders, pa.scalar(bytes([edge])), pa.scalar(b""))
-        return SourceRows(self.record, orders, self.timestamps, self.kinds, self.columns)
-
-    def emitted(self) -> list[Emitted]:
-        """Return the rows as records."""
-        records = from_struct_array(self.columns, self.record)
-        places = (column.to_pylist() for column in (self.orders, self.timestamps, self.kinds))
-        return list(map(Emitted._make, zip(*places, records, strict=True)))
 
 
 class Waits(Protocol):

@@ -21,8 +21,9 @@ from headrace.plan.stages import waits_in
 from headrace.sources.parquet_folder import unreadable
 from headrace.sources.source import InputFile
 from headrace.spark.async_stage import AsyncStage
-from headrace.spark.flows import Sender, SourceRows
+from headrace.spark.flows import Sender
 from headrace.spark.reports import SourceTask, TaskReport
+from headrace.spark.source_rows import SourceRows
 from headrace.spark.stop_sign import StopSign
 from headrace.spark.task_output import QuarantineRow, TaskOutput
 from headrace.state.key_groups import key_group_range

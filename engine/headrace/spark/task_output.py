@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -27,12 +27,10 @@ from headrace.plan.pipelines import plan_of
 from headrace.plan.record_columns import UnfitRecord, from_struct_array, to_struct_array
 from headrace.plan.stages import SinkPlan, ToStage
 from headrace.spark.reports import Place, TaskReport
+from headrace.spark.source_rows import SourceRows
 from headrace.spark.transit import transit_table
 from headrace.state.codec import encode
 from headrace.state.key_columns import key_json_column
-
-if TYPE_CHECKING:
-    from headrace.spark.flows import SourceRows
 
 TRANSIT = "transit"
 OUTPUTS = "outputs"

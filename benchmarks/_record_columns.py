@@ -20,7 +20,7 @@ from headrace.state.key_columns import key_json_column
 
 RECORDS = 500_000
 KEYS = 100_000
-TURNS = 5
+TURNS = 15
 
 
 class _Source:

@@ -20,7 +20,7 @@ from headrace.plan.column_types import Column, columns_of, is_text
 from headrace.plan.raw_row import shown
 from headrace.plan.record_columns import build_records, column_values
 from headrace.plan.source_values import fitting
-from headrace.plan.value_arrays import UnfitRecord, to_array
+from headrace.plan.value_arrays import UnfitRecord, attributes, to_array
 
 __all__ = [
     "ORDER",
@@ -88,7 +88,7 @@ def to_columns(records: Sequence[msgspec.Struct], schema: pa.Schema) -> pa.Table
     arrays = []
     for name in schema.names:
         try:
-            arrays.append(to_array([getattr(record, name) for record in records], columns[name], sink=True))
+            arrays.append(to_array(attributes(name)(records), columns[name], sink=True))
         except UnfitRecord as error:
             raise UnfitRecord(error.index, f"{name}{error.field}", error.why) from None
     return pa.Table.from_arrays(arrays, schema=schema)

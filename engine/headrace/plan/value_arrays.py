@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import accumulate, chain
-from operator import attrgetter
+from keyword import iskeyword
 from types import NoneType
 from typing import Any, Literal
 
@@ -78,10 +79,22 @@ def _structs(
     arrays = []
     for part in column.parts:
         try:
-            arrays.append(to_array(list(map(attrgetter(part.name), values)), part, sink=sink))
+            arrays.append(to_array(attributes(part.name)(values), part, sink=sink))
         except UnfitRecord as error:
             raise UnfitRecord(error.index, f".{part.name}{error.field}", error.why) from None
     return pa.StructArray.from_arrays(arrays, fields=list(column.sink_type if sink else column.type))
+
+
+@cache
+def attributes(name: str) -> Callable[[Sequence[Any]], list[Any]]:
+    """Return a function that lists the attribute of each record.
+
+    Compiled for its name it takes half the time of `attrgetter`, and a fifth of the whole way to columns.
+    """
+    if not name.isascii() or not name.isidentifier() or iskeyword(name):  # source is normalised, names are not
+        return lambda records: [getattr(record, name) for record in records]
+    function: Callable[[Sequence[Any]], list[Any]] = eval(f"lambda records: [record.{name} for record in records]")  # noqa: S307 - an identifier
+    return function
 
 
 def _lists(values: Sequence[Any], column: Column, *, sink: bool) -> pa.Array:

@@ -171,6 +171,19 @@ def test_broken_constraint_is_unfit(annotation, good, bad):
     assert caught.value.index == 1
 
 
+@pytest.mark.parametrize("name", ["é", "\ufb01"])
+def test_fields_may_have_odd_names(name):
+    record = msgspec.defstruct("Odd", [(name, int)])
+    assert from_struct_array(to_struct_array([record(1)], record), record) == [record(1)]
+
+
+def test_long_lists_keep_their_order_and_index():
+    records = [msgspec.structs.replace(ROW, n=n) for n in range(10_000)]
+    assert from_struct_array(to_struct_array(records, Row), Row) == records
+    with pytest.raises(UnfitRecord, match="record 10000: n is null"):
+        to_struct_array([*records, msgspec.structs.replace(ROW, n=None)], Row)
+
+
 def test_record_of_another_class_is_unfit():
     with pytest.raises(UnfitRecord, match=r"record 0 is Inner\(n=1, at=None\), which is not Row"):
         to_struct_array([Inner(1)], Row)

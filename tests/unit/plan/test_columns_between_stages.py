@@ -171,7 +171,7 @@ def test_broken_constraint_is_unfit(annotation, good, bad):
     assert caught.value.index == 1
 
 
-@pytest.mark.parametrize("name", ["class", "é", "\ufb01"])
+@pytest.mark.parametrize("name", ["é", "\ufb01"])
 def test_fields_may_have_odd_names(name):
     record = msgspec.defstruct("Odd", [(name, int)])
     assert from_struct_array(to_struct_array([record(1)], record), record) == [record(1)]

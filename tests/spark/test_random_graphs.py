@@ -1,0 +1,67 @@
+"""A sample of the random graphs on Spark: the same as a plain loop gives, and as tasks in one process do."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+
+from headrace.plan.columns import sink_schema, to_columns
+from tests.jobs.graphs import Event, Program
+from tests.jobs.home import Home
+
+SAMPLE = (1, 3, 5, 10, 15, 19, 35, 37, 49, 55, 56, 61)
+
+
+def job_of(program):
+    return {
+        "job": "graph",
+        "pipeline": f"tests.jobs.graphs:graph_{program.seed}",
+        "state": {"root": "state", "local": "local"},
+        "watermark": {"bucket": program.bucket},
+        "sources": {one.name: {"path": f"input/{one.name}"} for one in program.inputs},
+        "sinks": {sink: {"path": f"lake/{sink}", "mode": "append"} for sink in program.sinks.values()},
+    }
+
+
+def rows_of(config, sink):
+    query = QueryBuilder().register("rows", DeltaTable(config.sinks[sink].path))
+    rows = query.execute("select id, key, cast(at as bigint) / 1000 as at, value from rows").read_all()
+    lists = (rows.column(number).to_pylist() for number in range(4))
+    return Counter((one, key, int(at), value) for one, key, at, value in zip(*lists, strict=True))
+
+
+def feed(home, program, number):
+    """Write the `number`-th file of each source."""
+    for one in program.inputs:
+        folder = home.input / one.name
+        folder.mkdir(parents=True, exist_ok=True)
+        if number < len(one.files) and one.files[number]:
+            pq.write_table(to_columns(one.files[number], sink_schema(Event)), folder / f"{number:03d}.parquet")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SAMPLE)
+def test_a_graph_on_spark_gives_what_a_loop_gives(seed, tmp_path, run):
+    program, chance = Program(seed), random.Random(seed)
+    home = Home(tmp_path, job_of(program))
+    most = max(len(one.files) for one in program.inputs)
+    for number in range(most):
+        feed(home, program, number)
+        if number == most // 2:
+            run(home, parallelism=chance.choice([1, 2, 3]), backend=chance.choice(["hashmap", "rocksdb"]))
+    run(home, parallelism=chance.choice([1, 2, 3]), end_of_input=True)
+    assert {sink: rows_of(home.config(), sink) for sink in program.sinks.values()} == program.expected(end=True)
+
+
+def test_the_sample_has_what_is_hard():
+    programs = [Program(seed) for seed in SAMPLE]
+    kinds = Counter(op.kind for program in programs for op in program.ops)
+    assert min(kinds[kind] for kind in ("union", "connect", "process", "flat_map")) >= 3
+    assert sum(any(len(group) > 1 for group in program.groups) for program in programs) >= 4
+    assert any(
+        op.kind == "union" and len(set(op.inputs)) < len(op.inputs) for program in programs for op in program.ops
+    )

@@ -149,6 +149,10 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         """When the first of them is to be called for (ms); None if none is."""
         return min((offset.due for offset in self.offsets.values() if offset.due is not None), default=None)
 
+    def watermark_of(self, operator: str) -> int | None:
+        """Return the last watermark that all operators of an operator's line have seen (ms)."""
+        return self.watermarks.get(operator) if self.watermarks else self.watermark
+
     def line(self, sources: Iterable[str]) -> Bucket:
         """Return where the line of ordinals stands that these sources share."""
         return line_of(self.offsets[name] for name in sources if name in self.offsets)

@@ -58,7 +58,7 @@ def expiries(declared: Declared, last: Checkpoint, *, processing_time: int, paus
     for name, ttl in declared.items():
         operator, _, state = name.partition(".")
         live = known.lives(operator).of(ttl, state)
-        clock = last.watermark if live is not None and live.by_watermark else processing_time
+        clock = last.watermark_of(operator) if live is not None and live.by_watermark else processing_time
         if live is not None and clock is not None:
             found.append(Expiry(operator, state, live, clock))
     return found

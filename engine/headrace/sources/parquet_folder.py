@@ -23,7 +23,7 @@ from headrace.checkpoint.checkpoint import SourceOffset
 from headrace.checkpoint.files import Storage, file_system
 from headrace.config import SourceConfig
 from headrace.errors import ConfigError, SourceError
-from headrace.execution.process_context import LATEST_TIMER
+from headrace.plan.source_columns import event_times
 from headrace.sources.interval import Interval
 from headrace.sources.period import end_of_period
 from headrace.sources.source import Ahead, SourceFile, TakenIn
@@ -106,7 +106,7 @@ class ParquetFolder:
             if self._config.on_bad_file == "quarantine":
                 return pa.nulls(self.rows(file), pa.int64())
             raise unreadable(self._name, file.path, error) from error
-        return _milliseconds(table[self._node.event_time])
+        return event_times(table, self._node).combine_chunks()
 
     def passed(
         self,
@@ -262,36 +262,6 @@ def _unknown(files: list[SourceFile], taken_in: TakenIn) -> list[SourceFile]:
 
 def _behind(files: Sequence[SourceFile], offset: SourceOffset) -> list[SourceFile]:
     return [file for file in files if offset.last_file is None or file.name > offset.last_file]
-
-
-def _milliseconds(times: pa.ChunkedArray) -> pa.Int64Array:
-    """Return times as milliseconds; null where one is no time, or out of range."""
-    if pa.types.is_dictionary(times.type):
-        times = times.cast(times.type.value_type)
-    kind = times.type
-    if pa.types.is_timestamp(kind):
-        times = times.cast(pa.timestamp("ms", tz=kind.tz), safe=False).cast(pa.int64())
-    elif pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        times = _whole_numbers(times)
-    else:
-        times = pa.chunked_array([pa.nulls(len(times), pa.int64())])
-    within = pc.and_(pc.greater_equal(times, -LATEST_TIMER), pc.less_equal(times, LATEST_TIMER))
-    return pc.if_else(within, times, pa.scalar(None, pa.int64())).combine_chunks()
-
-
-def _whole_numbers(numbers: pa.ChunkedArray) -> pa.ChunkedArray:
-    try:
-        return numbers.cast(pa.int64())
-    except pa.ArrowInvalid:
-        return pa.chunked_array([[_whole_number(number) for number in numbers]], pa.int64())
-
-
-def _whole_number(number: pa.Scalar) -> int | None:
-    try:
-        whole: int | None = number.cast(pa.int64()).as_py()
-    except pa.ArrowInvalid:
-        return None
-    return whole
 
 
 def _moment(time: datetime) -> int:

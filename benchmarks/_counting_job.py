@@ -1,0 +1,96 @@
+"""The job `counting` in a folder of its own, fed file by file: what a run costs, and whether its sums are right."""
+
+import random
+import shutil
+import time
+from collections import Counter
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+
+from headrace.checkpoint._log import CheckpointLog
+from headrace.config import load_job
+from headrace.spark.options import RunOptions
+from headrace.spark.runner import run_in
+
+JOB = """
+job: counting
+pipeline: benchmarks.counting:pipeline
+state: {root: state, local: local, backend: %(backend)s}
+sources: {clicks: {path: events, max_files_per_batch: 1}}
+sinks: {counts: {path: lake/counts, mode: append}}
+"""
+
+class Workload:
+    """A job in a folder of its own, fed file by file."""
+
+    def __init__(self, spark, root, backend, keys):
+        shutil.rmtree(root, ignore_errors=True)
+        (root / "conf/jobs").mkdir(parents=True)
+        (root / "events").mkdir()
+        shutil.copytree("conf/clusters", root / "conf/clusters")
+        (root / "conf/jobs/counting.yaml").write_text(JOB % {"backend": backend})
+        self.spark, self.root, self.keys = spark, root, keys
+        self.config = load_job("counting", home=root)
+        self.expected = Counter()
+        self.random = random.Random(keys)
+        self.files = self.seq = 0
+
+    def feed(self, keys):
+        count = len(keys)
+        values = [self.random.randrange(100) for _ in keys]
+        for key, value in zip(keys, values, strict=True):
+            self.expected[key] += value
+        table = pa.table(
+            {
+                "key": [f"key-{key:08d}" for key in keys],
+                "value": pa.array(values, pa.int64()),
+                "seq": pa.array(range(self.seq, self.seq + count), pa.int64()),
+                "ts": pa.array(range(self.seq, self.seq + count), pa.timestamp("ms", "UTC")),
+            }
+        )
+        pq.write_table(table, self.root / f"events/{self.files:06d}.parquet")
+        self.files += 1
+        self.seq += count
+
+    def load(self):
+        for first in range(0, self.keys, 250_000):
+            self.feed(list(range(first, min(first + 250_000, self.keys))))
+        self.run()
+
+    def batch(self, rows):
+        """Take in random rows; return wall and CPU seconds."""
+        self.feed([self.random.randrange(self.keys) for _ in range(rows)])
+        wall, cpu = time.perf_counter(), cpu_seconds()
+        self.run()
+        return time.perf_counter() - wall, cpu_seconds() - cpu
+
+    def run(self):
+        return run_in(self.spark, self.config, RunOptions(run_id=f"bench-{self.files}"), lambda event: None)
+
+    def phases(self):
+        last = CheckpointLog(self.config.job_folder).last
+        return last.metrics["seconds"]
+
+    def check(self):
+        found = Counter()
+        table = pa.table(DeltaTable(self.config.sinks["counts"].path).scan(columns=["key", "seq", "sum"]))
+        best = {}
+        for key, seq, total in zip(*(table[name].to_pylist() for name in ("key", "seq", "sum")), strict=True):
+            if seq >= best.get(key, -1):
+                best[key], found[int(key[4:])] = seq, total
+        assert found == self.expected, "the sink's sums are wrong"
+
+
+def cpu_seconds():
+    """CPU seconds of this process and all below it: driver, JVM, Python workers."""
+    total = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total

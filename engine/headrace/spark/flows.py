@@ -18,7 +18,7 @@ from headrace.execution.element import Emitted
 from headrace.execution.process_context import LATEST_TIMER
 from headrace.plan.order import edge_order, output_order
 from headrace.plan.stages import Flow, Through, ToSink
-from headrace.spark.source_rows import SourceRows
+from headrace.spark.columnar_rows import ColumnarRows
 from headrace.spark.task_output import TaskOutput
 from headrace.state.codec import encode
 
@@ -38,12 +38,12 @@ class Sender:
     output: TaskOutput
     waits: Waits | None = None
 
-    def send(self, flow: Flow, rows: SourceRows | list[Emitted]) -> None:
+    def send(self, flow: Flow, rows: ColumnarRows | list[Emitted]) -> None:
         """Send records of a stream to each of its uses.
 
         Raises `UserFunctionError` when a step fails, or makes what it did not promise.
         """
-        if isinstance(rows, SourceRows) and any(isinstance(use.to, Through) for use in flow.uses):
+        if isinstance(rows, ColumnarRows) and any(isinstance(use.to, Through) for use in flow.uses):
             rows = rows.emitted()
         for use in flow.uses:
             taken = rows if use.edge is None else _on_edge(rows, use.edge)
@@ -51,8 +51,8 @@ class Sender:
                 self.output.append_sink(use.to.sink, _as_records(taken), flow.record)
             elif isinstance(use.to, Through):
                 self.send(use.to.flow, self._through(use.to.step, _as_records(taken)))
-            elif isinstance(taken, SourceRows):
-                self.output.transit_rows(use.to, flow.record, taken)
+            elif isinstance(taken, ColumnarRows):
+                self.output.transit_rows(use.to, taken)
             else:
                 self.output.transit(use.to, flow.record, taken)
 
@@ -63,12 +63,12 @@ class Sender:
         return list(_applied(step, emitted))
 
 
-def _as_records(rows: SourceRows | list[Emitted]) -> list[Emitted]:
-    return rows.emitted() if isinstance(rows, SourceRows) else rows
+def _as_records(rows: ColumnarRows | list[Emitted]) -> list[Emitted]:
+    return rows.emitted() if isinstance(rows, ColumnarRows) else rows
 
 
-def _on_edge(rows: SourceRows | list[Emitted], edge: int) -> SourceRows | list[Emitted]:
-    if isinstance(rows, SourceRows):
+def _on_edge(rows: ColumnarRows | list[Emitted], edge: int) -> ColumnarRows | list[Emitted]:
+    if isinstance(rows, ColumnarRows):
         return rows.on_edge(edge)
     return [Emitted(edge_order(order, edge), timestamp, kind, record) for order, timestamp, kind, record in rows]
 

@@ -21,9 +21,9 @@ from headrace.plan.stages import waits_in
 from headrace.sources.parquet_folder import unreadable
 from headrace.sources.source import InputFile
 from headrace.spark.async_stage import AsyncStage
+from headrace.spark.columnar_rows import ColumnarRows
 from headrace.spark.flows import Sender
 from headrace.spark.reports import SourceTask, TaskReport
-from headrace.spark.source_rows import SourceRows
 from headrace.spark.stop_sign import StopSign
 from headrace.spark.task_output import QuarantineRow, TaskOutput
 from headrace.state.key_groups import key_group_range
@@ -42,7 +42,7 @@ def run_source(task: SourceTask) -> TaskReport:
     return output.report
 
 
-def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput) -> SourceRows | list[Emitted] | None:
+def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput) -> ColumnarRows | list[Emitted] | None:
     """All good rows of the task's files; None if there are none."""
     reader = _FileReader(task, source)
     parts = [rows for file in task.files if (rows := reader.read(file)) is not None]
@@ -52,7 +52,7 @@ def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput) -> Sourc
     return _joined(parts) if parts else None
 
 
-def _joined(parts: Sequence[SourceRows]) -> SourceRows:
+def _joined(parts: Sequence[ColumnarRows]) -> ColumnarRows:
     """The rows of several files, in arrival order."""
     if len(parts) == 1:
         return parts[0]
@@ -61,7 +61,7 @@ def _joined(parts: Sequence[SourceRows]) -> SourceRows:
         for name in ("orders", "timestamps", "kinds", "columns")
     ]
     order = pc.sort_indices(columns[0])
-    return SourceRows(parts[0].record, *(column.take(order) for column in columns))
+    return ColumnarRows(parts[0].record, *(column.take(order) for column in columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class _FileReader:
         self._reader = RecordReader(source.record, source.row_kind)
         self._place_of_event_time = source.record.__struct_fields__.index(source.event_time)
 
-    def read(self, file: InputFile) -> SourceRows | None:
+    def read(self, file: InputFile) -> ColumnarRows | None:
         """The good rows of a file in arrival order; None if it has none.
 
         Raises `SourceError` for a file or row that must not be passed over, as configured.
@@ -118,13 +118,13 @@ class _FileReader:
 
     def _rows(
         self, columns: pa.StructArray, kinds: pa.Array, ordinals: pa.Array, good: pa.Array | None
-    ) -> SourceRows | None:
+    ) -> ColumnarRows | None:
         if good is not None:
             columns, kinds, ordinals = columns.take(good), kinds.take(good), ordinals.take(good)
         if not len(columns):
             return None
         timestamps = columns.field(self._place_of_event_time)
-        return SourceRows(self._source.record, order_column(ordinals), timestamps, kinds, columns)
+        return ColumnarRows(self._source.record, order_column(ordinals), timestamps, kinds, columns)
 
     def _slice(self, file: InputFile, table: pa.Table) -> _Slice:
         by = self._source.order_by

@@ -5,7 +5,6 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -24,10 +23,10 @@ from headrace.execution.element import Emitted
 from headrace.plan.columns import ROW_KIND, changelog_schema, sink_schema, to_columns
 from headrace.plan.keys import key_reader
 from headrace.plan.pipelines import plan_of
-from headrace.plan.record_columns import UnfitRecord, from_struct_array, to_struct_array
+from headrace.plan.record_columns import UnfitRecord, to_struct_array
 from headrace.plan.stages import SinkPlan, ToStage
+from headrace.spark.columnar_rows import ColumnarRows
 from headrace.spark.reports import Place, TaskReport
-from headrace.spark.source_rows import SourceRows
 from headrace.spark.transit import transit_table
 from headrace.state.codec import encode
 from headrace.state.key_columns import key_json_column
@@ -76,48 +75,37 @@ class TaskOutput:
         """
         if not emitted:
             return
-        keys = self._keys(to, emitted)
-        homeless = [position for position, key in enumerate(keys) if key == NULL_KEY and to.key is not None]
-        self._refuse_homeless(
-            to, [(emitted[position].order, encode(emitted[position].record)) for position in homeless]
-        )
-        if homeless:
-            without = {*homeless}
-            emitted = [one for position, one in enumerate(emitted) if position not in without]
-            keys = [key for position, key in enumerate(keys) if position not in without]
-            if not emitted:
-                return
         orders, timestamps, kinds, records = zip(*emitted, strict=True)
-        self._transit(to, orders, timestamps, kinds, keys, self._columns(records, record))
+        places = (pa.array(orders, pa.binary()), pa.array(timestamps, pa.int64()), pa.array(kinds, pa.int32()))
+        rows = ColumnarRows(record, *places, self._columns(records, record))
+        made = self._made_keys(to.key, records) if to.key is not None and to.key.function is not None else None
+        self._transit(to, rows, made)
 
-    def transit_rows(self, to: ToStage, record: type[msgspec.Struct], rows: SourceRows) -> None:
-        """Stage rows of a source for a keyed stage: as `transit`, without making records of them where that is possible."""
-        fields = () if to.key is None else to.key.fields
-        if not len(rows):
-            return
-        if not fields:
-            self.transit(to, record, rows.emitted())
-            return
-        keys = key_json_column(*(rows.columns.field(name) for name in fields))
-        has_key = pc.is_valid(keys)
-        orders, timestamps, kinds, columns = rows.orders, rows.timestamps, rows.kinds, rows.columns
-        if keys.null_count:
-            homeless = pc.invert(has_key)
-            raw = (encode(one) for one in from_struct_array(columns.filter(homeless), record))
-            self._refuse_homeless(to, list(zip(orders.filter(homeless).to_pylist(), raw, strict=True)))
-            orders, timestamps, kinds, columns, keys = (
-                column.filter(has_key) for column in (orders, timestamps, kinds, columns, keys)
-            )
-        if len(keys):
-            self._transit(to, orders, timestamps, kinds, keys, columns)
+    def transit_rows(self, to: ToStage, rows: ColumnarRows) -> None:
+        """Stage rows for a keyed stage, as `transit`, without making records of them unless a function makes the keys."""
+        if to.key is not None and to.key.function is not None:
+            self.transit(to, rows.record, rows.emitted())
+        elif len(rows):
+            self._transit(to, rows, None)
 
-    def _keys(self, to: ToStage, emitted: Sequence[Emitted]) -> list[bytes]:
+    def _transit(self, to: ToStage, rows: ColumnarRows, made: pa.BinaryArray | None) -> None:
+        """Stage rows with the keys that were `made` of them, or that are in their fields."""
         if to.key is None:
-            return [NULL_KEY] * len(emitted)
-        read = key_reader(to.key)
-        if to.key.function is None:
-            return [encode(read(one.record)) for one in emitted]
-        return [self._made_key(to.key, read, one.record) for one in emitted]
+            keys = pa.repeat(pa.scalar(NULL_KEY, pa.binary()), len(rows))
+        else:
+            fields = to.key.fields
+            keys = made if made is not None else key_json_column(*(rows.columns.field(name) for name in fields))
+        if keys.null_count:
+            has_key = pc.is_valid(keys)
+            self._refuse_homeless(to, rows.filter(pc.invert(has_key)))
+            rows, keys = rows.filter(has_key), keys.filter(has_key)
+        if len(rows):
+            self._stage_transit(to, rows, keys)
+
+    def _made_keys(self, key: KeyBy, records: Sequence[msgspec.Struct]) -> pa.BinaryArray:
+        read = key_reader(key)
+        keys = (self._made_key(key, read, record) for record in records)
+        return pa.array([None if made == NULL_KEY else made for made in keys], pa.binary())
 
     def _made_key(self, key: KeyBy, read: Callable[[msgspec.Struct], object], record: msgspec.Struct) -> bytes:
         """The key that a user's function makes."""
@@ -128,9 +116,11 @@ class TaskOutput:
             why = "".join(traceback.format_exception(error))
             raise UserFunctionError(f"key_by {key}", None, raw, why) from error
 
-    def _refuse_homeless(self, to: ToStage, homeless: Sequence[tuple[bytes, bytes]]) -> None:
+    def _refuse_homeless(self, to: ToStage, rows: ColumnarRows) -> None:
         error = f"the key ({to.key}) is null"
-        self.quarantine([(self._operator, order.hex(), "null", raw.decode(), error) for order, raw in homeless])
+        self.quarantine(
+            [(self._operator, one.order.hex(), "null", encode(one.record).decode(), error) for one in rows.emitted()]
+        )
 
     def _columns(self, records: Sequence[msgspec.Struct], record: type[msgspec.Struct]) -> pa.StructArray:
         with self._refusing_unfit(records):
@@ -150,12 +140,9 @@ class TaskOutput:
             why = f"it emitted what cannot be stored and read again alike: {error}"
             raise UserFunctionError(self._operator, None, f"{records[error.index]!r:.500}", why) from error
 
-    def _transit(  # noqa: PLR0917 - the columns of the file
-        self, to: ToStage, orders: Any, timestamps: Any, kinds: Any, keys: Any, columns: pa.StructArray
-    ) -> None:
+    def _stage_transit(self, to: ToStage, rows: ColumnarRows, keys: pa.BinaryArray) -> None:
         takes = plan_of(self._place.code).stage(to.stage).takes
-        groups = self._place.max_parallelism
-        table = transit_table(takes, to.number, orders, timestamps, kinds, keys, columns, groups)
+        table = transit_table(takes, to.number, rows, keys, self._place.max_parallelism)
         folder = f"{self._place.job_folder}/{TRANSIT}/{self._place.attempt_id}"
         name = self._file_name()
         stage(folder, name, table, self._place.storage, layout=_TRANSIT_LAYOUT)

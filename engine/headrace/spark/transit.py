@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from functools import partial
 
 import pyarrow as pa
 
 from headrace.execution.element import Element
 from headrace.plan.record_columns import from_struct_array, spark_ddl, struct_type
+from headrace.spark.columnar_rows import ColumnarRows
 from headrace.state.key_groups import key_group
 
 Takes = tuple[type, ...]
@@ -36,38 +38,22 @@ def transit_ddl(takes: Takes) -> str:
     return ", ".join([_PLACE_DDL, *structs])
 
 
-def transit_table(  # noqa: PLR0917 - its columns
-    takes: Takes,
-    number: int,
-    orders: pa.Array | Sequence[bytes],
-    timestamps: pa.Array | Sequence[int],
-    kinds: pa.Array | Sequence[int],
-    keys: pa.Array | Sequence[bytes],
-    records: pa.StructArray,
-    max_parallelism: int,
+def transit_table(
+    takes: Takes, number: int, rows: ColumnarRows, keys: pa.BinaryArray, max_parallelism: int
 ) -> pa.Table:
     """Return records for input `number` of a stage as a table."""
-    schema = transit_schema(takes)
-    rows = len(records)
-    places = [
-        orders,
-        timestamps,
-        kinds,
-        key_groups(keys, max_parallelism),
-        keys,
-        pa.repeat(pa.scalar(number, pa.int32()), rows),
+    count = len(rows)
+    groups = key_groups(keys, max_parallelism)
+    places = [rows.orders, rows.timestamps, rows.kinds, groups, keys, pa.repeat(pa.scalar(number, pa.int32()), count)]
+    structs = [
+        rows.columns if at == number else pa.nulls(count, struct_type(record)) for at, record in enumerate(takes)
     ]
-    structs = [records if at == number else pa.nulls(rows, struct_type(record)) for at, record in enumerate(takes)]
-    arrays = [
-        column if isinstance(column, pa.Array) else pa.array(column, field.type)
-        for column, field in zip([*places, *structs], schema, strict=True)
-    ]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return pa.Table.from_arrays([*places, *structs], schema=transit_schema(takes))
 
 
-def key_groups(keys: pa.Array | Sequence[bytes], max_parallelism: int) -> pa.Array:
+def key_groups(keys: pa.BinaryArray, max_parallelism: int) -> pa.Int32Array:
     """Return the key group of each key; each distinct one is hashed once."""
-    encoded = (keys if isinstance(keys, pa.Array) else pa.array(keys, pa.binary())).dictionary_encode()
+    encoded = keys.dictionary_encode()
     groups = pa.array([key_group(key, max_parallelism) for key in encoded.dictionary.to_pylist()], pa.int32())
     return groups.take(encoded.indices)
 
@@ -81,4 +67,8 @@ def elements_of(batch: pa.RecordBatch, takes: Takes) -> list[Element]:
     else:
         structs = [from_struct_array(batch[f"in{number}"], record) for number, record in enumerate(takes)]
         records = (structs[number][at] for at, number in enumerate(inputs))
-    return list(map(Element._make, zip(*columns, records, inputs, strict=True)))
+    return list(map(_element, zip(*columns, records, inputs, strict=True)))
+
+
+_element = partial(tuple.__new__, Element)
+"""A named tuple's own constructors are Python code, and take three times as long."""

@@ -1,8 +1,9 @@
-"""Rows of a source in a task: columns, until code runs on them."""
+"""Records of a stream in a task as columns: they are made objects only where code runs on them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import pyarrow as pa
@@ -13,8 +14,8 @@ from headrace.plan.record_columns import from_struct_array
 
 
 @dataclass(frozen=True, slots=True)
-class SourceRows:
-    """Rows of a source as columns. Python objects are made of them only where code runs on them."""
+class ColumnarRows:
+    """Records of a stream as columns: where they stand, and a struct for each."""
 
     record: type[msgspec.Struct]
     orders: pa.Array
@@ -26,13 +27,22 @@ class SourceRows:
         """Count the rows."""
         return len(self.columns)
 
-    def on_edge(self, edge: int) -> SourceRows:
+    def on_edge(self, edge: int) -> ColumnarRows:
         """Return the rows as one of several uses of the stream gets them."""
         orders = pc.binary_join_element_wise(self.orders, pa.scalar(bytes([edge])), pa.scalar(b""))
-        return SourceRows(self.record, orders, self.timestamps, self.kinds, self.columns)
+        return ColumnarRows(self.record, orders, self.timestamps, self.kinds, self.columns)
 
     def emitted(self) -> list[Emitted]:
         """Return the rows as records."""
         records = from_struct_array(self.columns, self.record)
         places = (column.to_pylist() for column in (self.orders, self.timestamps, self.kinds))
-        return list(map(Emitted._make, zip(*places, records, strict=True)))
+        return list(map(_emitted, zip(*places, records, strict=True)))
+
+    def filter(self, mask: pa.BooleanArray) -> ColumnarRows:
+        """Return the rows for which the mask is true."""
+        columns = (self.orders, self.timestamps, self.kinds, self.columns)
+        return ColumnarRows(self.record, *(column.filter(mask) for column in columns))
+
+
+_emitted = partial(tuple.__new__, Emitted)
+"""A named tuple's own constructors are Python code, and take three times as long."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.config._document import raise_problems
@@ -64,28 +62,8 @@ def _problems(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
         if name not in waits:
             yield f"async_io.{name}", _left_over("async operator", name, waits)
     yield from _services(config, pipeline)
-    yield from _loops(config)
     yield from _overrides(config, pipeline)
     yield from _modes(config, pipeline)
-
-
-def _loops(config: JobConfig) -> Iterator[Problem]:
-    """Sources that read what the job itself writes: it would never come to an end."""
-    sinks = {_place(sink.path): name for name, sink in config.sinks.items()}
-    for name, source in config.sources.items():
-        if (sink := sinks.get(_place(source.path))) is not None:
-            yield (
-                f"sources.{name}.path",
-                f"{source.path} is the table of this job's own sink '{sink}': give source and sink folders of their own",
-            )
-
-
-def _place(path: str) -> str:
-    """Return a path or URI so that equal places have equal texts."""
-    scheme, separator, rest = path.rpartition("://")
-    if not separator:
-        return str(Path(path).resolve())
-    return f"{scheme.replace('s3a', 's3')}://{posixpath.normpath(rest)}"
 
 
 def _differences(key: str, what: str, wanted: list[str], bound: Iterable[str]) -> Iterator[Problem]:

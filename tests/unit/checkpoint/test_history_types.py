@@ -89,7 +89,7 @@ def job(tmp_path):
 
 
 def test_rows_of_the_new_type_take_back_what_was_stored_as_the_old_one(job):
-    one, two = Changed(1, "k", 0), Changed(2.0, "k", 0)
+    one, two = Changed(1.0, "k", 0), Changed(2.0, "k", 0)
     job.run(Row, (INSERT, Row(0, "k", 1)), (UPDATE_AFTER, Row(0, "k", 2)))
     assert job.run(Changed, (UPDATE_BEFORE, two)) == [(UPDATE_AFTER, one)]
     assert job.run(Changed) == []

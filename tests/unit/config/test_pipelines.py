@@ -76,7 +76,7 @@ def test_an_unbound_source_is_named(module, job_file):
 
 def test_a_sink_as_its_own_source_is_refused(module, job_file):
     job_file(replace=("data/events", "s3a://lake/./board/"))
-    assert "sources.events.path: s3a://lake/./board/ is the table of this job's own sink 'board'" in error_of()
+    assert "sinks.board.path: source 'events' reads this folder: a job must not read what it writes" in error_of()
 
 
 def test_overrides_of_unknown_operators_are_refused(module, job_file):

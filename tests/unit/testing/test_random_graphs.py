@@ -93,6 +93,7 @@ def test_programs_have_what_is_hard():
         )
         found["a stream of several uses"] += any(count > 1 for count in uses.values())
         found["two inputs"] += "connect" in kinds
+        found["a broadcast"] += "broadcast" in kinds
         found["a side output that is read"] += any(name.endswith(".aside") for name in uses)
         found["late rows"] += any(
             row.at < before.at for one in program.inputs for before, row in zip(one.rows, one.rows[1:], strict=False)

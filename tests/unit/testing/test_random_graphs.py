@@ -61,6 +61,14 @@ def test_any_split_gives_what_a_loop_gives(seed):
     check(seed)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def stops_are_noticed_at_once():
+    """Tasks ask whether to stop after every other record, not after hundreds: so little input is held, too."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("headrace.execution.keyed_process._ASKED_AFTER", 2)
+        yield
+
+
 @FEW
 @given(seed=SEEDS)
 def test_crashes_and_holds_change_no_graph(seed):

@@ -46,7 +46,7 @@ class Job:
     @property
     def source(self):
         config = self.home.config()
-        return ParquetFolder(plan_of(config.code).ingest.source, config.sources["purchases"])
+        return ParquetFolder(plan_of(config.code).sources[0], config.sources["purchases"])
 
     def plan(self, until=None, **what):
         config = self.home.config()

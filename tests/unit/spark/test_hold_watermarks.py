@@ -13,9 +13,10 @@ WATERMARKS = [(10, 1000), (20, 2000), (30, 3000)]
 
 
 def cut(blocks, before=None):
-    result = BatchResult(blocks=blocks, cut=before)
-    result.hold_watermarks(WATERMARKS)
-    return result.cut
+    result = BatchResult(
+        blocks={} if blocks is None else {"asks": blocks}, cuts={} if before is None else {"before": before}
+    )
+    return result.cut_behind(["before", "asks"], WATERMARKS)
 
 
 #   records 0..9 | W 10..19 | W 20..29 | W 30..

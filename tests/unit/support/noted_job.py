@@ -73,13 +73,14 @@ def noted_job(folder, monkeypatch, **changes):
             made.inputs[self.opened.next_id] = [
                 (file.source, file.name, file.first_row, file.taken, file.first_ordinal) for file in taken.files
             ]
-            result = BatchResult(watermark=self.opened.last.watermark)
+            result = BatchResult()
             for one in taken.lines:
                 after, watermarks = one.after, one.watermarks
                 if after is None:
                     after, watermarks = advance(one.before, {}, one.rows, size=20, lag=1, watermark=None)
-                result.watermark = watermarks[-1][1] if watermarks else result.watermark
-                result.lines[one.sources] = LineResult(after, result.watermark)
+                last, _ = self.opened.last.watermarks(one.sources)
+                last = watermarks[-1][1] if watermarks else last
+                result.lines[one.sources] = LineResult(after, watermarks, last, last)
             result.metrics["rows_in"] = taken.rows
             return result
 

@@ -37,7 +37,7 @@ def restore_in(job: OpenJob, target_id: int, why: str) -> Checkpoint:
         restored_from=target_id,
         offsets=target.offsets,
         watermark=target.watermark,
-        watermarks=target.watermarks,
+        lines=target.lines,
         local_copies=target.local_copies,
         state_ttl=target.state_ttl,
         schemas_of=target.schemas_of,

@@ -29,7 +29,7 @@ _INHERITED = (
     "offsets",
     "numbers",
     "watermark",
-    "watermarks",
+    "lines",
     "local_copies",
     "state_ttl",
     "schemas_of",

@@ -78,7 +78,8 @@ def noted_job(folder, monkeypatch, **changes):
                 after, watermarks = one.after, one.watermarks
                 if after is None:
                     after, watermarks = advance(one.before, {}, one.rows, size=20, lag=1, watermark=None)
-                last = watermarks[-1][1] if watermarks else self.opened.last.watermark
+                last, _ = self.opened.last.watermarks(one.sources)
+                last = watermarks[-1][1] if watermarks else last
                 result.lines[one.sources] = LineResult(after, watermarks, last, last)
             result.metrics["rows_in"] = taken.rows
             return result

@@ -31,6 +31,7 @@ _JSON = (
     "state_schemas",
     "timers_fired",
     "lines",
+    "numbers",
     "sink_tables",
 )
 _TIMES = ("interval_start", "interval_end", "watermark", "committed_at", "lease_expires_at")

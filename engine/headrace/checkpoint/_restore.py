@@ -5,7 +5,7 @@ from __future__ import annotations
 from headrace import faults
 from headrace.checkpoint.checkpoint import Checkpoint, Kind
 from headrace.checkpoint.migrations import migrate_format
-from headrace.checkpoint.open_job import OpenJob
+from headrace.checkpoint.open_job import OF_STATE, OpenJob
 from headrace.checkpoint.opening import open_job
 from headrace.checkpoint.restore_check import RestoreCheck
 from headrace.config import JobConfig, checked_name
@@ -35,18 +35,8 @@ def restore_in(job: OpenJob, target_id: int, why: str) -> Checkpoint:
         Kind.RESTORE,
         versions=versions,
         restored_from=target_id,
-        offsets=target.offsets,
-        watermark=target.watermark,
-        lines=target.lines,
-        local_copies=target.local_copies,
-        state_ttl=target.state_ttl,
-        schemas_of=target.schemas_of,
-        sinks_of=target.sinks_of,
-        timers_fired=target.timers_fired,
-        format_version=target.format_version,
-        interval_start=target.interval_start,
-        interval_end=target.interval_end,
         note=why,
+        **{name: getattr(target, name) for name in OF_STATE},
     )
     migrate_format(job)  # the target may be older than the last migration
     return restored

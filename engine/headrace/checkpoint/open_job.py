@@ -25,7 +25,7 @@ def silent(kind: str, message: str) -> None:
     del kind, message
 
 
-_INHERITED = (
+OF_STATE = (
     "offsets",
     "numbers",
     "watermark",
@@ -39,6 +39,7 @@ _INHERITED = (
     "interval_end",
     "format_version",
 )
+"""Fields of a checkpoint that describe the state: a checkpoint has them of its parent, and a restore of its target."""
 
 
 class OpenJob:
@@ -106,7 +107,7 @@ class OpenJob:
         self.lease.check()
         prepared = versions if versions is not None else self.tables.prepare(files or {}, self.versions)
         parent = self.last
-        inherited = {name: getattr(parent, name) for name in _INHERITED}
+        inherited = {name: getattr(parent, name) for name in OF_STATE}
         if kind is Kind.BATCH and self.declared_schemas not in (None, self.state_schemas):
             fields["state_schemas"] = self.declared_schemas
         if "state_schemas" in fields:

@@ -98,7 +98,7 @@ def lost_elements(config: JobConfig, last: Checkpoint, versions: dict[str, int],
                 "to a checkpoint before."
             )
     if last.held or last.pending:
-        yield from _moved_places(last, plan)
+        yield from _moved_places(config.job, last, plan)
         yield from _joined_lines(last, plan)
     if any(offset.held for offset in offsets):
         held = holders(folder, versions[BUFFERED_REQUESTS], storage=storage)
@@ -115,7 +115,7 @@ def lost_elements(config: JobConfig, last: Checkpoint, versions: dict[str, int],
             )
 
 
-def _moved_places(last: Checkpoint, plan: Plan) -> Iterator[str]:
+def _moved_places(job: str, last: Checkpoint, plan: Plan) -> Iterator[str]:
     """Return a sentence when records that wait have places that the plan gives to others.
 
     A place has the ranks of operators and the edges of streams that are used more than once.
@@ -128,7 +128,8 @@ def _moved_places(last: Checkpoint, plan: Plan) -> Iterator[str]:
     if moved := _listed({name.partition(":")[2] for name in ranks | edges}):
         yield (
             f"records wait whose order the graph of before has settled, and it has changed at {moved}: they might overtake "
-            "each other. Go back to the code that took them in and let it finish what waits (headrace run JOB --finish), or "
+            "each other. Nothing was changed. Go back to the code that took them in and let it finish what waits (headrace run "
+            f"{job} --finish), or "
             "restore to a checkpoint before they came."
         )
 

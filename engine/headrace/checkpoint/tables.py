@@ -144,6 +144,7 @@ CHECKPOINTS_SCHEMA = pa.schema(
         pa.field("sinks_of", pa.int64()),
         pa.field("timers_fired", pa.string()),
         pa.field("lines", pa.string()),
+        pa.field("numbers", pa.string()),
         pa.field("metrics", pa.string()),
         pa.field("restored_from", pa.int64()),
         pa.field("note", pa.string()),

@@ -79,7 +79,7 @@ class PipelineHarness:
     files_per_batch: int = 16
     job: dict[str, Any] = field(default_factory=dict)
     clock: clock.VirtualClock = field(default_factory=lambda: _PipelineClock(START))
-    events: list[Event] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list, repr=False)
     """What the runs have told, in order."""
 
     def __post_init__(self) -> None:

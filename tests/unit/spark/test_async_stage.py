@@ -18,6 +18,8 @@ from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.execution.element import Element, Emitted
 from headrace.plan.keys import stage_key
 from headrace.plan.order import record_order
+from headrace.plan.pipelines import plan_of
+from headrace.plan.stages import ToStage
 from headrace.spark.async_stage import AsyncStage
 from headrace.spark.micro_batch import open_breakers
 from headrace.spark.reports import AsyncSettings, Place
@@ -94,7 +96,8 @@ class Job:
             stage = AsyncStage(place, AsyncSettings(services={}, resumes=True), ALL, output, lambda: False)
             if wait.key:
                 sent = stage.run_keyed(wait, [[element(one, *wait.key.fields) for one in purchases]])
-                output.transit(sent, ("customer",))
+                first = plan_of(self.config.code).keyed[0]
+                output.transit(ToStage(first.name, 0, KeyBy(("customer",))), Purchase, sent)
             else:
                 sent = stage.run([wait], [emitted(one) for one in purchases])
             self.report = output.report

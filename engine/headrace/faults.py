@@ -19,6 +19,17 @@ _PLACE = "HEADRACE_KILL_AT"
 _ONCE = "HEADRACE_KILL_ONCE"
 _WITH = "HEADRACE_KILL_WITH"
 
+PLACES = frozenset(
+    {
+        *("create.half", "ingest.after", "task.half", "run.after"),
+        *("prepare.before", "prepare.half", "prepare.after", "commit.before", "commit.after"),
+        *("publish.half", "publish.after", "fence.table", "fence.after"),
+        *("migration.before", "migration.prepared", "state_migration.staged"),
+        *("compaction.prepared", "restore.prepared", "vacuum.listed", "vacuum.committed"),
+    }
+)
+"""All places, by name."""
+
 _visits: Counter[str] = Counter()
 _observers: list[Callable[[str], None]] = []
 

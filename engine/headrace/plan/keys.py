@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import get_args
@@ -16,7 +17,8 @@ _Scalar = str | int | float | bool | bytes
 def key_reader(key: KeyBy) -> Callable[[msgspec.Struct], object]:
     """Return what gives a record's key: a scalar, a tuple of several, or None when any part of it is null.
 
-    What it returns raises `TypeError` for a key that a function has made of something else.
+    What it returns raises `TypeError` for a key that a function has made of something else, and `ValueError` for NaN and
+    infinity.
     """
     if key.function is None:
         fields = key.fields
@@ -55,10 +57,19 @@ def _made(key: object) -> object:
     if isinstance(key, tuple):
         parts = [_made(part) for part in key]
         return None if None in parts else tuple(parts)
+    if isinstance(key, float):
+        return _finite(key) + 0.0
     if key is None or isinstance(key, _Scalar):
-        return key + 0.0 if isinstance(key, float) else key
+        return key
     msg = f"a key is text, a number, a truth value or a tuple of them, not {type(key).__name__}: {key!r:.100}"
     raise TypeError(msg)
+
+
+def _finite(key: float) -> float:
+    if math.isfinite(key):
+        return key
+    msg = f"a key cannot be {key}, since JSON cannot hold it: return another value, or None to put the record aside"
+    raise ValueError(msg)
 
 
 def _parts(annotation: object) -> Iterator[object]:

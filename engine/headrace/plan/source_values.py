@@ -121,7 +121,7 @@ def _scalars(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
     array = _cast(array, column, faults)
     if column.is_time:
         wrong = pc.or_(pc.less(array, FIRST_TIME), pc.greater(array, LAST_TIME))
-        return _refuse(array, wrong, faults, f" ms since 1970, {_OUTSIDE}")
+        return _refuse(array, wrong, faults, f" ms since 1970, {OUTSIDE}")
     if is_text(column.type):
         array = _utf8(array, faults)
     if column.allowed:
@@ -134,7 +134,7 @@ def _scalars(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
     return array
 
 
-_OUTSIDE = "which is outside the years 1 to 9999"
+OUTSIDE = "which is outside the years 1 to 9999"
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000}
 
 
@@ -144,7 +144,7 @@ def _milliseconds(array: pa.Array, faults: Faults) -> pa.Array:
         numbers, per_second = array.cast(pa.int64()), _PER_SECOND[unit]
         first, end = FIRST_TIME // 1_000 * per_second, (LAST_TIME + 1) // 1_000 * per_second
         wrong = pc.or_(pc.less(numbers, first), pc.greater_equal(numbers, end))
-        array = _refuse(array, wrong, faults, f", {_OUTSIDE}")
+        array = _refuse(array, wrong, faults, f", {OUTSIDE}")
     return array.cast(pa.timestamp("ms", tz=array.type.tz), safe=False).cast(pa.int64())
 
 

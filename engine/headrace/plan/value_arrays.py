@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.plan.column_types import Column
+from headrace.plan.source_values import FIRST_TIME, LAST_TIME, OUTSIDE
 
 _PYTHON: dict[pa.DataType, type] = {
     pa.int64(): int,
@@ -136,6 +137,7 @@ def _scalars(values: Sequence[Any], column: Column, *, sink: bool) -> pa.Array:
     if python is float and not sink:
         _check_finite(array)
     if sink and column.is_time:
+        _check_years(array)
         return array.cast(_MILLISECONDS).cast(column.sink_type)
     return array
 
@@ -215,6 +217,13 @@ def _check_finite(array: pa.Array) -> None:
     at = pc.index(finite, False).as_py()
     if at >= 0:
         raise UnfitRecord(at, "", f"is {array[at].as_py()}, which JSON cannot hold")
+
+
+def _check_years(array: pa.Array) -> None:
+    wrong = pc.or_(pc.less(array, FIRST_TIME), pc.greater(array, LAST_TIME))
+    at = pc.index(wrong, True).as_py()
+    if at >= 0:
+        raise UnfitRecord(at, "", f"is {array[at].as_py()} ms since 1970, {OUTSIDE}")
 
 
 def _culprit(values: Sequence[Any], column: Column) -> UnfitRecord:

@@ -36,6 +36,7 @@ from headrace.plan.stages import KeyedStage, Plan, SinkPlan, ToSink
 from headrace.spark.async_stage import AsyncStage
 from headrace.spark.flows import Sender
 from headrace.spark.reports import KeyedTask, TaskReport
+from headrace.spark.step_errors import refusing_unfit
 from headrace.spark.stop_sign import StopSign
 from headrace.spark.task_backend import TaskBackend, open_backend
 from headrace.spark.task_output import QuarantineRow, TaskOutput
@@ -154,7 +155,8 @@ class _Work:
         self.output.count(**_counted(materializer.metrics))
         decode = msgspec.json.Decoder(self.stage.record).decode
         rows = [Emitted(order, 0, kind, decode(raw)) for order, kind, _, raw in materializer.outputs()]
-        self.output.changes(sink, rows)
+        with refusing_unfit(operator.name, rows):
+            self.output.changes(sink, rows)
 
     def _without_history(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> PassThrough:
         passing = PassThrough(operator, self.opened.backend, record=self.stage.takes[0])

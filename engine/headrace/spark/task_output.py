@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import msgspec
 import pyarrow as pa
@@ -18,15 +16,15 @@ from headrace.checkpoint.checkpoint import OutputFile
 from headrace.checkpoint.files import ParquetLayout, stage
 from headrace.checkpoint.state_files import parts, stage_state
 from headrace.checkpoint.tables import QUARANTINE
-from headrace.errors import UserFunctionError
 from headrace.execution.element import Emitted
 from headrace.plan.columns import ROW_KIND, changelog_schema, sink_schema, to_columns
 from headrace.plan.keys import key_reader
 from headrace.plan.pipelines import plan_of
-from headrace.plan.record_columns import UnfitRecord, to_struct_array
+from headrace.plan.record_columns import to_struct_array
 from headrace.plan.stages import SinkPlan, ToStage
 from headrace.spark.columnar_rows import ColumnarRows
 from headrace.spark.reports import Place, TaskReport
+from headrace.spark.step_errors import called
 from headrace.spark.transit import transit_table
 from headrace.state.codec import encode
 from headrace.state.key_columns import key_json_column
@@ -53,6 +51,11 @@ class TaskOutput:
         self._prefix = f"{place.checkpoint_id:010d}-{operator}-{label}-{place.attempt_id[:12]}"
 
     @property
+    def operator(self) -> str:
+        """The stage's operator, or source."""
+        return self._operator
+
+    @property
     def changelog(self) -> Changelog:
         """Makes rows of this operator."""
         return self._changelog
@@ -71,13 +74,13 @@ class TaskOutput:
     def transit(self, to: ToStage, record: type[msgspec.Struct], emitted: Sequence[Emitted]) -> None:
         """Stage records for a keyed stage; a record without a key goes to quarantine.
 
-        Raises `UserFunctionError` for a key that cannot be one, and for a record that columns cannot carry.
+        Raises `UserFunctionError` for a key that cannot be one, and `UnfitRecord` for a record that columns cannot carry.
         """
         if not emitted:
             return
         orders, timestamps, kinds, records = zip(*emitted, strict=True)
         places = (pa.array(orders, pa.binary()), pa.array(timestamps, pa.int64()), pa.array(kinds, pa.int32()))
-        rows = ColumnarRows(record, *places, self._columns(records, record))
+        rows = ColumnarRows(record, *places, to_struct_array(records, record))
         made = self._made_keys(to.key, records) if to.key is not None and to.key.function is not None else None
         self._transit(to, rows, made)
 
@@ -104,41 +107,18 @@ class TaskOutput:
 
     def _made_keys(self, key: KeyBy, records: Sequence[msgspec.Struct]) -> pa.BinaryArray:
         read = key_reader(key)
-        keys = (self._made_key(key, read, record) for record in records)
-        return pa.array([None if made == NULL_KEY else made for made in keys], pa.binary())
 
-    def _made_key(self, key: KeyBy, read: Callable[[msgspec.Struct], object], record: msgspec.Struct) -> bytes:
-        """The key that a user's function makes."""
-        try:
+        def made_key(record: msgspec.Struct) -> bytes:
             return encode(read(record))
-        except Exception as error:
-            raw = encode(record)[:500].decode(errors="replace")
-            why = "".join(traceback.format_exception(error))
-            raise UserFunctionError(f"key_by {key}", None, raw, why) from error
+
+        keys = (called(f"key_by {key}", made_key, record) for record in records)
+        return pa.array([None if made == NULL_KEY else made for made in keys], pa.binary())
 
     def _refuse_homeless(self, to: ToStage, rows: ColumnarRows) -> None:
         error = f"the key ({to.key}) is null"
         self.quarantine(
             [(self._operator, one.order.hex(), "null", encode(one.record).decode(), error) for one in rows.emitted()]
         )
-
-    def _columns(self, records: Sequence[msgspec.Struct], record: type[msgspec.Struct]) -> pa.StructArray:
-        with self._refusing_unfit(records):
-            return to_struct_array(records, record)
-
-    def _sink_columns(self, emitted: Sequence[Emitted], schema: pa.Schema) -> pa.Table:
-        records = [item.record for item in emitted]
-        with self._refusing_unfit(records):
-            return to_columns(records, schema)
-
-    @contextmanager
-    def _refusing_unfit(self, records: Sequence[msgspec.Struct]) -> Iterator[None]:
-        """Raise `UserFunctionError` for a record that columns cannot carry."""
-        try:
-            yield
-        except UnfitRecord as error:
-            why = f"it emitted what cannot be stored and read again alike: {error}"
-            raise UserFunctionError(self._operator, None, f"{records[error.index]!r:.500}", why) from error
 
     def _stage_transit(self, to: ToStage, rows: ColumnarRows, keys: pa.BinaryArray) -> None:
         takes = plan_of(self._place.code).stage(to.stage).takes
@@ -150,13 +130,16 @@ class TaskOutput:
         files.setdefault(to.stage, []).append(f"{folder}/{name}")
 
     def append_sink(self, sink: str, emitted: Sequence[Emitted], record: type) -> None:
-        """Stage rows straight in the folder of an append-only sink."""
+        """Stage rows straight in the folder of an append-only sink. Raises `UnfitRecord` as `transit` does."""
         if not emitted:
             return
-        self._append(sink, self._sink_columns(emitted, sink_schema(record)))
+        self._append(sink, _sink_columns(emitted, sink_schema(record)))
 
     def changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
-        """Stage what a materializer sends on: for a merge, or as a log of changes where the sink is appended to."""
+        """Stage what a materializer sends on: for a merge, or as a log of changes where the sink is appended to.
+
+        Raises `UnfitRecord` as `transit` does.
+        """
         if not emitted:
             return
         if sink.name in self._place.appended:
@@ -180,7 +163,7 @@ class TaskOutput:
 
     def _append_changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         schema = sink_schema(sink.record, sink.primary_key)
-        columns = self._sink_columns(emitted, schema).columns
+        columns = _sink_columns(emitted, schema).columns
         kinds = pa.array([RowKind(item.kind).symbol for item in emitted], pa.string())
         orders = pa.array([item.order.hex() for item in emitted], pa.string())
         self._append(sink.name, pa.Table.from_arrays([*columns, kinds, orders], schema=changelog_schema(schema)))
@@ -188,7 +171,7 @@ class TaskOutput:
     def _merge(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         """Stage net changes for a merge: the sink's columns and the row kind."""
         schema = sink_schema(sink.record, sink.primary_key)
-        rows = self._sink_columns(emitted, schema)
+        rows = _sink_columns(emitted, schema)
         kinds = pa.array([RowKind(item.kind).symbol for item in emitted], pa.string())
         rows = rows.append_column(pa.field(ROW_KIND, pa.string(), nullable=False), kinds)
         name = f"{OUTPUTS}/{sink.name}/{self._file_name()}"
@@ -201,6 +184,10 @@ class TaskOutput:
 
     def _file_name(self) -> str:
         return f"{self._prefix}-{clock.unique_id()[:12]}.parquet"
+
+
+def _sink_columns(emitted: Sequence[Emitted], schema: pa.Schema) -> pa.Table:
+    return to_columns([item.record for item in emitted], schema)
 
 
 NULL_KEY = b"null"

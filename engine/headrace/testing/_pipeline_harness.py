@@ -7,8 +7,8 @@ import shutil
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ import msgspec
 
 from headrace import clock, faults
 from headrace.api import Pipeline, RowKind, SinkNode, SourceNode, UpsertMaterialize
+from headrace.names import did_you_mean
 from headrace.testing._backends import BackendName
 
 if TYPE_CHECKING:
@@ -44,31 +45,39 @@ class _CrashError(BaseException):
     """The end of the process, as far as the run can tell: nothing catches it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PipelineSnapshot:
-    """A folder with all that a job has left behind, and what the clock said."""
+    """A copy of all that a job has left behind, and what the clock said. The copy lasts as long as this object."""
 
+    job: str
     folder: Path
     now: int
     fed: int
 
+    def __post_init__(self) -> None:
+        """Remove the copy when nobody needs it any more."""
+        weakref.finalize(self, shutil.rmtree, self.folder.parent, ignore_errors=True)
+
 
 @dataclass
 class PipelineHarness:
-    """One pipeline as a job of its own, in a temporary folder.
+    """Runs one pipeline as a job of its own, in a temporary folder and without Spark.
 
         h = PipelineHarness(pipeline)
         h.feed("orders", [Order("a", 1), Order("b", 2)])
         h.run()
         assert h.sink("totals") == [Total("a", 1), Total("b", 2)]
 
-    It runs the code that a job's driver and tasks run, tables, checkpoints and sinks included; Spark alone is replaced: tasks
-    run one after the other in this process. Processing time is that of `clock`: `h.clock.advance(ms)` moves it on, and the
-    next `run` fires timers that are due.
+    It runs the code that a job's driver and tasks run, and writes real tables, checkpoints and sinks. Only Spark is replaced:
+    tasks run one after the other in this process. Processing time is that of `clock`, which stands still: `h.clock.advance(ms)`
+    moves it on, and the next `run` fires timers that are due.
 
-    `parallelism` is the number of tasks an operator has, `bucket` the rows between two watermarks, `files_per_batch` how many
-    files of each source a micro-batch takes at most. `job` is laid over the job's configuration, as in `conf/jobs/*.yaml`:
-    `job={"sources": {"orders": {"idle_after": "1h"}}}`. A sink behind a materializer is merged into, others are appended to.
+    `parallelism` is the number of tasks of an operator, `bucket` the rows between two watermarks, `files_per_batch` how many
+    files of each source a micro-batch takes at most, `now` what the clock says at first (ms). `job` is laid over the job's
+    configuration, as in `conf/jobs/*.yaml`: `job={"sources": {"orders": {"idle_after": "1h"}}}`. A sink behind a materializer
+    has the mode `merge`, others `append`.
+
+    The folder goes when the harness does.
     """
 
     pipeline: Pipeline
@@ -78,15 +87,23 @@ class PipelineHarness:
     bucket: int = 1000
     files_per_batch: int = 16
     job: dict[str, Any] = field(default_factory=dict)
-    clock: clock.VirtualClock = field(default_factory=lambda: _PipelineClock(START))
-    events: list[Event] = field(default_factory=list, repr=False)
+    now: InitVar[int] = START
+    clock: clock.VirtualClock = field(init=False)
+    events: list[Event] = field(default_factory=list, init=False, repr=False)
     """What the runs have told, in order."""
+    folder: Path = field(init=False)
+    """The job's home: `conf`, `input/SOURCE`, `lake/SINK` and `state` are in it."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, now: int) -> None:
         """Make the folder and the job's configuration."""
-        folder = tempfile.mkdtemp(prefix="headrace-")
-        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        self._folder = Path(folder) / "job"
+        given: object = self.pipeline
+        if not isinstance(given, Pipeline):
+            msg = f"PipelineHarness takes a Pipeline, not {given!r:.200}: end the stream with sink(), which returns it"
+            raise TypeError(msg)
+        self.clock = _PipelineClock(now)
+        self.folder = _new_folder()
+        self._modules: list[str] = []
+        weakref.finalize(self, _remove, self.folder.parent, self._modules)
         self._fed = 0
         self._runs = 0
         self._configure()
@@ -105,12 +122,15 @@ class PipelineHarness:
 
         `kinds` are their row kinds, for a source that has them (default: all inserts). Names sort as files are fed, unless
         `file` names one.
+
+        Raises `ValueError` for values that do not fit the record's types; `feed_table` takes them as they are.
         """
         import pyarrow as pa
 
         from headrace.plan.columns import sink_schema, to_columns
 
         node = self._source(source)
+        _check_fed(node, records, kinds)
         table = to_columns(records, sink_schema(node.record))
         if node.row_kind is not None:
             symbols = [kind.symbol for kind in kinds or [RowKind.INSERT] * len(records)]
@@ -124,9 +144,11 @@ class PipelineHarness:
         self._source(source)
         self._fed += 1
         name = file or f"{self._fed:06d}.parquet"
-        folder = self._folder / "input" / source
-        folder.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, folder / name)
+        path = self.folder / "input" / source / name
+        if path.exists():
+            msg = f"source '{source}' has a file {name} already: a source's files never change, so give it another name"
+            raise ValueError(msg)
+        pq.write_table(table, path)
         return name
 
     # ----------------------------------------------------------------------------------------------------------- runs
@@ -136,17 +158,21 @@ class PipelineHarness:
     ) -> RunReport | None:
         """Run the job once, as `headrace run` does, and return its report.
 
-        `options` are those of `RunOptions`: `max_batches`, `finish`, `interval_start`, ... With `crash_at` the process is gone
-        when the run gets to that place ("run.after", "commit.before", "commit.after", "publish.after", "task.half", ... or
-        "commit.before:2" for the second time): what it has written by then stays, and None is returned. The next run goes on.
-        With `budget_ends_at` the run's time is up when it gets to that place: it holds what has not begun.
+        `options` are those of the command: `max_batches`, `finish`, `end_of_input`, `mode`, `interval_start` (ms), ...
 
-        Raises what `headrace run` would say, as an error of `headrace.errors`.
+        With `crash_at` the process dies when the run comes to that place: what it has written by then stays, and None is
+        returned. The next run goes on. Places are "ingest.after" (sources are read), "task.half" (a keyed task is done),
+        "run.after", "commit.before", "commit.after", "publish.half", "publish.after" and the others of `headrace.faults.PLACES`;
+        "task.half:2" is the second time. With `budget_ends_at` the run's time is up when it comes to that place: a keyed task
+        stops within 256 records, and holds the rest for the next run. A run that does not come to the place goes to its end.
+
+        Raises the error of `headrace.errors` that `headrace run` would end with.
         """
         from headrace.spark.options import RunOptions
         from headrace.spark.runner import run_on
         from headrace.testing._local_tasks import LocalTasks
 
+        self._check_places(crash_at, budget_ends_at)
         self._runs += 1
         asked = RunOptions(run_id=f"run-{self._runs}", **options)
         before = clock.use(self.clock)
@@ -157,24 +183,31 @@ class PipelineHarness:
             ):
                 return run_on(LocalTasks(), self.config, asked, self.events.append)
         except _CrashError:
-            self._replace(self._folder.with_name("crashed"))
+            self._replace(self.folder.with_name("crashed"))
             return None
         finally:
             clock.use(before)
 
     def snapshot(self) -> PipelineSnapshot:
         """Return a copy of all that the job has left behind, its input included."""
-        folder = self._folder.with_name(f"snapshot-{next(_ids)}")
-        shutil.copytree(self._folder, folder)
-        return PipelineSnapshot(folder, self.clock.now(), self._fed)
+        folder = _new_folder()
+        shutil.copytree(self.folder, folder)
+        return PipelineSnapshot(self.pipeline.name, folder, self.clock.now(), self._fed)
 
     def restore(self, snapshot: PipelineSnapshot) -> None:
-        """Go back to a snapshot of this harness; the clock goes back, too."""
-        copy = self._folder.with_name("restored")
+        """Go on from a snapshot, of this harness or another one; the clock says again what it said then.
+
+        Raises `ValueError` for a snapshot of another job.
+        """
+        if snapshot.job != self.pipeline.name:
+            msg = f"the snapshot is of job '{snapshot.job}', and this harness runs '{self.pipeline.name}'"
+            raise ValueError(msg)
+        copy = self.folder.with_name("restored")
         shutil.copytree(snapshot.folder, copy)
         self._replace(copy)
         self.clock.advance(snapshot.now - self.clock.now())
         self._fed = snapshot.fed
+        self._configure()
 
     def change(
         self, *, pipeline: Pipeline | None = None, parallelism: int | None = None, job: dict[str, Any] | None = None
@@ -189,37 +222,41 @@ class PipelineHarness:
 
     def sink(self, name: str) -> list[Any]:
         """Return the records in a sink, in no particular order; none before the first run."""
-        from headrace.plan.columns import RecordReader
         from headrace.plan.planner import plan_stages
+        from headrace.testing._sink_records import records_of
 
-        record = plan_stages(self.pipeline).sinks[name].record
-        records, _, _ = RecordReader(record, None).read(self.sink_table(name))
-        return list(records)
+        return records_of(self.sink_table(name), plan_stages(self.pipeline).sinks[name].record)
 
     def sink_table(self, name: str) -> pa.Table:
         """Return the rows of a sink as they are stored; without columns before the first run."""
-        return self._read(self._folder / "lake" / name)
+        return self._read(self.folder / "lake" / _known("sink", name, self._sinks()))
 
     def table(self, name: str) -> pa.Table:
         """Return the rows of a state table, such as "quarantine", "timers" or "keyed_state"."""
-        return self._read(self._folder / "state" / self.pipeline.name / name)
+        from headrace.checkpoint.tables import CHECKPOINTS, STATE_TABLES
+
+        return self._read(
+            self.folder / "state" / self.pipeline.name / _known("table", name, [*STATE_TABLES, CHECKPOINTS])
+        )
 
     @property
     def config(self) -> JobConfig:
         """The job's configuration, for `headrace.checkpoint` and the readers."""
         from headrace.config import load_job
 
-        return load_job(self.pipeline.name, self._folder)
+        return load_job(self.pipeline.name, self.folder)
 
     # ---------------------------------------------------------------------------------------------------- how it's done
 
     def _source(self, name: str) -> SourceNode:
-        sources = [operator for operator in self.pipeline.operators if isinstance(operator, SourceNode)]
-        for source in sources:
-            if source.name == name:
-                return source
-        msg = f"the pipeline has no source '{name}' (it has: {', '.join(source.name for source in sources)})"
-        raise ValueError(msg)
+        sources = {operator.name: operator for operator in self.pipeline.operators if isinstance(operator, SourceNode)}
+        return sources[_known("source", name, sources)]
+
+    @staticmethod
+    def _check_places(*places: str | None) -> None:
+        for place in places:
+            if place is not None:
+                _known("place", place.partition(":")[0], sorted(faults.PLACES))
 
     @staticmethod
     def _read(folder: Path) -> pa.Table:
@@ -237,6 +274,7 @@ class PipelineHarness:
         module = ModuleType(f"_headrace_harness_{next(_ids)}")
         module.pipeline = self.pipeline  # type: ignore[attr-defined]  # a module made here
         sys.modules[module.__name__] = module
+        self._modules.append(module.__name__)
         job = _laid_over(
             {
                 "job": self.pipeline.name,
@@ -251,11 +289,11 @@ class PipelineHarness:
         )
         cluster = {"master": "none", "parallelism": self.parallelism}
         for kind, name, content in (("jobs", self.pipeline.name, job), ("clusters", "local", cluster)):
-            path = self._folder / "conf" / kind / f"{name}.yaml"
+            path = self.folder / "conf" / kind / f"{name}.yaml"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(yaml.safe_dump(content), encoding="utf-8")
         for source in job["sources"]:
-            (self._folder / "input" / source).mkdir(parents=True, exist_ok=True)
+            (self.folder / "input" / source).mkdir(parents=True, exist_ok=True)
 
     def _sources(self) -> dict[str, Any]:
         names = (operator.name for operator in self.pipeline.operators if isinstance(operator, SourceNode))
@@ -282,15 +320,15 @@ class PipelineHarness:
         return reached
 
     def _crash(self) -> None:
-        shutil.copytree(self._folder, self._folder.with_name("crashed"))
+        shutil.copytree(self.folder, self.folder.with_name("crashed"))
         raise _CrashError
 
     def _end_budget(self) -> None:
         self.clock.advance(round(self.config.run.budget.total_seconds() * 1000) + 1)
 
     def _replace(self, folder: Path) -> None:
-        shutil.rmtree(self._folder)
-        folder.rename(self._folder)
+        shutil.rmtree(self.folder)
+        folder.rename(self.folder)
 
 
 def _laid_over(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -299,3 +337,37 @@ def _laid_over(content: dict[str, Any], changes: dict[str, Any]) -> dict[str, An
         both = isinstance(value, dict) and isinstance(result.get(key), dict)
         result[key] = _laid_over(result[key], value) if both else value
     return result
+
+
+def _new_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="headrace-")) / "job"
+
+
+def _remove(folder: Path, modules: Sequence[str]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in modules:
+        sys.modules.pop(name, None)
+
+
+def _known(what: str, name: str, names: Collection[str]) -> str:
+    if name in names:
+        return name
+    msg = f"there is no {what} '{name}'{did_you_mean(name, names)} (there are: {', '.join(names)})"
+    raise ValueError(msg)
+
+
+def _check_fed(source: SourceNode, records: Sequence[msgspec.Struct], kinds: Sequence[RowKind] | None) -> None:
+    for record in records:
+        if not isinstance(record, source.record):
+            msg = f"source '{source.name}' has records of type {source.record.__name__}, not {record!r:.200}"
+            raise TypeError(msg)
+    if kinds is None:
+        return
+    if source.row_kind is None:
+        msg = (
+            f"source '{source.name}' has no row kinds: give source(..., row_kind=COLUMN) the name of a column for them"
+        )
+        raise ValueError(msg)
+    if len(kinds) != len(records):
+        msg = f"{len(kinds)} row kinds were given for {len(records)} records"
+        raise ValueError(msg)

@@ -1,0 +1,82 @@
+"""Steps without state: what map, filter, flat_map and assign_event_time make of records."""
+
+from __future__ import annotations
+
+import operator as operators
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from headrace.api._graph import AssignEventTime, Filter, FlatMap, Map, StatelessStep
+from headrace.execution.element import Emitted
+from headrace.execution.process_context import LATEST_TIMER
+from headrace.plan.order import output_order
+from headrace.spark.step_errors import called, failed
+
+
+def applied(step: StatelessStep, emitted: Iterable[Emitted]) -> Iterator[Emitted]:
+    """Return what a step makes of records, each at its place: of several made of one, each gets its index.
+
+    Raises `UserFunctionError` when the step's function fails, or returns what it must not.
+    """
+    match step:
+        case Map(function, wanted):
+            for order, timestamp, kind, record in emitted:
+                made = _typed(step.name, record, called(step.name, function, record), wanted)
+                yield Emitted(order, timestamp, kind, made)
+        case Filter(predicate):
+            is_kept = partial(_is_kept, predicate)
+            yield from (one for one in emitted if called(step.name, is_kept, one.record))
+        case FlatMap(function, wanted):
+            listed = partial(_listed, function)
+            for order, timestamp, kind, record in emitted:
+                for index, made in enumerate(called(step.name, listed, record)):
+                    yield Emitted(output_order(order, index), timestamp, kind, _typed(step.name, record, made, wanted))
+        case AssignEventTime(time):
+            read: Callable[[Any], Any] = operators.attrgetter(time) if isinstance(time, str) else time
+            moment = partial(_moment, read)
+            for order, _, kind, record in emitted:
+                yield Emitted(order, called(step.name, moment, record), kind, record)
+        case _:
+            yield from emitted
+
+
+def _typed(step: str, record: msgspec.Struct, made: object, wanted: type[msgspec.Struct]) -> msgspec.Struct:
+    if isinstance(made, wanted):
+        return made
+    why = (
+        f"it returned {made!r:.300} of type {type(made).__name__}, not a {wanted.__name__}: let it return what the pipeline "
+        "declares (the annotation, or record=...)"
+    )
+    raise failed(step, record, why)
+
+
+def _is_kept(predicate: Callable[[Any], object], record: msgspec.Struct) -> bool:
+    answer = predicate(record)
+    if answer is True or answer is False:
+        return answer
+    if isinstance(answer, Awaitable | Generator):
+        msg = f"it returned {answer!r:.100}, which is always true: return something true or false"
+        raise TypeError(msg)
+    return bool(answer)
+
+
+def _listed(function: Callable[[Any], object], record: msgspec.Struct) -> list[Any]:
+    made = function(record)
+    if isinstance(made, Iterable):
+        return list(made)
+    msg = f"it returned {made!r:.300} of type {type(made).__name__}, not records: return a list of them, or yield them"
+    raise TypeError(msg)
+
+
+def _moment(time: Callable[[Any], object], record: msgspec.Struct) -> int:
+    moment = time(record)
+    if isinstance(moment, bool) or not isinstance(moment, int):
+        msg = f"an event time is a whole number of milliseconds, not {moment!r:.100}"
+        raise TypeError(msg)
+    if not -LATEST_TIMER <= moment <= LATEST_TIMER:
+        msg = f"an event time must lie within {LATEST_TIMER} ms of 1970, not at {moment}"
+        raise ValueError(msg)
+    return moment

@@ -23,6 +23,7 @@ sources: {clicks: {path: events, max_files_per_batch: 1}}
 sinks: {counts: {path: lake/counts, mode: append}}
 """
 
+
 class Workload:
     """A job in a folder of its own, fed file by file."""
 

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from headrace import (
+    BroadcastState,
     Context,
+    KeyedBroadcastFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     Pipeline,
@@ -116,6 +118,32 @@ class CoMixer(KeyedCoProcessFunction[Event, Event, Event]):
         ctx.collect(out)
 
 
+class RuledMixer(KeyedBroadcastFunction[Event, Event, Event]):
+    seen = ValueState("seen", Seen)
+    rules = BroadcastState("rules", int, int)
+
+    def __init__(self, delay, has_side):
+        self._delay, self._has_side = delay, has_side
+
+    async def process(self, event, ctx: Context, /):
+        after = mixed(await self.seen.value(), event, 31 + (self.rules.get(event.key) or 0))
+        await self.seen.update(after)
+        react(ctx, reaction(after, event, self._delay), has_side=self._has_side)
+
+    def process_broadcast(self, event, ctx, /):
+        self.rules.put(event.key, ruled(self.rules.get(event.key), event))
+
+    async def on_timer(self, timestamp, ctx: Context, /):
+        after, out = fired(await self.seen.value(), timestamp)
+        await self.seen.update(after)
+        ctx.collect(out)
+
+
+def ruled(before, event):
+    """What a broadcast record makes of a rule."""
+    return ((before or 1) * 3 + event.value) & 0xFFFF
+
+
 def react(ctx, made, *, has_side):
     out, aside, timer = made
     ctx.collect(out)
@@ -191,11 +219,13 @@ class Program:
 
     @staticmethod
     def _op(chance, number, streams):
-        kind = chance.choice(["map", "filter", "flat_map", "union", "process", "process", "connect", "connect"])
-        count = {"union": chance.choice([2, 2, 3]), "connect": 2}.get(kind, 1)
+        kind = chance.choice(
+            ["map", "filter", "flat_map", "union", "process", "process", "connect", "connect", "broadcast"]
+        )
+        count = {"union": chance.choice([2, 2, 3]), "connect": 2, "broadcast": 2}.get(kind, 1)
         # Late streams are drawn more often: that makes deep graphs, and diamonds.
         inputs = [streams[max(chance.randrange(len(streams)), chance.randrange(len(streams)))] for _ in range(count)]
-        key = chance.choice([*KEYS]) if kind in {"process", "connect"} else ""
+        key = chance.choice([*KEYS]) if kind in {"process", "connect", "broadcast"} else ""
         has_side = bool(key) and chance.random() < 0.4
         return Op(f"{kind}_{number}", kind, inputs, chance.choice([0, 3, 30, 80]), key, has_side)
 
@@ -229,6 +259,12 @@ class Program:
             case "union":
                 return first.union(*inputs[1:])
         keys, _ = KEYS[op.key]
+        if op.kind == "broadcast":
+            return (
+                first.key_by(*keys)
+                .connect(inputs[1].broadcast())
+                .process(op.name, RuledMixer(op.constant, op.has_side))
+            )
         keyed = [stream.key_by(*keys) for stream in inputs]
         if op.kind == "process":
             return keyed[0].process(op.name, Mixer(op.constant, op.has_side))
@@ -300,7 +336,7 @@ class _Loop:
     def __init__(self, program):
         self.program = program
         self.out = defaultdict(list)
-        self.states, self.clocks = {}, defaultdict(lambda: NEVER)
+        self.states, self.rules, self.clocks = {}, {}, defaultdict(lambda: NEVER)
         self.timers = defaultdict(set)
         self.readers = defaultdict(list)
         for op in program.ops:
@@ -329,6 +365,10 @@ class _Loop:
                         self.push(op.name, one, timestamp)
                 case "union":
                     self.push(op.name, event, timestamp)
+                case "broadcast" if number:
+                    self.rules[op.name, event.key] = ruled(self.rules.get((op.name, event.key)), event)
+                case "broadcast":
+                    self.process(op, 31 + self.rules.get((op.name, event.key), 0), event)
                 case "process" | "connect":
                     self.process(op, 37 if number else 31, event)
 

@@ -5,7 +5,9 @@ from headrace.api._blocking import BlockingFunction
 from headrace.api._blocks import declare
 from headrace.api._functions import (
     AsyncFunction,
+    BroadcastContext,
     Context,
+    KeyedBroadcastFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     TimeDomain,
@@ -22,6 +24,7 @@ from headrace.api._retry import AsyncRetryStrategy, ExponentialBackoff, FixedDel
 from headrace.api._state import (
     AggregateFunction,
     AggregatingState,
+    BroadcastState,
     ListState,
     MapState,
     ReducingState,
@@ -40,6 +43,8 @@ __all__ = [
     "AsyncWait",
     "Batching",
     "BlockingFunction",
+    "BroadcastContext",
+    "BroadcastState",
     "CircuitBreaker",
     "Cleanup",
     "ConnectedStreams",
@@ -49,6 +54,7 @@ __all__ = [
     "ExponentialBackoff",
     "FixedDelay",
     "Keep",
+    "KeyedBroadcastFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "Lag",

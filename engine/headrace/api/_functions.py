@@ -16,6 +16,9 @@ In = TypeVar("In", bound=msgspec.Struct)
 In1 = TypeVar("In1", bound=msgspec.Struct)
 In2 = TypeVar("In2", bound=msgspec.Struct)
 Out = TypeVar("Out", bound=msgspec.Struct)
+Broadcast = TypeVar("Broadcast", bound=msgspec.Struct)
+
+BROADCAST_METHOD = "process_broadcast"
 
 
 class TimeDomain(enum.StrEnum):
@@ -116,6 +119,30 @@ class Context(Protocol):
         ...
 
 
+class BroadcastContext(Protocol):
+    """What a broadcast record's code knows. There is no key, nothing can be emitted, and no timer registered."""
+
+    @property
+    def timestamp(self) -> int:
+        """The event time of the record (ms)."""
+        ...
+
+    @property
+    def watermark(self) -> int:
+        """The last watermark before this record in arrival order (ms)."""
+        ...
+
+    @property
+    def processing_time(self) -> int:
+        """As `Context.processing_time`."""
+        ...
+
+    @property
+    def row_kind(self) -> RowKind:
+        """The record's row kind."""
+        ...
+
+
 class KeyedFunction:
     """Base class of the functions that have state and timers by key."""
 
@@ -171,6 +198,34 @@ class KeyedCoProcessFunction(KeyedFunction, abc.ABC, Generic[In1, In2, Out]):
         """Handle one record of the second input."""
 
 
+class KeyedBroadcastFunction(KeyedFunction, abc.ABC, Generic[In, Broadcast, Out]):
+    """Per-key logic that looks at broadcast state, such as rules or prices, which records of a second input change.
+
+        class Prices(KeyedBroadcastFunction[Order, Price, Line]):
+            prices = BroadcastState("prices", str, int)
+
+            async def process(self, order, ctx, /):
+                ctx.collect(Line(order.id, self.prices.get(order.item)))
+
+            def process_broadcast(self, price, ctx, /):
+                self.prices.put(price.item, price.cents)
+
+    Every task takes in all broadcast records, each at its place in arrival order: all records before it are done with the old
+    state, all records after it see the new one. So `process_broadcast` must depend on nothing but the record and broadcast
+    state. Else as for `KeyedProcessFunction`.
+    """
+
+    _inputs = ("process", BROADCAST_METHOD)
+
+    @abc.abstractmethod
+    async def process(self, record: In, ctx: Context, /) -> None:
+        """Handle one record of a key. It may read broadcast state, not change it."""
+
+    @abc.abstractmethod
+    def process_broadcast(self, record: Broadcast, ctx: BroadcastContext, /) -> None:
+        """Change broadcast state. This is a plain `def`; it has no key, emits nothing and registers no timer."""
+
+
 def input_methods(function: KeyedFunction) -> tuple[str, ...]:
     """Return the names of the methods that take in records: one for each input, in order."""
     return function._inputs  # noqa: SLF001 - of the classes above
@@ -184,7 +239,8 @@ def has_timers(function: KeyedFunction) -> bool:
 def is_blocking(function: KeyedFunction) -> bool:
     """Return whether the function is written as plain `def`.
 
-    Raises `TypeError` when some of its methods are and others aren't, and when one of them has a `yield`.
+    Raises `TypeError` when some of its methods are and others aren't, when one of them has a `yield`, and for a
+    `process_broadcast` that is no plain `def`.
     """
     names = [*input_methods(function), "on_timer"]
     for name in names:
@@ -193,6 +249,11 @@ def is_blocking(function: KeyedFunction) -> bool:
             msg = f"{name}() of {type(function).__name__} has a yield: emit with ctx.collect()"
             raise TypeError(msg)
     written = names if has_timers(function) else names[:-1]
+    if BROADCAST_METHOD in written:
+        written.remove(BROADCAST_METHOD)
+        if inspect.iscoroutinefunction(getattr(function, BROADCAST_METHOD)):
+            msg = f"{BROADCAST_METHOD}() of {type(function).__name__} must be a plain 'def': it has nothing to wait for"
+            raise TypeError(msg)
     kinds = {inspect.iscoroutinefunction(getattr(function, name)) for name in written}
     if len(kinds) > 1:
         every = "all" if written[2:] else "both"
@@ -269,8 +330,8 @@ def function_types(
 ) -> tuple[tuple[type[msgspec.Struct], ...], type[msgspec.Struct]]:
     """Return the record types of a function's inputs, and that of its output, as its class names them.
 
-    These are `(In,), Out` of an `AsyncFunction[In, Out]` or `KeyedProcessFunction[In, Out]`, and `(In1, In2), Out` of a
-    `KeyedCoProcessFunction[In1, In2, Out]`.
+    These are `(In,), Out` of an `AsyncFunction[In, Out]` or `KeyedProcessFunction[In, Out]`, `(In1, In2), Out` of a
+    `KeyedCoProcessFunction[In1, In2, Out]`, and `(In, Broadcast), Out` of a `KeyedBroadcastFunction[In, Broadcast, Out]`.
 
     Raises `TypeError` when the class was derived without naming them.
     """
@@ -281,11 +342,11 @@ def function_types(
             if types[place] is None and isinstance(argument, type):
                 types[place] = argument
     if None in types:
-        like = (
-            "KeyedCoProcessFunction[Order, Payment, Line]"
-            if wanted > _IN_AND_OUT
-            else "KeyedProcessFunction[Leg, Delay]"
-        )
+        like = "KeyedProcessFunction[Leg, Delay]"
+        if isinstance(function, KeyedCoProcessFunction):
+            like = "KeyedCoProcessFunction[Order, Payment, Line]"
+        elif isinstance(function, KeyedBroadcastFunction):
+            like = "KeyedBroadcastFunction[Order, Price, Line]"
         msg = f"{type(function).__name__} must name its types, as in {like}"
         raise TypeError(msg)
     *inputs, output = types
@@ -299,6 +360,3 @@ def _type_arguments(function: type) -> Iterator[tuple[Any, ...]]:
             origin = get_origin(base)
             if isinstance(origin, type) and issubclass(origin, AsyncFunction | KeyedFunction):
                 yield get_args(base)
-
-
-_IN_AND_OUT = 2

@@ -224,6 +224,73 @@ class MapState(State, Generic[K, V]):
         raise self._unbound()
 
 
+class BroadcastState(State, Generic[K, V]):
+    """A map that is the same for all keys, in all tasks: of a `KeyedBroadcastFunction` only.
+
+    It is in memory, so calls answer with the value itself, also in `async def`. `process` and `on_timer` may read it;
+    `process_broadcast` alone may change it, anyone else gets a `RuntimeError`. It has no TTL. Entries come in the order of
+    their keys' JSON text.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        key_type: type[K],
+        type: type[V],  # noqa: A002
+        *,
+        migrate: Migrations = None,
+    ) -> None:
+        """Declare a broadcast state from keys of `key_type` to values of `type`. See `State`."""
+        super().__init__(name, None, migrate)
+        self.key_type = key_type
+        self.type = type
+
+    def get(self, key: K, /) -> V | None:  # noqa: ARG002 - the handle takes it
+        """Return the value of `key`; `None` if there is none."""
+        raise self._unbound()
+
+    def contains(self, key: K, /) -> bool:  # noqa: ARG002 - the handle takes it
+        """Return whether `key` has a value."""
+        raise self._unbound()
+
+    def is_empty(self) -> bool:
+        """Return whether the map has no entry."""
+        raise self._unbound()
+
+    def keys(self) -> list[K]:
+        """Return all keys."""
+        raise self._unbound()
+
+    def values(self) -> list[V]:
+        """Return all values."""
+        raise self._unbound()
+
+    def items(self) -> list[tuple[K, V]]:
+        """Return all keys with their values."""
+        raise self._unbound()
+
+    def put(self, key: K, value: V | None, /) -> None:  # noqa: ARG002 - the handle takes it
+        """Set the value of `key`; None is the same as `remove`."""
+        raise self._unbound()
+
+    def put_all(self, entries: Mapping[K, V], /) -> None:  # noqa: ARG002 - the handle takes it
+        """Set the values of some keys."""
+        raise self._unbound()
+
+    def remove(self, key: K, /) -> None:  # noqa: ARG002 - the handle takes it
+        """Remove `key` and its value; nothing happens if it isn't there."""
+        raise self._unbound()
+
+    def clear(self) -> None:  # type: ignore[override]  # answered at once, as all calls here
+        """Remove all entries."""
+        raise self._unbound()
+
+    def namespace(self, namespace: str, /) -> Self:
+        """Refuse: broadcast state has no namespaces."""
+        msg = f"broadcast state '{self.name}' has no namespaces: put '{namespace}' into its keys"
+        raise TypeError(msg)
+
+
 class ReducingState(State, Generic[V]):
     """One value a key, into which each added one is reduced."""
 

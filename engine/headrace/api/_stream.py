@@ -13,6 +13,7 @@ import msgspec
 from headrace.api._async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
 from headrace.api._functions import (
     AsyncFunction,
+    KeyedBroadcastFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     function_types,
@@ -594,19 +595,23 @@ class ConnectedStreams(Generic[R, S]):
         self._first = first
         self._second = second
 
-    def process(self, name: str, function: KeyedCoProcessFunction[Any, Any, T], /) -> ProcessedStream[T]:
+    def process(
+        self, name: str, function: KeyedCoProcessFunction[Any, Any, T] | KeyedBroadcastFunction[Any, Any, T], /
+    ) -> ProcessedStream[T]:
         """Run a function of two inputs: `process1` gets the records of the stream on which `connect` was called, `process2` the others.
 
-        The records come in the order of their arrival. Raises `TypeError` for another kind of function, and for one that takes
+        Behind `connect(rules.broadcast())` it is a `KeyedBroadcastFunction`: `process` and `process_broadcast`. The records come
+        in the order of their arrival. Raises `TypeError` for another kind of function, and for one that takes
         other records than these.
         """
         first, second = self._first, self._second
         taker = f"process '{name}'"
-        first._check_function(taker, function, KeyedCoProcessFunction)
+        wanted_class = KeyedBroadcastFunction if second._is_broadcast else KeyedCoProcessFunction
+        first._check_function(taker, function, wanted_class)
         is_blocking(function)
         takes, gives = function_types(function)
         first._check_takes(taker, takes[0])
         second._check_takes(taker, takes[1])
-        process = Process(name, f"{first._key} | {second._key}", function)
+        process = Process(name, f"{first._key} | {second._key or 'broadcast'}", function)
         node = first._pipeline._add(process, first._use(), second._use())
         return ProcessedStream(first._pipeline, node, cast("type[T]", gives))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import write_deltalake
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from msgspec.structs import replace
 
 from headrace import clock
 from headrace.checkpoint._delta import ONE_ATTEMPT, add_files, create_table, open_table, read, storage_errors
@@ -29,7 +30,7 @@ _JSON = (
     "state_ttl",
     "state_schemas",
     "timers_fired",
-    "watermarks",
+    "lines",
     "numbers",
     "sink_tables",
 )
@@ -210,7 +211,19 @@ def _decode(row: dict[str, Any]) -> Checkpoint:
     for name in _JSON:
         if name in fields:
             fields[name] = msgspec.json.decode(fields[name])
-    return msgspec.convert(fields, Checkpoint)
+    return _with_watermark(msgspec.convert(fields, Checkpoint))
+
+
+def _with_watermark(checkpoint: Checkpoint) -> Checkpoint:
+    """Give the source its watermark where an earlier release, which knew one source, has it at the checkpoint alone."""
+    if len(checkpoint.offsets) != 1:
+        return checkpoint
+    ((name, offset),) = checkpoint.offsets.items()
+    if offset.watermark is not None:
+        return checkpoint
+    seen = checkpoint.watermark
+    last = offset.repeated[-1][1] if offset.repeated else seen
+    return replace(checkpoint, offsets={name: replace(offset, watermark=last, seen=seen)})
 
 
 def _check_format(newest: int, uri: str) -> None:

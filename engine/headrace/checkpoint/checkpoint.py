@@ -76,7 +76,7 @@ class SourceOffset(msgspec.Struct, frozen=True):
     punctuated: int | None = None
     """The last punctuation of a source with complete intervals (ms)."""
     watermark: int | None = None
-    """The last watermark of the source's line (ms); earlier releases have it in `Checkpoint.watermark` alone."""
+    """The last watermark of the source's line (ms)."""
     seen: int | None = None
     """The last watermark that all operators of the line have seen (ms): it is before those that are repeated."""
     taken_at: int | None = None
@@ -95,7 +95,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     this checkpoint's tasks left behind. `state_ttl` is what lives of entries depend on.
     `schemas_of` names the checkpoint whose row has `state_schemas`, the types of the stored states: a row has them only where
     they are not its parent's; `sinks_of` and `sink_tables` are the same for the tables of the sinks. `timers_fired` says, per operator and clock, up to which moment no timer is left (ms).
-    `watermark` is the earliest one of all lines of ordinals; `watermarks` tells it by operator where there is more than one line.
+    `watermark` is the earliest one of all lines of ordinals. `lines` names, by operator, a source of its line: that source's offset
+    has the operator's watermark (earlier releases had one line).
     `numbers` are those in the places of records: ranks of operators, and edges (earlier releases had none to record).
     `note` says who and why (restores, savepoints, migrations).
     """
@@ -112,7 +113,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     interval_start: int | None = None
     interval_end: int | None = None
     watermark: int | None = None
-    watermarks: dict[str, int] = {}
+    lines: dict[str, str] = {}
     offsets: dict[str, SourceOffset] = {}
     numbers: dict[str, int] = {}
     outputs: dict[str, list[OutputFile]] = {}
@@ -127,12 +128,6 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     note: str | None = None
     restored_from: int | None = None
     format_version: int = FORMAT_VERSION
-
-    @property
-    def latest_watermark(self) -> int | None:
-        """The last watermark that any operator has seen (ms); `watermark` is the last one that all have."""
-        repeated = [offset.repeated[-1][1] for offset in self.offsets.values() if offset.repeated]
-        return max(repeated, default=self.watermark)
 
     @property
     def held(self) -> bool:
@@ -151,7 +146,23 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     def watermark_of(self, operator: str) -> int | None:
         """Return the last watermark that all operators of an operator's line have seen (ms)."""
-        return self.watermarks.get(operator) if self.watermarks else self.watermark
+        return self._offset_of(operator).seen if operator in self.lines else self.watermark
+
+    def latest_watermark_of(self, operator: str) -> int | None:
+        """Return the last watermark that any operator of an operator's line has seen (ms)."""
+        if operator in self.lines:
+            return self._offset_of(operator).watermark
+        repeated = [offset.repeated[-1][1] for offset in self.offsets.values() if offset.repeated]
+        return max(repeated, default=self.watermark)
+
+    def _offset_of(self, operator: str) -> SourceOffset:
+        """Return the offset that has the watermarks of an operator. A source that never had a file has none."""
+        return self.offsets.get(self.lines[operator], SourceOffset())
+
+    def watermarks(self, sources: Iterable[str]) -> tuple[int | None, int | None]:
+        """Return the last watermark of the line that these sources share, and the last one that all its operators have seen (ms)."""
+        offsets = [self.offsets[name] for name in sources if name in self.offsets]
+        return _latest(offset.watermark for offset in offsets), _latest(offset.seen for offset in offsets)
 
     def line(self, sources: Iterable[str]) -> Bucket:
         """Return where the line of ordinals stands that these sources share."""
@@ -162,6 +173,10 @@ def line_of(offsets: Iterable[SourceOffset]) -> Bucket:
     """Return where the line of ordinals stands that sources share: the furthest that one of them knows."""
     buckets = [offset.bucket for offset in offsets]
     return max(buckets, key=lambda bucket: bucket.next_ordinal, default=Bucket())
+
+
+def _latest(times: Iterable[int | None]) -> int | None:
+    return max((time for time in times if time is not None), default=None)
 
 
 def last_micro_batch(checkpoints: Sequence[Checkpoint]) -> int | None:

@@ -34,7 +34,7 @@ class EntryHistory:
         checkpoints: Iterable[Checkpoint],
         compactions: Iterable[Compacted],
         ttls: Mapping[tuple[str, str], LiveTtl],
-        clocks: Callable[[LiveTtl, Checkpoint | None], int | None],
+        clocks: Callable[[str, LiveTtl, Checkpoint | None], int | None],
     ) -> None:
         """Nothing is read before `told`."""
         self._checkpoints = {checkpoint.checkpoint_id: checkpoint for checkpoint in checkpoints}
@@ -96,7 +96,7 @@ class EntryHistory:
 
     def _is_dead(self, row: Row, at: Checkpoint | None) -> bool:
         ttl, stamp = self._ttls.get((row["operator"], row["state"])), row["last_access"]
-        clock = None if ttl is None else self._clocks(ttl, at)
+        clock = None if ttl is None else self._clocks(row["operator"], ttl, at)
         if ttl is None or stamp is None or clock is None:
             return False
         return ttl.is_dead_at(clock, milliseconds(stamp), row["ttl_ms"] or 0)

@@ -52,7 +52,7 @@ def expiries(declared: Declared, last: Checkpoint, *, processing_time: int, paus
     `paused_since` is when the micro-batch before it was committed.
     """
     known = last.state_ttl.advanced(
-        declared, paused_since=paused_since, watermark=last.latest_watermark, processing_time=processing_time
+        declared, paused_since=paused_since, watermark_of=last.latest_watermark_of, processing_time=processing_time
     )
     found: list[Expiry] = []
     for name, ttl in declared.items():

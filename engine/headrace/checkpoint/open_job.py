@@ -29,7 +29,7 @@ OF_STATE = (
     "offsets",
     "numbers",
     "watermark",
-    "watermarks",
+    "lines",
     "local_copies",
     "state_ttl",
     "schemas_of",

@@ -175,11 +175,11 @@ class StateReader:
                 continue
             yield Compacted(compaction.checkpoint_id, set(found.rows))
 
-    def _clock(self, ttl: LiveTtl, at: Checkpoint | None) -> int | None:
-        """What a TTL's clock said at a checkpoint, or says now."""
+    def _clock(self, operator: str, ttl: LiveTtl, at: Checkpoint | None) -> int | None:
+        """Return what the clock of an operator's TTL said at a checkpoint, or says now."""
         checkpoint = self.checkpoint if at is None else at
         if ttl.by_watermark:
-            return checkpoint.watermark
+            return checkpoint.watermark_of(operator)
         return self._now if at is None else checkpoint.committed_at
 
     def materialized(self, key: str, operator: str | None = None) -> Rows:

@@ -99,6 +99,7 @@ def lost_elements(config: JobConfig, last: Checkpoint, versions: dict[str, int],
             )
     if last.held or last.pending:
         yield from _moved_places(config.job, last, plan)
+        yield from _joined_lines(last, plan)
     if any(offset.held for offset in offsets):
         held = holders(folder, versions[BUFFERED_REQUESTS], storage=storage)
         inputs = {stage.name: len(stage.takes) for stage in plan.keyed}
@@ -131,6 +132,18 @@ def _moved_places(job: str, last: Checkpoint, plan: Plan) -> Iterator[str]:
             f"{job} --finish), or "
             "restore to a checkpoint before they came."
         )
+
+
+def _joined_lines(last: Checkpoint, plan: Plan) -> Iterator[str]:
+    """Return a sentence for sources that meet now, and did not when records came that wait: their places may be equal."""
+    for group in plan.groups:
+        lines = {source for source in last.lines.values() if source in group}
+        if len(lines) > 1:
+            yield (
+                f"sources {_listed(lines)} did not meet when the records came that still wait, and now they do: nobody can tell "
+                "which of these was first. Go back to the code that took them in and let it finish what waits (headrace run JOB "
+                "--finish), or restore to a checkpoint before they came."
+            )
 
 
 def _leads_to(edge: str) -> set[str]:

@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.api import (
     AggregatingState,
+    BroadcastState,
     ListState,
     MapState,
     Migration,
@@ -33,6 +34,7 @@ _KINDS: dict[type[State], str] = {
     MapState: "map",
     ReducingState: "reducing",
     AggregatingState: "aggregating",
+    BroadcastState: "broadcast",
 }
 
 _WAYS_OUT = (
@@ -114,7 +116,7 @@ def declared_schemas(plan: Plan) -> Declared:
 
 def _declared(state: Any) -> DeclaredState:
     kind = next(kind for cls, kind in _KINDS.items() if isinstance(state, cls))
-    key_type = describe(state.key_type) if isinstance(state, MapState) else None
+    key_type = describe(state.key_type) if isinstance(state, MapState | BroadcastState) else None
     return DeclaredState(kind, state.type, describe(state.type), key_type, state.migrations)
 
 

@@ -143,7 +143,7 @@ CHECKPOINTS_SCHEMA = pa.schema(
         pa.field("sink_tables", pa.string()),
         pa.field("sinks_of", pa.int64()),
         pa.field("timers_fired", pa.string()),
-        pa.field("watermarks", pa.string()),
+        pa.field("lines", pa.string()),
         pa.field("numbers", pa.string()),
         pa.field("metrics", pa.string()),
         pa.field("restored_from", pa.int64()),

@@ -5,7 +5,7 @@ With it an entry's life comes out the same in every task, attempt and tool: none
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 Declared = Mapping[str, StateTtl | None]
 """The TTL of every declared state, by `operator.state`."""
+
+WatermarkOf = Callable[[str], int | None]
+"""The last watermark that any task of an operator's line has seen (ms), by the operator's name."""
 
 OFF = "off"
 """How a state without TTL is remembered."""
@@ -43,32 +46,32 @@ class TtlHistory(msgspec.Struct, frozen=True):
         """What one operator's states have to know."""
         beginning = f"{operator}."
         own = {name.removeprefix(beginning): at for name, at in self.since.items() if name.startswith(beginning)}
-        return Lives(self.gaps, own)
+        return Lives(tuple(gap.of(operator) for gap in self.gaps), own)
 
     def advanced(
-        self, declared: Declared, *, paused_since: int | None, watermark: int | None, processing_time: int
+        self, declared: Declared, *, paused_since: int | None, watermark_of: WatermarkOf, processing_time: int
     ) -> TtlHistory:
         """What a micro-batch at `processing_time` has to know: this, its own gap, and what is declared now.
 
-        `paused_since` is when the last micro-batch was committed, None without one, and `watermark` the last one that any of its
-        operators has seen.
+        `paused_since` is when the last micro-batch was committed, None without one, and `watermark_of` tells how far it has come.
         """
         gaps = self.gaps
         if paused_since is not None and processing_time - paused_since > _shortest_gap(declared):
-            gaps = (*gaps, Gap(paused_since, processing_time, watermark))
-        return TtlHistory(gaps, _told(declared), self._switched_on(declared, watermark, processing_time))
+            watermarks = {name.partition(".")[0]: watermark_of(name.partition(".")[0]) for name in declared}
+            gaps = (*gaps, Gap.at(paused_since, processing_time, watermarks))
+        return TtlHistory(gaps, _told(declared), self._switched_on(declared, watermark_of, processing_time))
 
     def changed(self, declared: Declared) -> set[str]:
         """The operators with a state whose TTL is not what it was. Their local copies may lack what is alive now."""
         told = _told(declared)
         return {name.partition(".")[0] for name, before in self.declared.items() if told.get(name, before) != before}
 
-    def _switched_on(self, declared: Declared, watermark: int | None, processing_time: int) -> dict[str, int]:
+    def _switched_on(self, declared: Declared, watermark_of: WatermarkOf, processing_time: int) -> dict[str, int]:
         since: dict[str, int] = {}
         for name, ttl in declared.items():
             if ttl is None or not ttl.is_active:
                 continue
-            now = watermark if ttl.time is TtlTime.EVENT else processing_time
+            now = watermark_of(name.partition(".")[0]) if ttl.time is TtlTime.EVENT else processing_time
             before = self.declared.get(name)
             if before is not None and _stamped_by(before) != _stamped_by(_as_text(ttl)) and now is not None:
                 since[name] = now

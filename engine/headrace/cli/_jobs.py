@@ -79,7 +79,9 @@ def explain(
     Types, keys, state and its TTL, options, sources, sinks, branches, and the stages that Spark runs. With
     --json also options of asynchronous state that are as by default.
 
-    Examples:  headrace explain flights;  headrace explain flights --format mermaid > flights.mmd
+    Example:  headrace explain flights
+
+    For documents:  headrace explain flights --format mermaid > flights.mmd
 
     Exit codes: 0; 2 when the job or its pipeline is wrong, with all that is.
     """

@@ -58,7 +58,7 @@ def _bindings(config: JobConfig) -> Iterator[Problem]:
 def normalised(location: str) -> str:
     """Return a path or a URI in the one form that it shares with others of the same place."""
     scheme, mark, path = location.rpartition("://")
-    return scheme + mark + normpath(path)
+    return scheme.replace("s3a", "s3") + mark + normpath(path)
 
 
 def _parallelism(config: JobConfig) -> Iterator[Problem]:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from headrace.api._blocks import Block
-from headrace.api._functions import KeyedFunction
-from headrace.api._state import State
+from headrace.api._functions import KeyedBroadcastFunction, KeyedFunction
+from headrace.api._state import BroadcastState, State
 
 D = TypeVar("D")
 
@@ -16,10 +16,12 @@ D = TypeVar("D")
 def declared_states(function: KeyedFunction) -> dict[str, State]:
     """The states that a function declares, by attribute, base classes first.
 
-    Raises `TypeError` when two of them share a stored name.
+    Raises `TypeError` when two of them share a stored name, and for broadcast state that the function cannot change.
     """
     found: dict[str, State] = _declared(function, State)
     _check_unique(function, "states named", (state.name for state in found.values()))
+    if not isinstance(function, KeyedBroadcastFunction):
+        _check_no_broadcast(function, found.values())
     return found
 
 
@@ -38,6 +40,16 @@ def _declared(function: object, kind: type[D]) -> dict[str, D]:
     for cls in reversed(type(function).__mro__):
         attributes |= vars(cls)
     return {name: value for name, value in attributes.items() if isinstance(value, kind)}
+
+
+def _check_no_broadcast(function: KeyedFunction, states: Iterable[State]) -> None:
+    for state in states:
+        if isinstance(state, BroadcastState):
+            msg = (
+                f"{type(function).__name__} declares broadcast state '{state.name}', which only a KeyedBroadcastFunction can "
+                "change: derive from that, or declare a MapState"
+            )
+            raise TypeError(msg)
 
 
 def _check_unique(function: object, what: str, names: Iterable[str]) -> None:

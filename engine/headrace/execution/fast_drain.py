@@ -93,9 +93,9 @@ def held_as(one: Element | BufferedRequest, codec: RecordCodec) -> BufferedReque
 
 
 def merged(
-    batches: Iterable[Sequence[Element]], resumed: Sequence[BufferedRequest]
+    batches: Iterable[Sequence[Element]], resumed: Sequence[Element | BufferedRequest]
 ) -> Iterator[list[Element | BufferedRequest]]:
-    """What arrives and what was held, in order."""
+    """What arrives and what was held or broadcast, in order."""
     arriving: Iterator[Element | BufferedRequest] = chain.from_iterable(batches)
     in_order = heapq.merge(sorted(resumed, key=_order_of), arriving, key=_order_of)
     while chunk := list(islice(in_order, _MERGED_AT_ONCE)):

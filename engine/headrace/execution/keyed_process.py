@@ -20,10 +20,12 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from headrace.api import Process, RowKind, StateTtl, TimeDomain
+from headrace.api import BroadcastState, Process, RowKind, StateTtl, TimeDomain
 from headrace.api._blocks import BoundBlock
 from headrace.api._functions import KeyedFunction, has_timers, input_methods, is_blocking, listed_methods
 from headrace.errors import HeadraceError, StateSchemaError, UserFunctionError
+from headrace.execution.broadcast_input import BroadcastInput, is_broadcast
+from headrace.execution.broadcast_moment import BroadcastMoment
 from headrace.execution.controller import AsyncExecutionController, Call
 from headrace.execution.declarations import declared_blocks, declared_states
 from headrace.execution.element import Element, Emitted, ProcessingTime, Watermark, before_watermark
@@ -48,6 +50,7 @@ from headrace.execution.state_executor import InlineStateExecutor, ThreadedState
 from headrace.execution.statistics import KeyedProcessStatistics
 from headrace.plan.order import processing_timer_order, timer_order
 from headrace.state.backend import StateBackend
+from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastStore
 from headrace.state.cleanup_timer import CLEANUP_DOMAINS
 from headrace.state.entry import EntryChange
 from headrace.state.state_store import StateStore
@@ -69,7 +72,8 @@ class KeyedProcess:
     without any. `processing_time` is that of the micro-batch; without one, it is what the clock says, and no timer of it
     fires by itself. `stage` is the operator's place among the pipeline's keyed ones,
     `lives` what TTL has to know of the job, `timers_fired` up to where the operator's timers have fired, by clock. `executor` answers state requests;
-    unless given, it is one that fits the backend and `options`.
+    unless given, it is one that fits the backend and `options`. `owns_broadcast` says that of all tasks, it is this one that
+    tells what is the same in all of them: changes of broadcast state, and broadcast records that are held.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class KeyedProcess:
         timers_fired: Mapping[str, int] | None = None,
         options: AsyncStateOptions | None = None,
         executor: AsyncExecutor | None = None,
+        owns_broadcast: bool = True,
     ) -> None:
         """Bind the function's states and timers to `backend`."""
         options = options or AsyncStateOptions()
@@ -99,6 +104,7 @@ class KeyedProcess:
         self._records = self._late = 0
         self.controller = AsyncExecutionController(self, executor or _executor_for(backend, options), options)
         self.stores: list[StateStore] = []
+        self.broadcast = BroadcastInput(operator, owns=owns_broadcast)
         self._options = options
         self._outputs = Outputs(operator)
         self._backend = backend
@@ -123,11 +129,12 @@ class KeyedProcess:
         """Records taken in, and how many of them were late; what is 0 isn't told."""
         return +Counter(records=self._records, late=self._late)
 
-    def changes(self) -> list[tuple[StateStore, list[EntryChange]]]:
+    def changes(self) -> list[tuple[StateStore | BroadcastStore, list[EntryChange]]]:
         """What each state has changed, and what TTL has expired; to be asked once, at the end, and before the timers are."""
         # What is held has not seen the watermarks since the start: for it, less is dead.
         watermark = self._started_at if self._has_stopped else self._watermark
-        return self.cleanup.changes(_End(watermark, self.timers.processing_time), self._records)
+        keyed = self.cleanup.changes(_End(watermark, self.timers.processing_time), self._records)
+        return [*keyed, *self.broadcast.changes()]
 
     def statistics(self) -> KeyedProcessStatistics:
         """What is going on, as numbers, for every part."""
@@ -156,6 +163,7 @@ class KeyedProcess:
         watermarks: Sequence[Watermark],
         *,
         resumed: Sequence[BufferedRequest] = (),
+        broadcast: Sequence[Element] = (),
         cut: bytes | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> Held:
@@ -165,12 +173,17 @@ class KeyedProcess:
         begun by then, and what waits at a declared block. `resumed` is what an earlier run held. What was emitted is in arrival
         order afterwards.
 
+        `broadcast` are the records of the second input of a `KeyedBroadcastFunction`, the same in all tasks, as are those in
+        `resumed`. All tasks must have taken in the same ones when they end: so `stop` is not asked before the last one.
+
         Raises `UserFunctionError` with operator, key, record and traceback when the function fails, and `StateSchemaError` when a
         held record waits for a block or a state that the function doesn't declare.
         """
         pending: _Pending = deque(sorted([*self._processing_time, *watermarks], key=_order_of))
-        arriving = self._chunks(merged(batches, resumed) if resumed else batches)
-        take: Callable[[Any], None] = self._take if resumed else self.process
+        others: list[Element | BufferedRequest] = [*resumed, *broadcast]
+        self.broadcast.expect(others, cut)
+        arriving = self._chunks(merged(batches, others) if others else batches)
+        take: Callable[[Any], None] = self._take if others else self.process
         try:
             for chunk in arriving:
                 here, rest = split(chunk, cut)
@@ -198,7 +211,7 @@ class KeyedProcess:
                 while pending and pending[0].order <= element.order:
                     self._advance_to_next(pending)
                 take(element)
-            if stop is not None and stop():
+            if stop is not None and self.broadcast.is_complete and stop():
                 return chunk[start + _ASKED_AFTER :]
         return None
 
@@ -207,7 +220,7 @@ class KeyedProcess:
         while pending and (cut is None or pending[0].order <= cut):
             self._advance_to_next(pending)
         self.controller.drain()
-        return Held.of((held_as(one, self._codec) for one in rest), (), cut)
+        return Held.of(self._held(rest), (), cut)
 
     def _advance_to_next(self, pending: _Pending) -> None:
         event = pending.popleft()
@@ -233,11 +246,15 @@ class KeyedProcess:
             else:
                 held.append(self._hold(context))
         unseen += [event for event in pending if isinstance(event, Watermark)]
-        held += [held_as(one, self._codec) for one in rest]
-        return Held.of(held, unseen, cut)
+        return Held.of([*held, *self._held(rest)], unseen, cut)
+
+    def _held(self, rest: Sequence[Element | BufferedRequest]) -> Iterator[BufferedRequest]:
+        return (held_as(one, self._codec) for one in rest if self.broadcast.holds(one))
 
     def _take(self, element: Element | BufferedRequest) -> None:
-        if isinstance(element, Element):
+        if is_broadcast(element):
+            self.process_broadcast(element if isinstance(element, Element) else element_of(element, self._codec))
+        elif isinstance(element, Element):
             self.process(element)
         elif element.block_id == PROCESS:
             self.process(element_of(element, self._codec))
@@ -312,6 +329,16 @@ class KeyedProcess:
         context.watermark = context.overdue_until = watermark
         context.row_kind = _ROW_KINDS[kind]
         self.controller.process(context)
+
+    def process_broadcast(self, element: Element) -> None:
+        """Take in a broadcast record: finish all that came before it, then let it change broadcast state.
+
+        It is no record of this task alone, so `metrics` do not count it.
+        """
+        self.controller.drain()
+        moment = BroadcastMoment(element, self._watermark, self.timers.processing_time)
+        self.controller.context = moment
+        self.broadcast.take(element, moment)
 
     def advance(self, watermark: Watermark, passed: Callable[[], None] | None = None) -> None:
         """Take in a watermark. `passed` is called when all before it is done, the timers that it fires included."""
@@ -435,6 +462,9 @@ class KeyedProcess:
         function = operator.function
         is_plain = is_blocking(function)
         for name, declared in declared_states(function).items():
+            if isinstance(declared, BroadcastState):
+                self.broadcast.bind(name, declared)
+                continue
             store = store_for(declared, operator.name, self._backend, self.controller, lives, blocking=is_plain)
             store.waits = self._options.enabled
             self.stores.append(store)
@@ -467,6 +497,7 @@ class KeyedProcess:
         """Read the values of the keys of a chunk, with one call for each state."""
         if self._options.enabled and chunk:
             keys = {element.key_json for element in chunk}
+            keys.discard(BROADCAST_KEY)
             for store in self.stores:
                 store.trim(self._options.cache_entries)
                 store.prefetch(keys)

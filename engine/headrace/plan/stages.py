@@ -139,6 +139,11 @@ class Plan:
         source = next((keyed.sources[0] for keyed in self.keyed if keyed.name == stage), stage)
         return next(group for group in self.groups if source in group)
 
+    def lines(self) -> dict[str, str]:
+        """Return the first source of the line that each operator belongs to, async waits behind a source included."""
+        lines = {wait.name: self.group_of(one.name)[0] for one in self.source_stages for wait in waits_in(one.flow)}
+        return lines | {stage.name: self.group_of(stage.name)[0] for stage in self.keyed}
+
     def numbers(self) -> dict[str, int]:
         """Return the numbers that are in the order of records: ranks of keyed operators, and edges.
 

@@ -146,7 +146,7 @@ class Merge:
         ]
         bucket = line_of(offsets.values())
         known = [offset.watermark for offset in offsets.values() if offset.watermark is not None]
-        watermark = max(known, default=at.watermark if bucket.next_ordinal else None)
+        watermark = max(known, default=None)
         punctuated = {one.number: one.punctuated for one in offsets.values() if one.punctuated is not None}
         self._line = Line(bucket, watermark, punctuated)
 

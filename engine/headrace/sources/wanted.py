@@ -15,13 +15,12 @@ from headrace.sources.source import InputFile, LineSlice, TakenIn
 class Standing:
     """Where a job stands before a micro-batch.
 
-    `watermark` is the last one of the job, for lines whose offsets have none. `now` is the processing time and `since` that of
+    `now` is the processing time and `since` that of
     the job's first checkpoint (ms). Ordinals of rows are staged in the folder `transit`.
     """
 
     offsets: Mapping[str, SourceOffset]
     taken_in: Mapping[str, TakenIn]
-    watermark: int | None
     now: int
     since: int
     transit: str

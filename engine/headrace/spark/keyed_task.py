@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, cast
 
 import msgspec
@@ -12,14 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace import faults
-from headrace.api import AsyncWait, Emit, Lag, OnConflict, Process, UpsertMaterialize
+from headrace.api import AsyncWait, Emit, KeyedBroadcastFunction, Lag, OnConflict, Process, UpsertMaterialize
+from headrace.checkpoint.broadcast_state import broadcast_groups
+from headrace.checkpoint.broadcast_state import load as load_broadcast
 from headrace.checkpoint.buffered_requests import StoredRequest, load, numbered
+from headrace.checkpoint.files import read_parquet
 from headrace.checkpoint.state_schemas import HISTORY
 from headrace.checkpoint.tables import BUFFERED_REQUESTS, KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
 from headrace.config import format_duration
 from headrace.errors import EngineBug
+from headrace.execution.broadcast_input import is_broadcast
 from headrace.execution.element import Element, Emitted, ProcessingTime, Watermark
-from headrace.execution.fast_drain import Held, divided, merged, seen_and_held
+from headrace.execution.fast_drain import BufferedRequest, Held, divided, merged, seen_and_held
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.record_codec import RecordCodec
 from headrace.materializer.lag import Lagging
@@ -36,6 +41,7 @@ from headrace.spark.stop_sign import StopSign
 from headrace.spark.task_backend import TaskBackend, open_backend
 from headrace.spark.task_output import QuarantineRow, TaskOutput
 from headrace.spark.transit import Takes, elements_of
+from headrace.state.broadcast_store import BroadcastRow
 from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange, key_group_range
 
@@ -103,12 +109,15 @@ class _Work:
             lives=self.task.state_ttl.lives(operator.name),
             timers_fired=self.task.timers_fired,
             options=self.task.async_state,
+            owns_broadcast=self._owns_broadcast,
         )
+        process.broadcast.load(self._broadcast_state(operator))
         resumed = self._resumed()
         held = process.run(
             elements,
             watermarks,
-            resumed=[request for _, request in resumed],
+            broadcast=self._broadcast(),
+            resumed=[*(request for _, request in resumed), *self._held_broadcast(operator)],
             cut=self.task.cut,
             stop=StopSign(self.task),
         )
@@ -198,12 +207,40 @@ class _Work:
         output.state(TIMERS, output.changelog.timers(timers))
         output.report.timers_fired = process.timers.fired_until()
 
+    @property
+    def _owns_broadcast(self) -> bool:
+        """Whether it is this task, of all, that stores what is the same in all of them."""
+        return broadcast_groups(self.task.place.max_parallelism).first in self.key_groups
+
+    def _broadcast(self) -> list[Element]:
+        """The records that every task takes in."""
+        tables = (read_parquet(path, self.task.place.storage) for path in self.task.broadcast)
+        batches = (batch for table in tables for batch in table.to_batches())
+        return sorted((one for batch in batches for one in elements_of(batch, self.stage.takes)), key=_order_of)
+
+    def _broadcast_state(self, operator: Process) -> list[BroadcastRow]:
+        place = self.task.place
+        if not isinstance(operator.function, KeyedBroadcastFunction):
+            return []
+        version = place.versions[KEYED_STATE]
+        return load_broadcast(place.job_folder, version, operator.name, place.max_parallelism, storage=place.storage)
+
+    def _held_broadcast(self, operator: Process) -> list[BufferedRequest]:
+        """Broadcast records that another task holds for all."""
+        if self._owns_broadcast or not isinstance(operator.function, KeyedBroadcastFunction):
+            return []
+        stored = self._stored_requests(broadcast_groups(self.task.place.max_parallelism))
+        return [request for _, request in stored if is_broadcast(request)]
+
     def _resumed(self) -> list[StoredRequest]:
+        return self._stored_requests(self.key_groups)
+
+    def _stored_requests(self, groups: KeyGroupRange) -> list[StoredRequest]:
         place = self.task.place
         if not self.task.resumes:
             return []
         version = place.versions[BUFFERED_REQUESTS]
-        return load(place.job_folder, version, self.stage.operator.name, self.key_groups, storage=place.storage)
+        return load(place.job_folder, version, self.stage.name, groups, storage=place.storage)
 
     def _hold(self, resumed: Sequence[StoredRequest], held: Held) -> None:
         """Store what is held, in place of what was held before. What is held again as it was keeps its row.
@@ -227,6 +264,9 @@ class _Work:
         """The sink behind a materializer: the planner sees to it that there is one."""
         (use,) = self.stage.flows[None].uses
         return self.plan.sinks[cast("ToSink", use.to).sink]
+
+
+_order_of = attrgetter("order")
 
 
 def _upsert_key(operator: UpsertMaterialize, record: type[msgspec.Struct]) -> Callable[[bytes], str | None]:

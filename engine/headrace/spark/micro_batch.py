@@ -66,8 +66,6 @@ class BatchResult:
     cuts: dict[str, bytes] = field(default_factory=dict)
     """By operator that did not come to the end: up to where it did."""
     blocks: dict[str, bytes] = field(default_factory=dict)
-    watermarks: dict[str, int] = field(default_factory=dict)
-    """By operator the last watermark that it has seen, where there are several lines."""
     held: int = 0
     pending: int = 0
     due: int | None = None
@@ -157,7 +155,7 @@ class MicroBatch:
         self.state_ttl = job.last.state_ttl.advanced(
             declared,
             paused_since=last_micro_batch(job.log.checkpoints),
-            watermark=job.last.latest_watermark,
+            watermark_of=job.last.latest_watermark_of,
             processing_time=self._processing_time,
         )
         """For the checkpoint: what lives of entries depend on in this micro-batch."""
@@ -199,12 +197,6 @@ class MicroBatch:
             result.add(stage.name, reports)
         for group, line in result.lines.items():
             self._settle_watermarks(group, line, result)
-        if len(result.lines) > 1:
-            result.watermarks = {
-                stage.name: seen
-                for stage in self._plan.keyed
-                if (seen := result.lines[self._plan.group_of(stage.name)].seen) is not None
-            }
         return result
 
     def _check_elements(self) -> None:
@@ -277,10 +269,14 @@ class MicroBatch:
         ]
 
     def _line(self, group: Group, taken: Slice, by_source: Mapping[str, Sequence[TaskReport]]) -> LineResult:
-        """Where a line stands after the slice, and its watermarks: first those that are repeated, then as planned, or as tasks report."""
+        """Return where a line stands after the slice.
+
+        Its watermarks are those that are repeated, then one for operators whose lines have become one, then those that are planned,
+        or follow from what tasks report.
+        """
         parent = self._job.last
         part = next((part for part in taken.lines if part.sources == group), None)
-        before, seen = _watermarks_of(parent, group)
+        before, seen = parent.watermarks(group)
         if part is not None and part.after is not None:
             bucket, new = part.after, part.watermarks or []
         else:
@@ -297,8 +293,11 @@ class MicroBatch:
                 lag=lag // _MILLISECOND + 1,
                 watermark=before,
             )
-        repeated = max((parent.offsets[name].repeated for name in group if name in parent.offsets), default=())
+        known = [parent.offsets[name] for name in group if name in parent.offsets]
+        repeated = max((offset.repeated for offset in known), default=())
         watermarks = [*repeated, *new]
+        if before is not None and any(offset.watermark != before for offset in known):
+            watermarks = [*repeated, (parent.line(group).next_ordinal, before), *new]
         return LineResult(bucket, watermarks, watermarks[-1][1] if watermarks else before, seen)
 
     def _keyed(self, stage: KeyedStage, result: BatchResult) -> list[TaskReport]:
@@ -309,7 +308,7 @@ class MicroBatch:
         task = KeyedTask(
             place=self._place,
             stage=stage.number,
-            watermark=line.seen,
+            watermark=parent.watermark_of(name) if name in parent.lines else line.seen,
             watermarks=line.watermarks,
             processing_time=self._processing_time,
             first_ordinal=parent.line(group).next_ordinal,
@@ -327,19 +326,6 @@ class MicroBatch:
             stop_file=stop_file(self._place.job_folder, self._place.attempt_id),
         )
         return self._tasks.keyed(task, stage.takes, result.transit.get(name, ()))
-
-
-def _watermarks_of(checkpoint: Checkpoint, group: Group) -> tuple[int | None, int | None]:
-    """Return the last watermark of a line, and the last one that all its operators have seen (ms).
-
-    Earlier releases knew one line only, and have its watermark at the checkpoint.
-    """
-    known = [checkpoint.offsets[name] for name in group if name in checkpoint.offsets]
-    last = [offset.watermark for offset in known if offset.watermark is not None]
-    if last:
-        return max(last), max((offset.seen for offset in known if offset.seen is not None), default=None)
-    has_begun = checkpoint.line(group).next_ordinal > 0
-    return (checkpoint.latest_watermark, checkpoint.watermark) if has_begun else (None, None)
 
 
 def transit_folder(job_folder: str, attempt_id: str) -> str:

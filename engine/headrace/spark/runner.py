@@ -386,7 +386,6 @@ class _Run:
         return Standing(
             offsets=last.offsets,
             taken_in=self._taken_in(),
-            watermark=last.latest_watermark,
             now=clock.now(),
             since=self.job.log.checkpoints[0].committed_at,
             transit=transit_folder(self.config.job_folder, self.job.lease.attempt_id),
@@ -425,7 +424,7 @@ class _Run:
             offsets=self._offsets(taken, result),
             numbers=self.plan.numbers(),
             watermark=result.watermark,
-            watermarks=result.watermarks,
+            lines=self.plan.lines(),
             local_copies=result.local_copies,
             timers_fired={**self.job.last.timers_fired, **result.timers_fired},
             state_ttl=batch.state_ttl,

@@ -37,6 +37,19 @@ class Gap(NamedTuple):
     end: int
     watermark: int | None = None
     """At which watermark the job stopped (ms). None if there was none yet, or nobody noted it: earlier versions did not."""
+    by_operator: Mapping[str, int | None] = {}
+    """The same where operators stopped at several watermarks, since their sources never meet."""
+
+    @classmethod
+    def at(cls, start: int, end: int, watermarks: Mapping[str, int | None]) -> Gap:
+        """Return a pause at which operators had these watermarks."""
+        if len({*watermarks.values()}) > 1:
+            return cls(start, end, None, watermarks)
+        return cls(start, end, next(iter(watermarks.values()), None))
+
+    def of(self, operator: str) -> Gap:
+        """Return the pause as an operator saw it."""
+        return Gap(self.start, self.end, self.by_operator.get(operator, self.watermark))
 
     @property
     def of_event_time(self) -> Span:

@@ -12,8 +12,16 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from headrace import clock
-from headrace.api import KeyedCoProcessFunction, KeyedProcessFunction, Process, RowKind, SideOutput
-from headrace.api._functions import function_types, input_methods, listed_methods
+from headrace.api import (
+    KeyedBroadcastFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    Process,
+    RowKind,
+    SideOutput,
+)
+from headrace.api._functions import BROADCAST_METHOD, function_types, input_methods, listed_methods
+from headrace.execution.declarations import declared_states
 from headrace.execution.element import Element, Emitted, ProcessingTime
 from headrace.execution.element import Watermark as ElementWatermark
 from headrace.execution.keyed_process import KeyedProcess
@@ -22,7 +30,9 @@ from headrace.execution.record_codec import RecordCodec
 from headrace.execution.state_executor import InlineStateExecutor
 from headrace.plan.order import processing_time_order, record_order
 from headrace.state.backend import StateBackend
+from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastStore, broadcast_rows
 from headrace.state.codec import encode
+from headrace.state.state_store import StateStore
 from headrace.state.ttl import Gap, Lives
 from headrace.testing._backends import BackendName, open_backend
 
@@ -104,7 +114,7 @@ class HarnessClock(clock.VirtualClock):
 
 @dataclass
 class KeyedHarness(Generic[R]):
-    """One `KeyedProcessFunction`, or `KeyedCoProcessFunction`, over one backend.
+    """One `KeyedProcessFunction`, `KeyedCoProcessFunction` or `KeyedBroadcastFunction` over one backend.
 
         h = KeyedHarness(CountWords(), key=lambda word: word.text)
         h.process(Word("a"), timestamp=1)
@@ -117,6 +127,8 @@ class KeyedHarness(Generic[R]):
         h.process1(Order(7), timestamp=1)
         h.process2(Payment(order=7), timestamp=2)
 
+    A `KeyedBroadcastFunction` has one key, and is given broadcast records by `process_broadcast`.
+
     Processing time is that of `clock`, a virtual one that starts at 0: `h.clock.advance(ms)` moves it on, and timers that are
     due then fire before it returns. A record sees the processing time at which it runs, as if each call were a micro-batch.
     `h.pause(ms)` moves it on, too, but nothing runs meanwhile: TTL with `OnGap.PROLONG` takes that out of lives.
@@ -126,7 +138,7 @@ class KeyedHarness(Generic[R]):
     cache: so the same function shows the same counters on every backend.
     """
 
-    function: KeyedProcessFunction[R, Any] | KeyedCoProcessFunction[Any, Any, Any]
+    function: KeyedProcessFunction[R, Any] | KeyedCoProcessFunction[Any, Any, Any] | KeyedBroadcastFunction[R, Any, Any]
     key: Callable[[R], Any] | tuple[Callable[[Any], Any], Callable[[Any], Any]]
     backend: BackendName | StateBackend = "hashmap"
     options: AsyncStateOptions = field(default_factory=AsyncStateOptions)
@@ -137,12 +149,14 @@ class KeyedHarness(Generic[R]):
     def __post_init__(self) -> None:
         """Put the virtual clock in place; `close`, or leaving a `with` block, takes it away.
 
-        Raises `TypeError` unless there is a key for each input.
+        Raises `TypeError` unless there is a key for each input, and for states that the function cannot declare.
         """
+        declared_states(self.function)
         self._methods = input_methods(self.function)
         self._keys = self.key if isinstance(self.key, tuple) else (self.key,)
-        if len(self._keys) != len(self._methods):
-            msg = f"{type(self.function).__name__} takes in records by {listed_methods(self._methods)}: it needs a key for each"
+        keyed = [method for method in self._methods if method != BROADCAST_METHOD]
+        if len(self._keys) != len(keyed):
+            msg = f"{type(self.function).__name__} takes in keyed records by {listed_methods(keyed)}: it needs a key for each"
             raise TypeError(msg)
         self.clock = HarnessClock(self._advance)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -162,7 +176,9 @@ class KeyedHarness(Generic[R]):
     def restore(
         cls,
         snapshot: Snapshot,
-        function: KeyedProcessFunction[R, Any] | KeyedCoProcessFunction[Any, Any, Any],
+        function: KeyedProcessFunction[R, Any]
+        | KeyedCoProcessFunction[Any, Any, Any]
+        | KeyedBroadcastFunction[R, Any, Any],
         **arguments: Any,
     ) -> KeyedHarness[R]:
         """A harness that goes on from `snapshot`, with any other backend, options or code."""
@@ -192,6 +208,10 @@ class KeyedHarness(Generic[R]):
     def process2(self, record: Any, timestamp: int | None = None, *, kind: RowKind = RowKind.INSERT) -> None:
         """Give the function a record by its second input; `TypeError` if it has but one."""
         self._give("process2", record, timestamp, kind)
+
+    def process_broadcast(self, record: Any, timestamp: int | None = None, *, kind: RowKind = RowKind.INSERT) -> None:
+        """Give the function a broadcast record, once all that came before it is done; `TypeError` if it takes none."""
+        self._give(BROADCAST_METHOD, record, timestamp, kind)
 
     def watermark(self, timestamp: int) -> None:
         """Move event time on. `ValueError` if that would be back."""
@@ -247,8 +267,12 @@ class KeyedHarness(Generic[R]):
         return [(RowKind(one.kind), one.record) for one in emitted]
 
     def state(self, name: str, key: Any, namespace: str = "") -> Any:
-        """What a state has for a key as it stands, TTL apart: a value or accumulator, None if there is none; a list; a dict."""
-        store = next(store for store in self._process.stores if store.name == name)
+        """What a state has for a key as it stands, TTL apart: a value or accumulator, None if there is none; a list; a dict.
+
+        Broadcast state is one dict for all keys.
+        """
+        stores: list[StateStore | BroadcastStore] = [*self._process.stores, *self._process.broadcast.stores]
+        store = next(store for store in stores if store.name == name)
         return store.peek(msgspec.json.encode(key), namespace)
 
     def statistics(self) -> HarnessStatistics:
@@ -306,15 +330,20 @@ class KeyedHarness(Generic[R]):
         input_ = self._methods.index(method)
         self.clock.use()
         time = self.clock.now() if timestamp is None else timestamp
-        if self._watermark is not None and time <= self._watermark:
+        is_keyed = method != BROADCAST_METHOD
+        if is_keyed and self._watermark is not None and time <= self._watermark:
             self._told.append(LateRecord(record))
             self._late += 1
         order = record_order(self._ordinal)
         self._ordinal += 1
-        key_json = encode(self._keys[input_](record))
+        key_json = encode(self._keys[input_](record)) if is_keyed else BROADCAST_KEY
         # As a task gets it: a copy, in which 5 where a float is declared is 5.0.
         arrived = self._codec.decode(key_json, encode(record), input_)
-        self._process.process(Element(order, time, kind, key_json, arrived, input_))
+        element = Element(order, time, kind, key_json, arrived, input_)
+        if is_keyed:
+            self._process.process(element)
+        else:
+            self._process.process_broadcast(element)
         self._settle()
 
     def _open(self) -> StateBackend:
@@ -337,6 +366,8 @@ class KeyedHarness(Generic[R]):
             options=self.options,
             executor=InlineStateExecutor(self._store),
         )
+        for store in self._process.broadcast.stores:
+            store.load(broadcast_rows(self._store, store.name))
         self._process.controller.fires_by_itself = self.automatic
         self._late = 0
         self._taken = dict.fromkeys(self._taken, 0)

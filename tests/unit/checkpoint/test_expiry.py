@@ -184,7 +184,9 @@ def test_a_compaction_in_a_pause_drops_what_is_dead_whatever_comes_and_nothing_e
     rows = [row(stops_at - 11, user_key="dead"), row(stops_at - 5, user_key="alive")]
     for now in (311, 350, 650, 10_000):
         assert survivors(rows, is_dead(found(ttl, last, now))) == ["alive"]
-    resumed = last.state_ttl.advanced({"op.s": ttl}, paused_since=300, watermark=watermark, processing_time=10_000)
+    resumed = last.state_ttl.advanced(
+        {"op.s": ttl}, paused_since=300, watermark_of=lambda _: watermark, processing_time=10_000
+    )
     live = resumed.lives("op").of(ttl, "s")
     clock = watermark if ttl.expires_by_watermark else 10_000
     assert [live.is_dead_at(clock, stops_at - age) for age in (11, 5)] == [True, False]

@@ -26,7 +26,7 @@ PATIENT = StateTtl(HOUR, on_gap=OnGap.PROLONG, gap_threshold=100 * MS)
 
 
 def advanced(history, declared, *, paused_since=None, watermark=None, now=1_000):
-    return history.advanced(declared, paused_since=paused_since, watermark=watermark, processing_time=now)
+    return history.advanced(declared, paused_since=paused_since, watermark_of=lambda _: watermark, processing_time=now)
 
 
 def test_a_pause_longer_than_the_threshold_is_a_gap_and_stays_one():

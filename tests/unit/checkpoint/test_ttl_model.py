@@ -285,7 +285,7 @@ class Job:
         """One micro-batch of (op, timestamp) and watermarks; what its records saw, in order."""
         self.checkpoint += 1
         self.history = self.history.advanced(
-            self.declared, paused_since=self.committed, watermark=self.watermark, processing_time=now
+            self.declared, paused_since=self.committed, watermark_of=lambda _: self.watermark, processing_time=now
         )
         if forget or len(self.backends) != parallelism:
             self.backends = {}

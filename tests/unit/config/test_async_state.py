@@ -7,18 +7,29 @@ from dataclasses import fields
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import msgspec
 import pytest
 
+from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp
 from headrace.checkpoint.checkpoint import Checkpoint, Kind
 from headrace.config import AsyncStateConfig, format_duration, job_schema, load_job
 from headrace.execution.options import AsyncStateOptions, EventOrder, KeyOrder
-from headrace.spark import micro_batch
+from headrace.plan.planner import plan_stages
+from headrace.sources.source import NO_INPUT
 from headrace.spark.micro_batch import MicroBatch
-from headrace.spark.reports import KeyedTask
+
+
+class Leg(Struct, frozen=True):
+    tail: str
+    at: Timestamp
+
+
+class Legs(KeyedProcessFunction[Leg, Leg]):
+    async def process(self, leg, ctx, /):
+        pass
+
 
 PARENT = Checkpoint(
     checkpoint_id=0,
@@ -116,8 +127,7 @@ def test_the_environment_fills_in_a_choice(home, job_file, monkeypatch):
 def test_each_operators_tasks_get_its_options(home, job_file, monkeypatch, asked, enabled):
     job_file("operators: {legs: {execution: {async-state: {buffer-size: 200, order-with-same-key: state-ordered}}}}\n")
     sent = []
-    monkeypatch.setattr(micro_batch, "keyed_partition", lambda payload, **_: sent.append(payload))
-    monkeypatch.setattr(micro_batch, "_collect", lambda *_: [])
+    tasks = Mock(sources=lambda _: [], keyed=lambda task, *_: sent.append(task) or [])
     job = Mock(
         config=load_job("demo"),
         next_id=1,
@@ -126,11 +136,10 @@ def test_each_operators_tasks_get_its_options(home, job_file, monkeypatch, asked
         last=PARENT,
         log=Mock(checkpoints=[], last=None),
     )
-    plan = Mock(keyed=[Mock(operator=SimpleNamespace(name=name)) for name in ("legs", "gates")], groups=(("events",),))
-    batch = MicroBatch(Mock(), job, plan, parallelism=2, backend="hashmap", async_state=asked)
-    for stage in range(2):
-        batch._keyed(stage, [], [], PARENT, None)
-    assert [msgspec.json.decode(payload, type=KeyedTask).async_state for payload in sent] == [
+    legs = Pipeline("demo").source("events", Leg, event_time="at").key_by("tail").process("legs", Legs())
+    plan = plan_stages(legs.key_by("tail").process("gates", Legs()).sink("board"))
+    MicroBatch(tasks, job, plan, parallelism=2, backend="hashmap", async_state=asked).run(NO_INPUT)
+    assert [task.async_state for task in sent] == [
         AsyncStateOptions(enabled=enabled, buffer_size=200, order_with_same_key=KeyOrder.STATE_ORDERED),
         AsyncStateOptions(enabled=enabled),
     ]

@@ -19,14 +19,23 @@ from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.options import AsyncStateOptions, EventOrder, KeyOrder
 from headrace.execution.state_executor import ThreadedStateExecutor
 from headrace.plan.order import record_order
-from headrace.state.backend import VALUES, HashMapBackend
-from headrace.state.codec import decode_key, encode
-from headrace.state.entry import unpacked
+from headrace.state.backend import GROUPED, VALUES, HashMapBackend
+from headrace.state.broadcast_store import BROADCAST_KEY
+from headrace.state.codec import decode_key
+from headrace.state.entry import named, unpacked
 from headrace.state.key_groups import key_group, key_group_range
 from tests.unit.support.by_hand import End, Stage
 from tests.unit.support.hand_executor import DrawnExecutor
-from tests.unit.support.inputs import input_of
-from tests.unit.support.programs import PATIENT_WAYS, CoPrograms, Do, Programs, event_lists, programs_operator
+from tests.unit.support.inputs import broadcast_apart, element_for, owned_by, stored_broadcast
+from tests.unit.support.programs import (
+    PATIENT_WAYS,
+    CoPrograms,
+    Do,
+    Programs,
+    RuledPrograms,
+    event_lists,
+    programs_operator,
+)
 
 GROUPS = 16
 
@@ -82,7 +91,8 @@ def by_hand(events, function=Programs):
             stage.take(event, event.at)
         else:
             stage.advance(event)
-    values = {(name, key): found for name, state in stage.states.items() for key, found in state.found.items()}
+    states = stage.states | stage.rules
+    values = {(name, key): found for name, state in states.items() for key, found in state.found.items()}
     return Outcome(end.records, [record for _, record in stage.sides], values, stage.due)
 
 
@@ -151,17 +161,16 @@ class Job:
         for event in events:
             order = record_order(self.ordinal)
             if isinstance(event, Do):
-                elements.append(
-                    Element(order, event.at, 0, encode(event.key), event, input_of(self.operator.function, event))
-                )
+                elements.append(element_for(self.operator.function, order, event.at, event))
                 self.ordinal += 1
             else:
                 watermarks.append(Watermark(order, event))
                 self.watermark = event
+        rules = stored_broadcast(self.entries.items())
         for task in range(tasks):
-            self.run_task(key_group_range(task, GROUPS, tasks), elements, watermarks, before)
+            self.run_task(key_group_range(task, GROUPS, tasks), elements, watermarks, before, rules)
 
-    def run_task(self, groups, elements, watermarks, before):
+    def run_task(self, groups, elements, watermarks, before, rules):
         """What one task does: its keys, over its part of the state."""
         backend = self.new_backend()
         backend.write_batch((entry, value) for entry, value in self.entries.items() if group_of(entry) in groups)
@@ -173,15 +182,19 @@ class Job:
             last_watermark=watermarks[-1].timestamp if watermarks and self.setting.prefetch else None,
             options=self.setting.options,
             executor=self.executor_of(backend),
+            owns_broadcast=key_group(BROADCAST_KEY, GROUPS) in groups,
         )
-        owned = [element for element in elements if key_group(element.key_json, GROUPS) in groups]
+        process.broadcast.load(rules)
+        elements = owned_by(groups, GROUPS, elements)
+        owned, broadcast = broadcast_apart(elements)
         if self.setting.prefetch:
-            process.run([owned[:3], owned[3:]], watermarks)
+            process.run([owned[:3], owned[3:]], watermarks, broadcast=broadcast)
         else:
             with contextlib.closing(process.controller):
-                self.run_without_prefetching(process, owned, watermarks)
-        for store in process.stores:
-            backend.write_batch(store.writes(list(store.changes())))
+                self.run_without_prefetching(process, elements, watermarks)
+        states = [(store, list(store.changes())) for store in process.stores]
+        for store, changes in [*states, *process.broadcast.changes()]:
+            backend.write_batch(store.writes(changes))
         backend.write_batch(process.timers.writes(process.timers.changes()))
         self.entries = {entry: value for entry, value in self.entries.items() if group_of(entry) not in groups}
         self.entries |= dict(backend.items())
@@ -194,6 +207,8 @@ class Job:
         for item in sorted([*watermarks, *elements], key=lambda item: (item.order, isinstance(item, Element))):
             if isinstance(item, Watermark):
                 process.advance(item)
+            elif item.key_json == BROADCAST_KEY:
+                process.process_broadcast(item)
             else:
                 process.process(item)
         process.controller.drain()
@@ -202,7 +217,7 @@ class Job:
 
 
 def group_of(entry):
-    return key_group(entry.partition(b"\x00")[2] if entry[:1] == VALUES else entry[10:], GROUPS)
+    return key_group(named(entry).key_json if entry[:1] in {VALUES, GROUPED} else entry[10:], GROUPS)
 
 
 def left_behind(entries):
@@ -213,12 +228,15 @@ def left_behind(entries):
             state, _, key = entry[1:].partition(b"\x00")
             stamp, _, raw = unpacked(stored)
             values[state.decode(), decode_key(key)] = msgspec.json.decode(raw), stamp
+        elif entry[:1] == GROUPED:
+            stamp, _, raw = unpacked(stored)
+            values[named(entry).state, named(entry).user_key.decode()] = msgspec.json.decode(raw), stamp
         else:
             timers.add((int.from_bytes(entry[2:10], "big") - (1 << 63), decode_key(entry[10:])))
     return values, timers
 
 
-functions = st.sampled_from([Programs, CoPrograms])
+functions = st.sampled_from([Programs, CoPrograms, RuledPrograms])
 record_ordered = settings_of(options=options_of())
 state_ordered = settings_of(options=options_of(order_with_same_key=st.just(KeyOrder.STATE_ORDERED)))
 

@@ -12,6 +12,7 @@ from headrace.execution.element import Element, ProcessingTime, Watermark
 from headrace.execution.fast_drain import as_it_came
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.options import AsyncStateOptions, EventOrder
+from headrace.execution.record_codec import RecordCodec
 from headrace.plan.order import processing_time_order, record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
@@ -221,7 +222,7 @@ def test_held_records_and_repeated_watermarks_come_before_the_new_processing_tim
         options=AsyncStateOptions(event_order_watermark=order),
     )
     process._prefetch = lambda _: None
-    held = [as_it_came(element(number, In("k", number))) for number in (7, 8)]
+    held = [as_it_came(element(number, In("k", number)), RecordCodec("clocks", (In,))) for number in (7, 8)]
     process.run([[]], [Watermark(record_order(9), 5), Watermark(record_order(10), 50)], resumed=held)
     assert [out.record.told for out in process.emitted] == [
         "record 7 after None",

@@ -17,11 +17,14 @@ from headrace.execution.fast_drain import seen_and_held
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.options import AsyncStateOptions
 from headrace.plan.order import record_order
+from headrace.state.backend import GROUPED, VALUES
 from headrace.state.codec import encode
+from headrace.state.entry import named
 from headrace.state.key_groups import key_group, key_group_range
 from headrace.state.rocksdb import RocksDbBackend
-from tests.unit.support.micro_batches import GROUPS, Job
-from tests.unit.support.steps import CoSteps, OtherStep, Step, Steps, step_lists, steps_operator
+from tests.unit.support.inputs import broadcast_apart, owned_by
+from tests.unit.support.micro_batches import GROUPS, Job, owns_broadcast
+from tests.unit.support.steps import CoSteps, OtherStep, RuledSteps, Step, Steps, step_lists, steps_operator
 
 SMALL = AsyncStateOptions(in_flight_records_limit=3, buffer_size=2)
 
@@ -52,9 +55,10 @@ class StoppingJob(Job):
     def _stage(self, stage, elements, before, watermarks, parallelism):
         sent, held, cut = [], [], self.cut
         resumed, self.backends = self.held.pop(stage, []), self.rescaled(stage, parallelism)
+        rules = self.rules(stage, parallelism)
         for task in range(parallelism):
             groups = key_group_range(task, GROUPS, parallelism)
-            owned = [element for element in elements if key_group(element.key_json, GROUPS) in groups]
+            owned, broadcast = broadcast_apart(owned_by(groups, GROUPS, elements))
             process = KeyedProcess(
                 self.operators[stage],
                 self.backend(stage, groups),
@@ -63,11 +67,14 @@ class StoppingJob(Job):
                 last_watermark=watermarks[-1].timestamp if watermarks else None,
                 stage=stage,
                 options=SMALL,
+                owns_broadcast=owns_broadcast(groups),
             )
+            process.broadcast.load(rules)
             left = process.run(
                 [owned],
                 watermarks,
-                resumed=[request for request in resumed if key_group(request.key_json, GROUPS) in groups],
+                resumed=owned_by(groups, GROUPS, resumed),
+                broadcast=broadcast,
                 cut=cut,
                 stop=lambda: bool(self.stops) and self.stops.pop(),
             )
@@ -95,8 +102,7 @@ class StoppingJob(Job):
 
 
 def _key_of(entry):
-    kind, rest = entry[:1], entry[1:]
-    return rest.split(b"\x00", 1)[1] if kind == b"v" else rest[9:]
+    return named(entry).key_json if entry[:1] in {VALUES, GROUPED} else entry[10:]
 
 
 def operators(count, function=Steps):
@@ -109,7 +115,7 @@ def operators(count, function=Steps):
     cuts=st.lists(st.integers(0, 20), max_size=2),
     stops=st.lists(st.booleans(), max_size=12),
     parallelism=st.sampled_from([(1, 1, 1, 1), (2, 1, 7, 2), (7, 2, 1, 1)]),
-    function=st.sampled_from([Steps, CoSteps]),
+    function=st.sampled_from([Steps, CoSteps, RuledSteps]),
 )
 def test_stopping_and_resuming_changes_nothing(backends, count, steps, cuts, stops, parallelism, function):
     places = [0, *sorted(min(cut, len(steps)) for cut in cuts), len(steps)]

@@ -14,7 +14,7 @@ from headrace.state.codec import decode_key
 from headrace.state.entry import unpacked
 from tests.unit.support.by_hand import run_by_hand
 from tests.unit.support.micro_batches import BUCKET, LAG, Job, RebuiltJob
-from tests.unit.support.steps import CoSteps, Steps, step_lists, steps_operator
+from tests.unit.support.steps import CoSteps, RuledSteps, Steps, step_lists, steps_operator
 
 
 def operators(count, function=Steps):
@@ -27,7 +27,7 @@ def slices(steps, cuts):
 
 
 cut_lists = st.lists(st.integers(0, 20), min_size=1, max_size=3)
-functions = st.sampled_from([Steps, CoSteps])
+functions = st.sampled_from([Steps, CoSteps, RuledSteps])
 stages = pytest.mark.parametrize("count", [1, 3])
 
 

@@ -85,7 +85,7 @@ class Job:
 
     def step(self, **wanted):
         """Take in a slice; return whether there was one."""
-        at = Standing(self.offsets, {name: TakenIn() for name in self.sources}, None, self.now, 0, str(self.folder))
+        at = Standing(self.offsets, {name: TakenIn() for name in self.sources}, self.now, 0, str(self.folder))
         taken = self.intake.next(at, Wanted(**wanted))
         if taken is None:
             return False
@@ -125,7 +125,7 @@ class Job:
 
     @property
     def waiting(self):
-        at = Standing(self.offsets, {}, None, self.now, 0, str(self.folder))
+        at = Standing(self.offsets, {}, self.now, 0, str(self.folder))
         intake = self.intake
         assert intake.next(at) is None
         return intake.waiting

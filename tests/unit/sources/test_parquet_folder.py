@@ -46,12 +46,12 @@ class Job:
     @property
     def source(self):
         config = self.home.config()
-        return ParquetFolder(plan_of(config.code).ingest.source, config.sources["purchases"])
+        return ParquetFolder(plan_of(config.code).sources[0], config.sources["purchases"])
 
     def plan(self, until=None, **what):
         config = self.home.config()
         recorded = None if until is None else {"purchases": SourceOffset(until)}
-        at = Standing({"purchases": self.offset}, {"purchases": TakenIn.by(self.trail, "purchases")}, None, 0, 0, "")
+        at = Standing({"purchases": self.offset}, {"purchases": TakenIn.by(self.trail, "purchases")}, 0, 0, "")
         return Intake(plan_of(config.code), config).next(at, Wanted(**what, until=recorded))
 
     def take_in(self, *, names=True, **what):

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from headrace import AsyncFunction, AsyncWait, FixedDelay, OnFailure, OutputMode, clock
+from headrace.api._graph import KeyBy
 from headrace.async_io.stored_element import came_as, is_element
 from headrace.checkpoint import requeue
 from headrace.checkpoint.async_requests import load
@@ -17,6 +18,8 @@ from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.execution.element import Element, Emitted
 from headrace.plan.keys import stage_key
 from headrace.plan.order import record_order
+from headrace.plan.pipelines import plan_of
+from headrace.plan.stages import ToStage
 from headrace.spark.async_stage import AsyncStage
 from headrace.spark.micro_batch import open_breakers
 from headrace.spark.reports import AsyncSettings, Place
@@ -69,7 +72,17 @@ class Job:
     def wait(self, mode, function, *, key=None, **options):
         retries = 0 if "on_failure" in options else 3
         retry = FixedDelay(max_retries=retries, delay=HOUR, exceptions=(Unavailable,))
-        return AsyncWait("ask", function, mode, 4, HOUR, retry, key=key, park_after=timedelta(0), **options)
+        return AsyncWait(
+            "ask",
+            function,
+            mode,
+            4,
+            HOUR,
+            retry,
+            key=None if key is None else KeyBy((key,)),
+            park_after=timedelta(0),
+            **options,
+        )
 
     def micro_batch(self, wait, purchases):
         """Run it in one task, and commit; return what it sent on."""
@@ -82,8 +95,9 @@ class Job:
             output = TaskOutput(place, "ask" if wait.key else "purchases", "t")
             stage = AsyncStage(place, AsyncSettings(services={}, resumes=True), ALL, output, lambda: False)
             if wait.key:
-                sent = stage.run_keyed(wait, [[element(one, wait.key) for one in purchases]])
-                output.transit(sent, ("customer",))
+                sent = stage.run_keyed(wait, [[element(one, *wait.key.fields) for one in purchases]])
+                first = plan_of(self.config.code).keyed[0]
+                output.transit(ToStage(first.name, 0, KeyBy(("customer",))), Purchase, sent)
             else:
                 sent = stage.run([wait], [emitted(one) for one in purchases])
             self.report = output.report

@@ -13,9 +13,11 @@ WATERMARKS = [(10, 1000), (20, 2000), (30, 3000)]
 
 
 def cut(blocks, before=None):
-    result = BatchResult(blocks=blocks, cut=before)
-    result.hold_watermarks(WATERMARKS)
-    return result.cut
+    result = BatchResult(
+        blocks={} if blocks is None else {"weather": blocks}, cuts={} if before is None else {"legs": before}
+    )
+    assert result.cut_behind(["board"], WATERMARKS) is None
+    return result.cut_behind(["weather", "legs"], WATERMARKS)
 
 
 #   records 0..9 | W 10..19 | W 20..29 | W 30..

@@ -1,148 +1,174 @@
-"""Runs of a job whose two sources meet, on real files and checkpoints (no JVM): daily purchases, and returns by half day."""
+"""Runs of a job whose two sources meet: purchases by day, and returns by half day."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 
-from headrace import clock
+from headrace import Context, KeyedCoProcessFunction, Pipeline, Struct, Timestamp, ValueState
 from headrace.checkpoint import restore
 from headrace.errors import ConfigError, SourceError
-from headrace.plan.stages import Plan
-from tests.jobs.home import PURCHASES
+from headrace.testing import PipelineHarness
 from tests.jobs.outcome import checkpoints
-from tests.jobs.purchase_files import day_name, day_start, write_rows
-from tests.unit.support.noted_job import noted_job
 
 HOUR = 3_600_000
-RETURNS = {"path": "returns", "interval": "%Y-%m-%dT%H"}
+START = 1_577_836_800_000
+INTERVALS = {"purchases": {"interval": "%Y-%m-%d"}, "returns": {"interval": "%Y-%m-%dT%H"}}
+
+
+class Sale(Struct, frozen=True):
+    shop: int
+    at: Timestamp
+
+
+class Arrival(Struct, frozen=True):
+    number: int
+    source: str
+    at: Timestamp
+
+
+class Arrivals(KeyedCoProcessFunction[Sale, Sale, Arrival]):
+    count = ValueState("count", int)
+
+    async def process1(self, sale: Sale, ctx: Context, /):
+        await self._arrived("purchases", sale, ctx)
+
+    async def process2(self, sale: Sale, ctx: Context, /):
+        await self._arrived("returns", sale, ctx)
+
+    async def _arrived(self, source, sale, ctx):
+        number = (await self.count.value()) or 0
+        await self.count.update(number + 1)
+        ctx.collect(Arrival(number, source, sale.at))
+
+
+def shop():
+    p = Pipeline("shop")
+    purchases, returns = (p.source(name, Sale, event_time="at").key_by("shop") for name in INTERVALS)
+    return purchases.connect(returns).process("arrivals", Arrivals()).sink("arrivals")
+
+
+class Place(NamedTuple):
+    """How far a source was read."""
+
+    unread: tuple[str, ...]
+    rows_taken: int
+
+
+class Shop:
+    """The job in a harness, and its files by day."""
+
+    def __init__(self):
+        self.harness = PipelineHarness(shop(), job={"sources": INTERVALS})
+
+    def bought(self, day, *hours):
+        self._feed("purchases", day, hours, f"2020-01-{day + 1:02}.parquet")
+
+    def returned(self, day, half, *hours):
+        self._feed("returns", day, hours, f"2020-01-{day + 1:02}T{half * 12:02}.parquet")
+
+    def _feed(self, source, day, hours, file):
+        self.harness.feed(source, [Sale(1, START + (24 * day + hour) * HOUR) for hour in hours], file=file)
+
+    def day(self, number, **options):
+        start = START + number * 24 * HOUR
+        return self.harness.run(mode="interval", interval_start=start, interval_end=start + 24 * HOUR, **options)
+
+    @property
+    def arrivals(self):
+        """By source and hour what has arrived, in that order."""
+        rows = sorted(self.harness.sink("arrivals"), key=lambda row: row.number)
+        return [(row.source, (row.at - START) // HOUR) for row in rows]
+
+    @property
+    def offsets(self):
+        return checkpoints(self.harness.config)[-1].offsets
+
+    @property
+    def places(self):
+        return {name: Place(offset.unread, offset.rows_taken) for name, offset in self.offsets.items()}
 
 
 @pytest.fixture
-def job(tmp_path, monkeypatch):
-    node = Plan.sources.fget
-    monkeypatch.setattr(
-        Plan, "sources", property(lambda plan: (*node(plan), replace(*node(plan), name="returns", order_by=())))
-    )
-    monkeypatch.setattr(Plan, "groups", property(lambda _plan: (("purchases", "returns"),)))
-    made = noted_job(tmp_path, monkeypatch, sources={**PURCHASES["sources"], "returns": RETURNS})
-    (tmp_path / "returns").mkdir()
-    for day in range(4):
-        (made.home.input / day_name(day)).unlink()
-    return made
-
-
-def bought(job, day, *hours):
-    write_rows(job.home.input, day_name(day), rows(day, hours))
-
-
-def returned(job, day, half, *hours):
-    write_rows(job.home.folder / "returns", f"{day_name(day)[:-8]}T{half * 12:02}.parquet", rows(day, hours))
-
-
-def rows(day, hours):
-    return [{"seq": hour, "at": day_start(day) + hour * HOUR} for hour in hours]
-
-
-def offsets(job):
-    return checkpoints(job.home.config())[-1].offsets
+def job():
+    return Shop()
 
 
 def test_daily_and_half_daily_files_meet(job):
-    bought(job, 0, 1, 5, 13, 22)
-    returned(job, 0, 0, 3)
-    returned(job, 0, 1, 14)
-    job.run()
-    assert (
-        job.rows
-        == [
-            [
-                ("purchases", day_name(0), 0, 3, 0),
-                ("returns", "2024-03-01T00.parquet", 0, 1, 1),
-                ("returns", "2024-03-01T12.parquet", 0, 1, 4),
-            ]
-        ]
-        or len(job.rows) == 1
-    )
-    assert (offsets(job)["purchases"].unread, offsets(job)["purchases"].rows_taken) == ((day_name(0),), 3)
-    assert "1 rows of 'purchases' wait for 'returns'" in job.told("ahead")
+    job.bought(0, 1, 5, 13, 22)
+    job.returned(0, 0, 3)
+    job.returned(0, 1, 14)
+    job.harness.run()
+    assert job.arrivals == [("purchases", 1), ("returns", 3), ("purchases", 5), ("purchases", 13), ("returns", 14)]
+    assert job.places == {"purchases": (("2020-01-01.parquet",), 3), "returns": ((), 0)}
+    (ahead,) = [event.message for event in job.harness.events if event.kind == "ahead"]
+    assert "1 rows of 'purchases' wait for 'returns'" in ahead
 
 
 def test_intervals_and_caught_up_runs_agree(job):
     for day in range(2):
-        bought(job, day, 1, 5, 13, 22)
+        job.bought(day, 1, 5, 13, 22)
         for half in range(2):
-            returned(job, day, half, 3 + 12 * half)
-    job.days(0)
-    job.days(1)
-    by_interval = sum(taken for slice_ in job.rows for _, _, _, taken, _ in slice_)
-    places = {name: (offset.unread, offset.rows_taken) for name, offset in offsets(job).items()}
-    restore(job.home.config(), 0, "again", "somebody")
-    job.home.configure({"sources": {"returns": RETURNS, "purchases": {"max_files_per_batch": 1}}})
-    job.run()
-    assert sum(taken for slice_ in job.rows for _, _, _, taken, _ in slice_) == by_interval
-    assert {name: (offset.unread, offset.rows_taken) for name, offset in offsets(job).items()} == places
+            job.returned(day, half, 3 + 12 * half)
+        job.day(day)
+    by_interval, places = job.arrivals, job.places
+    restore(job.harness.config, 0, "again", "somebody")
+    job.harness.change(job={"sources": {**INTERVALS, "purchases": {"max_files_per_batch": 1}}})
+    job.harness.run()
+    assert (job.arrivals, job.places) == (by_interval, places)
 
 
-def test_a_replay_repeats_what_idleness_let_pass(job, virtual_time):
-    job.home.configure({"sources": {"returns": {**RETURNS, "idle_after": "1h"}}})
-    bought(job, 0, 1, 5, 13)
-    returned(job, 0, 0, 3)
-    job.days(0)
-    virtual_time.advance(2 * HOUR)
-    job.days(1)
-    returned(job, 2, 0, 6)
-    bought(job, 2, 4, 8)
-    job.days(2)
-    straight = job.rows
-    assert [len(one) for one in straight] == [2, 1, 2]
-    job.days(0, replay=True)
-    assert job.rows == straight
+def test_a_replay_repeats_what_idleness_let_pass(job):
+    returns = {**INTERVALS["returns"], "idle_after": "1h"}
+    job.harness.change(job={"sources": {**INTERVALS, "returns": returns}})
+    job.bought(0, 1, 5, 13)
+    job.returned(0, 0, 3)
+    job.day(0)
+    job.harness.clock.advance(2 * HOUR)
+    job.day(1)
+    job.returned(2, 0, 6)
+    job.bought(2, 4, 8)
+    job.day(2)
+    straight = job.arrivals
+    assert straight[:4] == [("purchases", 1), ("returns", 3), ("purchases", 5), ("purchases", 13)]
+    job.day(0, replay=True)
+    assert job.arrivals == straight
 
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_a_replay_takes_a_late_file_of_a_group_in(job, late):
+def test_a_replay_takes_a_late_file_in(job, late):
     for day in range(2):
-        bought(job, day, 1, 23)
-        returned(job, day, 0, 3)
-        job.days(day)
-    returned(job, late, 1, 15)
-    name = f"2024-03-0{late + 1}T12.parquet"
-    with pytest.raises(SourceError, match=name):
-        job.days(2)
-    job.days(late, replay=True)
-    assert any(name in files for files in job.contents)
-    job.days(2)
+        job.bought(day, 1, 23)
+        job.returned(day, 0, 3)
+        job.day(day)
+    job.returned(late, 1, 15)
+    with pytest.raises(SourceError, match=f"2020-01-0{late + 1}T12.parquet"):
+        job.day(2)
+    job.day(late, replay=True)
+    assert ("returns", 24 * late + 15) in job.arrivals
+    job.day(2)
 
 
 def test_a_late_file_before_a_partly_read_one_fails(job):
-    bought(job, 1, 1, 2, 3)
-    returned(job, 1, 0, 2)
-    job.run()
-    assert offsets(job)["purchases"].unread
-    bought(job, 0, 1)
-    with pytest.raises(SourceError, match=f"1 file.* appeared behind the last file read .* {day_name(0)}"):
-        job.run()
+    job.bought(1, 1, 2, 3)
+    job.returned(1, 0, 2)
+    job.harness.run()
+    assert job.offsets["purchases"].unread
+    job.bought(0, 1)
+    with pytest.raises(SourceError, match="1 file.* appeared behind the last file read .* 2020-01-01.parquet"):
+        job.harness.run()
 
 
 def test_interval_runs_need_all_patterns(job):
-    job.home.configure({"sources": {"returns": {"path": "returns"}}})
+    job.harness.change(job={"sources": {"purchases": INTERVALS["purchases"]}})
     with pytest.raises(ConfigError, match="source 'returns' has no 'interval' pattern"):
-        job.days(0)
+        job.day(0)
 
 
 def test_the_end_releases_what_waits(job):
-    bought(job, 0, 1, 5, 13)
-    returned(job, 0, 0, 3)
-    assert job.run(end_of_input=True).stopped_because == "ended"
-    assert not any(offset.unread for offset in offsets(job).values())
-    assert all(offset.ended for offset in offsets(job).values())
-
-
-@pytest.fixture
-def virtual_time():
-    virtual = clock.VirtualClock(clock.now())
-    previous = clock.use(virtual)
-    yield virtual
-    clock.use(previous)
+    job.bought(0, 1, 5, 13)
+    job.returned(0, 0, 3)
+    assert job.harness.run(end_of_input=True).stopped_because == "ended"
+    assert len(job.arrivals) == 4
+    assert all(offset.ended and not offset.unread for offset in job.offsets.values())

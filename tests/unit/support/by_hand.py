@@ -6,10 +6,11 @@ order keys, must be what this emits, in the order in which it does.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 
-from headrace import RowKind, UpdateType, ValueState
-from tests.unit.support.inputs import method_for
+from headrace import BroadcastState, RowKind, UpdateType, ValueState
+from tests.unit.support.inputs import input_of, method_for
 
 
 class Chained:
@@ -108,6 +109,26 @@ class Value:
         return Answer(self.stage.chained)
 
 
+class Rules:
+    """A broadcast state: by the JSON text of its keys, the value and its stamp."""
+
+    def __init__(self, stage):
+        self.stage = stage
+        self.found = {}
+
+    def items(self):
+        return [(json.loads(key), self.found[key][0]) for key in sorted(self.found)]
+
+    def put(self, key, value):
+        self.found[json.dumps(key, ensure_ascii=False)] = value, self.stage.timestamp
+
+    def remove(self, key):
+        self.found.pop(json.dumps(key, ensure_ascii=False), None)
+
+    def clear(self):
+        self.found.clear()
+
+
 @dataclass
 class Stage:
     """One function with its states and timers, and the context that it sees; emits into `following`."""
@@ -124,13 +145,17 @@ class Stage:
 
     def __post_init__(self):
         attributes = {name: value for cls in reversed(type(self.function).__mro__) for name, value in vars(cls).items()}
-        declared = {name: state for name, state in attributes.items() if isinstance(state, ValueState)}
-        self.states = {name: Value(state, self) for name, state in declared.items()}
-        vars(self.function).update(self.states)
+        self.states = {name: Value(state, self) for name, state in attributes.items() if isinstance(state, ValueState)}
+        self.rules = {name: Rules(self) for name, state in attributes.items() if isinstance(state, BroadcastState)}
+        vars(self.function).update(self.states | self.rules)
         self.timers = self
 
     def take(self, record, timestamp):
         """One record; timers that it sets for a time already past fire right after it."""
+        if input_of(self.function, record) and self.rules:
+            self.timestamp = timestamp
+            self.function.process_broadcast(record, self)
+            return
         self.run(record.key, timestamp, method_for(self.function, record)(record, self))
         self.fire_up_to(self.watermark, self.key)
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from headrace import KeyedBroadcastFunction
 from headrace.api._functions import function_types, input_methods
+from headrace.execution.element import Element
+from headrace.state.backend import GROUPED
+from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastRow
+from headrace.state.codec import encode
+from headrace.state.entry import named, unpacked
+from headrace.state.key_groups import key_group
 
 
 def input_of(function, record):
@@ -14,3 +21,27 @@ def input_of(function, record):
 def method_for(function, record):
     """Return the bound method that takes a record in."""
     return getattr(function, input_methods(function)[input_of(function, record)])
+
+
+def element_for(function, order, timestamp, record):
+    """Return a record on its way to a function, by the input that takes it."""
+    number = input_of(function, record)
+    is_broadcast = number and isinstance(function, KeyedBroadcastFunction)
+    return Element(order, timestamp, 0, BROADCAST_KEY if is_broadcast else encode(record.key), record, number)
+
+
+def owned_by(groups, all_groups, elements):
+    """Return those of elements or held requests that one task gets: broadcast ones go to all tasks."""
+    return [one for one in elements if one.key_json == BROADCAST_KEY or key_group(one.key_json, all_groups) in groups]
+
+
+def broadcast_apart(elements):
+    """Return the keyed elements, and those that are broadcast."""
+    keyed = [one for one in elements if one.key_json != BROADCAST_KEY]
+    return keyed, [one for one in elements if one.key_json == BROADCAST_KEY]
+
+
+def stored_broadcast(entries):
+    """Return the rows of broadcast state among a backend's entries."""
+    found = [(named(entry), unpacked(value)) for entry, value in entries if entry[:1] == GROUPED]
+    return [BroadcastRow(name.state, name.user_key, value.raw, value.stamp) for name, value in found]

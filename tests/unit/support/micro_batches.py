@@ -22,9 +22,10 @@ from headrace.execution.element import Element, Watermark
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.plan.order import record_order
 from headrace.sources.arrival import advance
+from headrace.state.broadcast_store import BROADCAST_KEY
 from headrace.state.codec import encode
 from headrace.state.key_groups import key_group, key_group_range
-from tests.unit.support.inputs import input_of
+from tests.unit.support.inputs import broadcast_apart, element_for, owned_by, stored_broadcast
 
 GROUPS = 16
 BUCKET = 4
@@ -58,7 +59,7 @@ class Job:
 
     def element(self, order, timestamp, record):
         """A record on its way to any of the operators, whose inputs are alike."""
-        return element_of(order, timestamp, record)._replace(input=input_of(self.operators[0].function, record))
+        return element_for(self.operators[0].function, order, timestamp, record)
 
     def backend(self, stage, groups):
         """The state of one stage and range of key groups."""
@@ -66,11 +67,17 @@ class Job:
             self.backends[stage, groups] = self.new_backend()
         return self.backends[stage, groups]
 
+    def rules(self, stage, parallelism):
+        """The broadcast state of a stage before a micro-batch, from the task that owns it."""
+        ranges = [key_group_range(task, GROUPS, parallelism) for task in range(parallelism)]
+        owner = next(groups for groups in ranges if owns_broadcast(groups))
+        return stored_broadcast(self.backend(stage, owner).items())
+
     def keep(self, stage, groups, process):
         """Hand over what a task has changed."""
         backend = self.backend(stage, groups)
-        for store in process.stores:
-            backend.write_batch(store.writes(list(store.changes())))
+        for store, changes in changes_of(process):
+            backend.write_batch(store.writes(changes))
         backend.write_batch(process.timers.writes(process.timers.changes()))
 
     def outcome(self):
@@ -89,10 +96,10 @@ class Job:
         return [Watermark(record_order(ordinal), time) for ordinal, time in found]
 
     def _stage(self, stage, elements, before, watermarks, parallelism):
-        sent = []
+        sent, rules = [], self.rules(stage, parallelism)
         for task in range(parallelism):
             groups = key_group_range(task, GROUPS, parallelism)
-            owned = [element for element in elements if key_group(element.key_json, GROUPS) in groups]
+            owned, broadcast = broadcast_apart(owned_by(groups, GROUPS, elements))
             process = KeyedProcess(
                 self.operators[stage],
                 self.backend(stage, groups),
@@ -100,14 +107,26 @@ class Job:
                 watermark=before,
                 last_watermark=watermarks[-1].timestamp if watermarks else None,
                 stage=stage,
+                owns_broadcast=owns_broadcast(groups),
             )
-            process.run((owned[n : n + self.batch] for n in range(0, len(owned), self.batch)), watermarks)
+            process.broadcast.load(rules)
+            batches = (owned[n : n + self.batch] for n in range(0, len(owned), self.batch))
+            process.run(batches, watermarks, broadcast=broadcast)
             self.keep(stage, groups, process)
             sent += [self.element(out.order, out.timestamp, out.record) for out in process.emitted]
             self.sides += [(stage, out.order, encode(out.record)) for out in process.side_outputs["thirds"]]
             self.metrics += process.metrics + Counter(fired=process.timers.fired)
             self.metrics["expired"] += sum(store.expired for store in process.stores)
         return sent
+
+
+def owns_broadcast(groups):
+    return key_group(BROADCAST_KEY, GROUPS) in groups
+
+
+def changes_of(process):
+    """What a task has changed, TTL apart."""
+    return [*((store, list(store.changes())) for store in process.stores), *process.broadcast.changes()]
 
 
 def no_rows():
@@ -135,8 +154,8 @@ class RebuiltJob(Job):
 
     def keep(self, stage, groups, process):
         rows = Changelog(self.operators[stage].name, self.checkpoint, GROUPS)
-        for store in process.stores:
-            self.tables[KEYED_STATE].append(rows.values(store, list(store.changes())))
+        for store, changes in changes_of(process):
+            self.tables[KEYED_STATE].append(rows.values(store, changes))
         self.tables[TIMERS].append(rows.timers(process.timers.changes()))
         super().keep(stage, groups, process)
 

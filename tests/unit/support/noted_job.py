@@ -32,7 +32,7 @@ class Job:
         self._runs += 1
         self.events.clear()
         wishes = RunOptions(**{"run_id": f"run {self._runs}", **options})
-        return runner.run_in(None, self.home.config(), wishes, self.events.append)
+        return runner.run_on(None, self.home.config(), wishes, self.events.append)
 
     def days(self, first, end=None, **options):
         interval = {"interval_start": day_start(first), "interval_end": day_start(first + 1 if end is None else end)}
@@ -73,13 +73,14 @@ def noted_job(folder, monkeypatch, **changes):
             made.inputs[self.opened.next_id] = [
                 (file.source, file.name, file.first_row, file.taken, file.first_ordinal) for file in taken.files
             ]
-            result = BatchResult(watermark=self.opened.last.watermark)
+            result = BatchResult()
             for one in taken.lines:
                 after, watermarks = one.after, one.watermarks
                 if after is None:
                     after, watermarks = advance(one.before, {}, one.rows, size=20, lag=1, watermark=None)
-                result.watermark = watermarks[-1][1] if watermarks else result.watermark
-                result.lines[one.sources] = LineResult(after, result.watermark)
+                last, _ = self.opened.last.watermarks(one.sources)
+                last = watermarks[-1][1] if watermarks else last
+                result.lines[one.sources] = LineResult(after, watermarks, last, last)
             result.metrics["rows_in"] = taken.rows
             return result
 

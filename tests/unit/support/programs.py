@@ -13,6 +13,8 @@ import msgspec
 from hypothesis import strategies as st
 
 from headrace import (
+    BroadcastState,
+    KeyedBroadcastFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     Process,
@@ -76,11 +78,15 @@ class _Runs:
                 ctx.timers.register_event_time(program.at + offset)
             for offset in program.cancelled:
                 ctx.timers.delete_event_time(program.at + offset)
-            ctx.collect(Told(ctx.key, f"{by}{program.at}", tuple(saw), ctx.watermark))
+            ctx.collect(Told(ctx.key, f"{by}{program.at}{self.rules_now()}", tuple(saw), ctx.watermark))
             if len(saw) % 2:
                 ctx.output("odd", Told(ctx.key, by, tuple(saw[:1]), ctx.watermark))
 
         await getattr(self, program.way)(program.calls, end)
+
+    def rules_now(self):
+        """What broadcast state there is, as text."""
+        return ""
 
     async def awaiting(self, calls, end):
         end([await self.call(*call) for call in calls])
@@ -166,6 +172,29 @@ class CoPrograms(_Runs, KeyedCoProcessFunction[Do, Other, Told]):
     async def process2(self, record, ctx, /):
         assert type(record) is Other
         await self.run(msgspec.structs.replace(record, calls=record.calls[::-1]), ctx, "second ")
+
+
+class RuledPrograms(_Runs, KeyedBroadcastFunction[Do, Other, Told]):
+    """Runs programs of one input; those of the other one are broadcast, and change what all programs tell."""
+
+    rules = BroadcastState("rules", str, int)
+
+    async def process(self, record, ctx, /):
+        assert type(record) is Do
+        await self.run(record, ctx, "")
+
+    def process_broadcast(self, record, ctx, /):
+        assert type(record) is Other
+        for _, call, number in record.calls:
+            if call == "clear":
+                self.rules.remove(record.key)
+            elif call == "choose":
+                self.rules.clear()
+            else:
+                self.rules.put(record.key, number)
+
+    def rules_now(self):
+        return f" by {self.rules.items()}"
 
 
 def is_even(number):

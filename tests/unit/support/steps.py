@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from headrace import (
+    BroadcastState,
+    KeyedBroadcastFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     Process,
@@ -69,17 +71,21 @@ class _Runs:
             ctx.timers.register_event_time(step.at + step.remind)
         if step.cancel is not None:
             ctx.timers.delete_event_time(step.at + step.cancel)
-        self.tell(ctx, count, f"{step.told}>{count} {recent} {first} at {ctx.watermark}")
+        self.tell(ctx, count, f"{step.told}>{count} {recent} {first} at {ctx.watermark}{self.rules_now()}")
 
     async def on_timer(self, timestamp, ctx, /):
         count = await self.count.value() or 0
         recent = await self.recent.value()
-        self.tell(ctx, count, f"!{timestamp} {count} {recent}")
+        self.tell(ctx, count, f"!{timestamp} {count} {recent}{self.rules_now()}")
         if count > 0:
             await self.count.update(count - 1)
             ctx.timers.register_event_time(timestamp + (-3, 0, 6, 30)[count % 4])
         else:
             await self.count.clear()
+
+    def rules_now(self):
+        """What broadcast state there is, as text."""
+        return ""
 
     def tell(self, ctx, count, told):
         # Keyed anew, with orders for the next function in a chain.
@@ -109,6 +115,26 @@ class CoSteps(_Runs, KeyedCoProcessFunction[Step, OtherStep, Step]):
     async def process2(self, step, ctx, /):
         assert type(step) is OtherStep
         await self.run(replace(step, add=-step.add, told=f"{step.told}<"), ctx)
+
+
+class RuledSteps(_Runs, KeyedBroadcastFunction[Step, OtherStep, Step]):
+    """Takes steps by one input; those of the other one are broadcast, and change what all steps tell."""
+
+    rules = BroadcastState("rules", str, int)
+
+    async def process(self, step, ctx, /):
+        assert type(step) is Step
+        await self.run(step, ctx)
+
+    def process_broadcast(self, step, ctx, /):
+        assert type(step) is OtherStep
+        if step.forget:
+            self.rules.remove(step.key)
+        else:
+            self.rules.put(step.key, step.add)
+
+    def rules_now(self):
+        return f" by {self.rules.items()}"
 
 
 def steps_operator(name="steps", function=Steps):

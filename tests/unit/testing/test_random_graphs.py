@@ -61,6 +61,14 @@ def test_any_split_gives_what_a_loop_gives(seed):
     check(seed)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def stops_are_noticed_at_once():
+    """Tasks ask whether to stop after every other record, not after hundreds: so little input is held, too."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("headrace.execution.keyed_process._ASKED_AFTER", 2)
+        yield
+
+
 @FEW
 @given(seed=SEEDS)
 def test_crashes_and_holds_change_no_graph(seed):
@@ -93,6 +101,7 @@ def test_programs_have_what_is_hard():
         )
         found["a stream of several uses"] += any(count > 1 for count in uses.values())
         found["two inputs"] += "connect" in kinds
+        found["a broadcast"] += "broadcast" in kinds
         found["a side output that is read"] += any(name.endswith(".aside") for name in uses)
         found["late rows"] += any(
             row.at < before.at for one in program.inputs for before, row in zip(one.rows, one.rows[1:], strict=False)

@@ -1,0 +1,90 @@
+"""The second input of a `KeyedBroadcastFunction` in one task.
+
+Every task takes in all broadcast records, and finishes all that came before each of them first:
+
+    order      1  2  B  4  5        B is broadcast: 1 and 2 are done before it, 4 and 5 begin after it, in every task
+
+Broadcast state is stored once for all tasks, so all must have taken in the same records when they end. A run that has to stop
+therefore takes in the last broadcast record before its cut, and stops after that.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from headrace.api import BroadcastState, Process
+from headrace.api._functions import BROADCAST_METHOD
+from headrace.errors import HeadraceError, UserFunctionError
+from headrace.execution.broadcast_moment import BroadcastMoment
+from headrace.execution.element import Element
+from headrace.execution.fast_drain import BufferedRequest
+from headrace.execution.record_codec import shown_record
+from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastRow, BroadcastStore
+from headrace.state.entry import EntryChange
+
+
+class BroadcastInput:
+    """Changes broadcast state by broadcast records. `owns` says that this task stores, for all, what comes of it."""
+
+    def __init__(self, operator: Process, *, owns: bool) -> None:
+        """Start without states; `bind` adds them."""
+        self.stores: list[BroadcastStore] = []
+        self._operator = operator
+        self._owns = owns
+        self._to_come = 0
+
+    def bind(self, attribute: str, declared: BroadcastState[Any, Any]) -> None:
+        """Put a live handle in place of a declared state."""
+        store = BroadcastStore(declared, self._operator.name)
+        self.stores.append(store)
+        setattr(self._operator.function, attribute, store.handle)
+
+    def load(self, rows: Sequence[BroadcastRow]) -> None:
+        """Take in the operator's broadcast state as it is stored: in every task, before the first record."""
+        for store in self.stores:
+            store.load(rows)
+
+    def changes(self) -> list[tuple[BroadcastStore, list[EntryChange]]]:
+        """Return what each state has changed, for the one task that stores it; nothing for the others."""
+        return [(store, store.changes()) for store in self.stores] if self._owns else []
+
+    def expect(self, elements: Iterable[Element | BufferedRequest], cut: bytes | None) -> None:
+        """Say what `take` will be called for: the broadcast records among `elements`, up to `cut`."""
+        self._to_come = sum(is_broadcast(one) and (cut is None or one.order < cut) for one in elements)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all expected records were taken in, so that the task may stop."""
+        return self._to_come <= 0
+
+    def holds(self, element: Element | BufferedRequest) -> bool:
+        """Return whether this task holds an element that was not taken in: of broadcast records one task does, for all."""
+        return self._owns or not is_broadcast(element)
+
+    def take(self, element: Element, moment: BroadcastMoment) -> None:
+        """Let a record change broadcast state. All that came before it must be done.
+
+        Raises `UserFunctionError` with operator, method, record and traceback when the function fails.
+        """
+        self._to_come -= 1
+        function: Any = self._operator.function
+        for store in self.stores:
+            store.writable_at = moment.timestamp
+        try:
+            function.process_broadcast(element.record, moment)
+        except HeadraceError:
+            raise
+        except Exception as error:
+            why = "".join(traceback.format_exception(error))
+            shown = shown_record(element.record)
+            raise UserFunctionError(self._operator.name, None, shown, why, method=BROADCAST_METHOD) from error
+        finally:
+            for store in self.stores:
+                store.writable_at = None
+
+
+def is_broadcast(element: Element | BufferedRequest) -> bool:
+    """Return whether an element is for all tasks."""
+    return element.key_json == BROADCAST_KEY

@@ -1,0 +1,192 @@
+"""Broadcast state of one operator and task: a map that is the same in all tasks, wholly in memory, and stored once.
+
+All tasks take in the same broadcast records at the same places in arrival order, so all of them make the same changes. The
+rows of the map are those of a map state under the key `null`, which no record has: so they are rebuilt, migrated, compacted
+and shown like any others, and the task that owns that key's group stores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from headrace.api import BroadcastState
+from headrace.state.backend import StateBackend, Write, end_of_group
+from headrace.state.codec import Codec, KeyCodec
+from headrace.state.entry import EntryChange, entry_group, stored_value, unpacked
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+BROADCAST_KEY = b"null"
+"""The key of broadcast records and state, as JSON. A record whose key is null never reaches a keyed operator."""
+
+
+class BroadcastRow(NamedTuple):
+    """One stored entry of an operator's broadcast state: key and value are JSON, `stamp` is when it was put (ms)."""
+
+    state: str
+    user_key: bytes
+    value: bytes
+    stamp: int
+
+
+def broadcast_rows(backend: StateBackend, state: str) -> list[BroadcastRow]:
+    """Return the stored entries of a broadcast state, of a backend that has all of them."""
+    group = entry_group(state, BROADCAST_KEY)
+    found = ((entry[len(group) :], unpacked(value)) for entry, value in backend.scan(group, end_of_group(group)))
+    return [BroadcastRow(state, user_key, stored.raw, stored.stamp) for user_key, stored in found]
+
+
+class _Entry(NamedTuple):
+    """An entry in memory. `raw` is its JSON, `stamp` the time of the record that put it (ms)."""
+
+    value: Any
+    raw: bytes
+    stamp: int
+
+
+class BroadcastStore:
+    """The entries of one declared `BroadcastState`. Lives as long as the task."""
+
+    expired = 0
+    """Broadcast state has no TTL."""
+
+    def __init__(self, declared: BroadcastState[Any, Any], operator: str) -> None:
+        """Start empty; `load` brings in what is stored."""
+        self.name = declared.name
+        self.what = f"state '{declared.name}' of operator '{operator}'"
+        self.keys: KeyCodec[Any] = KeyCodec(declared.key_type, f"a key of {self.what}")
+        self.writable_at: int | None = None
+        """The time of the broadcast record that runs (ms); None while none does, and nothing may be changed."""
+        self._codec: Codec[Any] = Codec(declared.type, self.what)
+        self._entries: dict[bytes, _Entry] = {}
+        self._stored: dict[bytes, _Entry] = {}
+        self._touched: set[bytes] = set()
+
+    @property
+    def handle(self) -> BroadcastState[Any, Any]:
+        """What user code finds in its attribute."""
+        return BroadcastHandle(self)
+
+    def load(self, rows: Iterable[BroadcastRow]) -> None:
+        """Take in what is stored, before the first record. Rows of other states are passed over.
+
+        Raises `StateSchemaError` for a value that does not fit the declared type.
+        """
+        for state, user_key, raw, stamp in rows:
+            if state == self.name:
+                self._entries[user_key] = self._stored[user_key] = _Entry(self._codec.decode(raw), raw, stamp)
+
+    def changes(self) -> list[EntryChange]:
+        """Return the entries that differ from what was loaded, in the order of their keys' JSON."""
+        changes = []
+        for user_key in sorted(self._touched):
+            now, before = self._entries.get(user_key), self._stored.get(user_key)
+            if now is not before:
+                raw, stamp = (None, 0) if now is None else (now.raw, now.stamp)
+                changes.append(EntryChange(BROADCAST_KEY, raw, stamp, user_key=user_key))
+        return changes
+
+    def writes(self, changes: Sequence[EntryChange]) -> Iterator[Write]:
+        """Return `changes` as the backend takes them."""
+        for change in changes:
+            yield change.entry(self.name), None if change.raw is None else stored_value(change.stamp, change.raw)
+
+    def expires_at(self, _stamp: int, _own_ttl: int = 0, /) -> int | None:
+        """Return when an entry dies: never."""
+        return None
+
+    def peek(self, _key_json: bytes = BROADCAST_KEY, _namespace: str = "") -> dict[Any, Any]:
+        """Return the map as it stands. For tests and tools."""
+        return dict(self.entries())
+
+    def get(self, key: Any) -> Any:
+        """Return the value of a key, None if there is none."""
+        entry = self._entries.get(self.keys.encode(key))
+        return None if entry is None else entry.value
+
+    def entries(self) -> list[tuple[Any, Any]]:
+        """Return all entries, in the order of their keys' JSON: it is the same in all tasks."""
+        return [(self.keys.decode(user_key), self._entries[user_key].value) for user_key in sorted(self._entries)]
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of a key; None removes it. Raises `RuntimeError` outside of `process_broadcast`."""
+        stamp = self._check_writable()
+        user_key = self.keys.encode(key)
+        self._touched.add(user_key)
+        if value is None:
+            self._entries.pop(user_key, None)
+            return
+        raw = self._codec.encode(value)
+        # As the next run reads it: 5 where a float is declared is 5.0 at once, not only after the micro-batch.
+        self._entries[user_key] = _Entry(self._codec.decode(raw), raw, stamp)
+
+    def clear(self) -> None:
+        """Remove all entries. Raises `RuntimeError` outside of `process_broadcast`."""
+        self._check_writable()
+        self._touched |= self._entries.keys()
+        self._entries.clear()
+
+    def __len__(self) -> int:
+        """Return the number of entries."""
+        return len(self._entries)
+
+    def _check_writable(self) -> int:
+        if self.writable_at is None:
+            msg = (
+                f"broadcast {self.what} can be changed in process_broadcast() only: process() and on_timer() run in the one "
+                "task that owns their key, and the other tasks would not see the change"
+            )
+            raise RuntimeError(msg)
+        return self.writable_at
+
+
+class BroadcastHandle(BroadcastState[K, V]):
+    """The live handle of a declared `BroadcastState`."""
+
+    def __init__(self, store: BroadcastStore) -> None:
+        """Answer from `store`."""
+        self._store = store
+
+    def get(self, key: K, /) -> V | None:
+        """See `BroadcastState.get`."""
+        value: V | None = self._store.get(key)
+        return value
+
+    def contains(self, key: K, /) -> bool:
+        """See `BroadcastState.contains`."""
+        return self._store.get(key) is not None
+
+    def is_empty(self) -> bool:
+        """See `BroadcastState.is_empty`."""
+        return not len(self._store)
+
+    def keys(self) -> list[K]:
+        """See `BroadcastState.keys`."""
+        return [key for key, _ in self._store.entries()]
+
+    def values(self) -> list[V]:
+        """See `BroadcastState.values`."""
+        return [value for _, value in self._store.entries()]
+
+    def items(self) -> list[tuple[K, V]]:
+        """See `BroadcastState.items`."""
+        return self._store.entries()
+
+    def put(self, key: K, value: V | None, /) -> None:
+        """See `BroadcastState.put`."""
+        self._store.put(key, value)
+
+    def put_all(self, entries: Mapping[K, V], /) -> None:
+        """See `BroadcastState.put_all`."""
+        for key, value in entries.items():
+            self._store.put(key, value)
+
+    def remove(self, key: K, /) -> None:
+        """See `BroadcastState.remove`."""
+        self._store.put(key, None)
+
+    def clear(self) -> None:  # type: ignore[override]  # as in `BroadcastState`
+        """See `BroadcastState.clear`."""
+        self._store.clear()

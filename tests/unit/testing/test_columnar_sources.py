@@ -32,7 +32,7 @@ class Row(Struct, frozen=True):
 
 
 class Nested(Row, frozen=True):
-    lines: list[Line] = []
+    lines: tuple[Line, ...] = ()
     extra: dict[str, int] | None = None
 
 

@@ -9,10 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.execution import keyed_process
 from headrace.testing import PipelineHarness
 from tests.jobs.graphs import Program
 
 PLACES = ("ingest.after", "task.half", "run.after", "commit.before", "commit.after", "publish.after")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def stops_at_once():
+    """Tasks that have to stop do so after each record: with 256 small programs would hold next to nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keyed_process, "_ASKED_AFTER", 1)
+        yield
 
 
 def rows_of(harness, sink):

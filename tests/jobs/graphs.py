@@ -271,7 +271,8 @@ class Program:
                     watermark = latest - lag - 1
                     loop.advance(group, watermark)
             if end:
-                loop.advance(group, 1 << 62)
+                for last in sorted({max(latest, watermark), 1 << 62}):
+                    loop.advance(group, last)
         return {sink: Counter(loop.out[stream]) for stream, sink in self.sinks.items()}
 
 

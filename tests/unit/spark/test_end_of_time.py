@@ -79,7 +79,7 @@ class Later(KeyedProcessFunction[Event, Event]):
 
     async def on_timer(self, timestamp, ctx: Context, /):
         await self.last.update(timestamp)
-        ctx.collect(Event(ctx.key, ctx.timestamp))
+        ctx.collect(Event(ctx.key, timestamp))
 
 
 class Ask(AsyncFunction[Event, Event]):

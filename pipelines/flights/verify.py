@@ -103,14 +103,13 @@ def verify(
     board: pa.Table,
     alerts: pa.Table,
     departures: pa.Table,
-    first: date,
-    last: date,
+    days: tuple[date, date],
     watermark: int | None,
     *,
     through: date | None = None,
     raw: Path | None = None,
 ) -> Differences:
-    """Compare what the job wrote with what it must have written for the flights of `first` to `last`.
+    """Compare what the job wrote with what it must have written for the flights of `days`, first and last.
 
     `watermark` is the job's last one (ms), None if it has none. `through` is the last day whose file the job has
     read; without it the job has read them all. Timestamps may be of any unit, or integers (ms). Columns that
@@ -121,7 +120,7 @@ def verify(
     """
     with closing(duckdb.connect()) as database:
         before = None if through is None else through + timedelta(days=1)
-        _expect(database, raw or data_folder(), (first, last, before, watermark))
+        _expect(database, raw or data_folder(), (*days, before, watermark))
         given = (board, alerts, departures)
         return Differences(*(_compare(database, name, table) for name, table in zip(KEYS, given, strict=True)))
 
@@ -243,8 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         read_table(chosen.board),
         read_table(chosen.alerts),
         read_table(chosen.departures),
-        chosen.first,
-        chosen.last,
+        (chosen.first, chosen.last),
         chosen.watermark,
         through=chosen.through,
     )

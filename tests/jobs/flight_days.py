@@ -28,7 +28,7 @@ def compare_with_raw_tables(config: JobConfig, days: int) -> Differences:
     board, alerts, departures = (_rows(config.sinks[name].path) for name in names)
     last = FIRST_DAY + timedelta(days=days - 1)
     watermark = checkpoints(config)[-1].watermark
-    return verify(board, alerts, departures, FIRST_DAY, last + timedelta(days=1), watermark, through=last)
+    return verify(board, alerts, departures, (FIRST_DAY, last + timedelta(days=1)), watermark, through=last)
 
 
 def _rows(uri: str) -> pa.Table:

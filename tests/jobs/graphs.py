@@ -174,11 +174,20 @@ class Op:
 
 @dataclass
 class Input:
-    """A source: its rows in arrival order, cut into files."""
+    """A source: its rows in arrival order, cut into files. A silent one has none, and nobody waits for it."""
 
     name: str
     lag: int
     files: list[list[Event]]
+
+    @property
+    def is_silent(self):
+        return not self.files
+
+    @property
+    def settings(self):
+        """What the job's file says of it."""
+        return {"idle_after": "0s"} if self.is_silent else {}
 
     @property
     def rows(self):
@@ -215,7 +224,9 @@ class Program:
                 late = chance.choice([0, 0, 0, 10, 40, 100])
                 file.append(Event(chance.choice("ab"), chance.randint(0, 4), time - late, chance.randint(0, 999)))
             files.append(file)
-        return Input(f"source_{number}", lag, files)
+        # Drawn apart, so the rest of a program is the same with and without silence.
+        is_silent = number > 0 and random.Random(f"{time} {number}").random() < 0.3
+        return Input(f"source_{number}", lag, [] if is_silent else files)
 
     @staticmethod
     def _op(chance, number, streams):
@@ -307,7 +318,8 @@ class Program:
                     watermark = latest - lag - 1
                     loop.advance(group, watermark)
             if end:
-                loop.advance(group, 1 << 62)
+                for last in sorted({max(latest, watermark), 1 << 62}):
+                    loop.advance(group, last)
         return {sink: Counter(loop.out[stream]) for stream, sink in self.sinks.items()}
 
 
@@ -319,10 +331,11 @@ def _merged(inputs, *, end):
         for place, row in enumerate(one.rows):
             key = max(key, row.at)
             rows.append((key, number, place, one.name, row))
-        frontiers.append(key)
+        if not one.is_silent:
+            frontiers.append((key, number))
 
     def is_released(key, number):
-        others = ((f, n) for n, f in enumerate(frontiers) if n != number)
+        others = ((f, n) for f, n in frontiers if n != number)
         return end or all(key < f or (key == f and number < n) for f, n in others)
 
     return [

@@ -22,7 +22,7 @@ def job_of(program):
         "pipeline": f"tests.jobs.graphs:graph_{program.seed}",
         "state": {"root": "state", "local": "local"},
         "watermark": {"bucket": program.bucket},
-        "sources": {one.name: {"path": f"input/{one.name}"} for one in program.inputs},
+        "sources": {one.name: {"path": f"input/{one.name}", **one.settings} for one in program.inputs},
         "sinks": {sink: {"path": f"lake/{sink}", "mode": "append"} for sink in program.sinks.values()},
     }
 

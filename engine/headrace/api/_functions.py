@@ -43,7 +43,10 @@ class Timers(Protocol):
     """
 
     def register_event_time(self, timestamp: int, /, namespace: str = "") -> None:
-        """Call `on_timer(timestamp)` for this key once the watermark reaches `timestamp` (ms)."""
+        """Call `on_timer(timestamp)` for this key once the watermark reaches `timestamp` (ms).
+
+        In a timer that fires at the end of the input this does nothing.
+        """
         ...
 
     def delete_event_time(self, timestamp: int, /, namespace: str = "") -> None:

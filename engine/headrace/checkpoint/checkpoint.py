@@ -162,7 +162,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     def watermarks(self, sources: Iterable[str]) -> tuple[int | None, int | None]:
         """Return the last watermark of the line that these sources share, and the last one that all its operators have seen (ms)."""
         offsets = [self.offsets[name] for name in sources if name in self.offsets]
-        return _latest(offset.watermark for offset in offsets), _latest(offset.seen for offset in offsets)
+        return latest_watermark(offsets), _latest(offset.seen for offset in offsets)
 
     def line(self, sources: Iterable[str]) -> Bucket:
         """Return where the line of ordinals stands that these sources share."""
@@ -173,6 +173,11 @@ def line_of(offsets: Iterable[SourceOffset]) -> Bucket:
     """Return where the line of ordinals stands that sources share: the furthest that one of them knows."""
     buckets = [offset.bucket for offset in offsets]
     return max(buckets, key=lambda bucket: bucket.next_ordinal, default=Bucket())
+
+
+def latest_watermark(offsets: Iterable[SourceOffset]) -> int | None:
+    """Return the last watermark of the line that sources share (ms)."""
+    return _latest(offset.watermark for offset in offsets)
 
 
 def _latest(times: Iterable[int | None]) -> int | None:

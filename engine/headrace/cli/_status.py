@@ -60,6 +60,7 @@ def _waits(row: dict[str, Any]) -> list[str]:
     from headrace.cli._services import in_a_line
 
     lines = [in_a_line(row["job"], name, made) for name, made in row["services"].items()]
+    lines += _watermarks(row)
     lines += [line for name, source in row["sources"].items() for line in _of_source(row, name, source)]
     if row["waiting"]:
         due = f", the next attempt is due at {moment(row['next_attempt'])}" if row["next_attempt"] else ""
@@ -67,6 +68,17 @@ def _waits(row: dict[str, Any]) -> list[str]:
             f"{row['job']}: {row['waiting']:,} elements wait for services{due} (headrace retries {row['job']})"
         )
     return lines
+
+
+def _watermarks(row: dict[str, Any]) -> list[str]:
+    """Return the watermark of each source, where sources that never meet have several."""
+    from headrace.cli._output import moment
+
+    watermarks = {name: source["watermark"] for name, source in row["sources"].items()}
+    if len({*watermarks.values()}) < 2:  # noqa: PLR2004 - they differ
+        return []
+    shown = ((name, "none yet" if time is None else moment(time)) for name, time in watermarks.items())
+    return [f"{row['job']}: watermark of source '{name}': {text}" for name, text in shown]
 
 
 def _of_source(row: dict[str, Any], name: str, source: dict[str, Any]) -> list[str]:
@@ -135,6 +147,7 @@ def _source(offset: SourceOffset) -> dict[str, Any]:
 
     return {
         "last_file": offset.last_file,
+        "watermark": at_time(offset.seen),
         "unread": list(offset.unread),
         "taken_at": at_time(offset.taken_at),
         "idle": offset.idle,

@@ -21,6 +21,9 @@ from headrace.state.timer_service import DOMAINS, EVENT_TIME, PROCESSING_TIME, T
 LATEST_TIMER = (1 << 63) // 1000 - 1
 """The furthest that a timer can lie from 1970 (ms): it is stored in microseconds."""
 
+END_OF_INPUT = LATEST_TIMER // 2
+"""The last watermark (ms), far beyond any event time. What is stamped with it still has room for a TTL."""
+
 
 class Outputs:
     """Where the records of one operator and task go, and which types they must have."""
@@ -198,3 +201,8 @@ class TimerContext(ProcessContext):
     __slots__ = ("processing_overdue_until",)
 
     processing_overdue_until: int
+
+    def register(self, timestamp: int, domain: str, namespace: str = "") -> None:
+        """See `ProcessContext.register`. A timer that fires at the end of the input sets no other one: that would never end."""
+        if self.watermark < END_OF_INPUT or domain != EVENT_TIME or self.time_domain is not EVENT_TIME:
+            super().register(timestamp, domain, namespace)

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from headrace.checkpoint.checkpoint import SourceOffset, line_of
+from headrace.checkpoint.checkpoint import SourceOffset, latest_watermark, line_of
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, SourceError
-from headrace.execution.process_context import LATEST_TIMER
+from headrace.execution.process_context import END_OF_INPUT
 from headrace.plan.stages import Plan
+from headrace.sources.arrival import Line
 from headrace.sources.interval import Interval
 from headrace.sources.merge import Merge, MergeRules
 from headrace.sources.parquet_folder import ParquetFolder
@@ -155,14 +156,21 @@ class Intake:
 
 
 def end_of_input(plan: Plan, offsets: Mapping[str, SourceOffset]) -> Slice:
-    """Return a slice without rows, whose watermarks are later than any time: nothing more is to come of any source."""
+    """Return a slice without rows for the end of all sources.
+
+    The watermark moves to the last event, as if more had come, and then to the end of time.
+    """
     known = numbered([node.name for node in plan.sources], offsets)
     lines = []
     for names in plan.groups:
         before = line_of(known[name] for name in names)
-        # The end takes an ordinal of its own, so its place is behind all that earlier micro-batches caused.
-        after = msgspec.structs.replace(before, next_ordinal=before.next_ordinal + 1)
-        lines.append(LineSlice(names, before, 1, after, [(after.next_ordinal, LATEST_TIMER)]))
+        # Both take an ordinal of their own, so their places are behind all that earlier micro-batches caused.
+        after = msgspec.structs.replace(before, next_ordinal=before.next_ordinal + 2)
+        watermarks = [(after.next_ordinal, END_OF_INPUT)]
+        line = Line(before, latest_watermark(known[name] for name in names))
+        if line.key is not None and (line.watermark is None or line.key > line.watermark):
+            watermarks.insert(0, (after.next_ordinal - 1, line.key))
+        lines.append(LineSlice(names, before, 2, after, watermarks))
     ended = {name: msgspec.structs.replace(offset, ended=True) for name, offset in known.items()}
     return Slice(lines=tuple(lines), offsets=ended)
 

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.checkpoint.checkpoint import SourceOffset, line_of
+from headrace.checkpoint.checkpoint import SourceOffset, latest_watermark, line_of
 from headrace.checkpoint.files import Storage, stage
 from headrace.config import SourceConfig
 from headrace.errors import SourceError
@@ -145,10 +145,8 @@ class Merge:
             _Reading(name, sources[name], rules.configs[name], offsets[name], looks[name]) for name in offsets
         ]
         bucket = line_of(offsets.values())
-        known = [offset.watermark for offset in offsets.values() if offset.watermark is not None]
-        watermark = max(known, default=None)
         punctuated = {one.number: one.punctuated for one in offsets.values() if one.punctuated is not None}
-        self._line = Line(bucket, watermark, punctuated)
+        self._line = Line(bucket, latest_watermark(offsets.values()), punctuated)
 
     def part(self) -> Part:
         """Read, merge and release."""

@@ -36,7 +36,7 @@ class Case:
             self.board if board is None else board,
             self.alerts if alerts is None else alerts,
             self.departures if departures is None else departures,
-            *self.dates,
+            self.dates,
             self.watermark,
             through=self.through,
             raw=self.raw,
@@ -112,7 +112,7 @@ def test_no_more_than_ten_examples_are_given(case):
 
 
 def test_an_alert_before_its_time_is_found(case):
-    found = verify(case.board, case.alerts, case.departures, *case.dates, 0, raw=case.raw).alerts
+    found = verify(case.board, case.alerts, case.departures, case.dates, 0, raw=case.raw).alerts
     assert found.unexpected > 0
     assert found.missing == found.different == 0
 
@@ -149,4 +149,4 @@ def test_sets_and_function_agree_on_the_whole_year(tmp_path):
     board, alerts = table_of(simulation.board().values(), BoardRow), table_of(simulation.alerts, OverdueAlert)
     assert board.num_rows == 328_521
     left = table_of(departures(tmp_path), HourlyDepartures)
-    assert verify(board, alerts, left, *days, simulation.watermark).total == 0
+    assert verify(board, alerts, left, days, simulation.watermark).total == 0

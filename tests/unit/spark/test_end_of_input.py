@@ -7,7 +7,7 @@ import pytest
 from headrace.checkpoint import restore, verify
 from headrace.checkpoint._query import ask, connect
 from headrace.errors import ConfigError, SourceError
-from headrace.execution.process_context import LATEST_TIMER
+from headrace.execution.process_context import END_OF_INPUT
 from tests.jobs.outcome import assert_well_formed, checkpoints
 from tests.jobs.purchase_files import day_name, purchases_of, write_rows
 from tests.unit.support.noted_job import noted_job
@@ -25,14 +25,14 @@ def last(job):
 def test_the_end_moves_the_watermark_past_all(job):
     report = job.run(end_of_input=True)
     assert report.stopped_because == "ended"
-    assert last(job).watermark == LATEST_TIMER
+    assert last(job).watermark == END_OF_INPUT
     assert last(job).offsets["purchases"].ended
     assert_well_formed(job.home.config())
     assert all(finding.ok for finding in verify(job.home.config()))
 
 
 def test_sql_shows_the_watermark_of_the_end():
-    (((end, usual),),) = (ask(connect(), f"select make_timestamp({LATEST_TIMER * 1000}), make_timestamp(0)").rows,)
+    (((end, usual),),) = (ask(connect(), f"select make_timestamp({END_OF_INPUT * 1000}), make_timestamp(0)").rows,)
     assert (end.year, usual.year) == (9999, 1970)
 
 

@@ -7,6 +7,7 @@ import itertools
 from datetime import timedelta
 
 import pytest
+from typer.testing import CliRunner
 
 from headrace import (
     AsyncFunction,
@@ -24,6 +25,7 @@ from headrace import (
 )
 from headrace.checkpoint import compact, restore
 from headrace.checkpoint.reader import StateReader
+from headrace.cli import _arrow, app
 from headrace.errors import StateSchemaError
 from headrace.testing import PipelineHarness
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows
@@ -263,7 +265,7 @@ def test_two_lines_become_one():
     feed(harness, "one", ("a", 1_010))
     feed(harness, "two", ("b", 1_020), ("b", 30))
     harness.run(end_of_input=True)
-    assert ordinals(harness) == {"one": 7, "two": 7}
+    assert ordinals(harness) == {"one": 8, "two": 8}
     # The line stands where the furthest one stood: what is due by then fires, and rows before it are late.
     assert ordered(harness, "seen_2")[2:] == [
         Seen("b", 30, 1_019),
@@ -337,6 +339,18 @@ def test_lines_split_and_meet_again():
         marks = [one.watermark for one in ordered(harness, sink)]
         assert marks == sorted(marks)
     assert len({offset.bucket.next_ordinal for offset in last(harness).offsets.values()}) == 2
+
+
+def test_status_shows_the_watermark_of_each_line(monkeypatch):
+    harness = job()
+    feed(harness, "one", ("a", 1_001))
+    feed(harness, "two", ("b", 11))
+    harness.run()
+    monkeypatch.setattr(_arrow, "without_pandas", lambda: None)
+    monkeypatch.setenv("HEADRACE_HOME", str(harness.config.file.parents[2]))
+    shown = CliRunner().invoke(app, ["status"]).stdout
+    assert "lines: watermark of source 'one': 2020-01-01T00:00:01Z" in shown
+    assert "lines: watermark of source 'two': 2020-01-01T00:00:00.010Z" in shown
 
 
 def test_a_restore_takes_the_lines_back():

@@ -48,6 +48,7 @@ def check(seed, *, crashes=False, holds=False, end=False):
         bucket=program.bucket,
         parallelism=chance.choice([1, 2, 3]),
         files_per_batch=chance.choice([1, 2, 16]),
+        job={"sources": {one.name: one.settings for one in program.inputs}},
     )
     for _ in fed_in_turns(program, harness, chance):
         if chance.random() < 0.5:
@@ -112,6 +113,9 @@ def test_programs_have_what_is_hard():
         found["two inputs"] += "connect" in kinds
         found["a broadcast"] += "broadcast" in kinds
         found["a side output that is read"] += any(name.endswith(".aside") for name in uses)
+        found["a silent source that meets others"] += any(
+            len(group) > 1 and one.is_silent and one.name in group for one in program.inputs for group in program.groups
+        )
         found["late rows"] += any(
             row.at < before.at for one in program.inputs for before, row in zip(one.rows, one.rows[1:], strict=False)
         )
@@ -121,7 +125,8 @@ def test_programs_have_what_is_hard():
 @pytest.mark.parametrize("seed", [3, 7])
 def test_a_snapshot_goes_on_as_the_job_does(seed):
     program = Program(seed)
-    harness = PipelineHarness(program.pipeline(), bucket=program.bucket)
+    job = {"sources": {one.name: one.settings for one in program.inputs}}
+    harness = PipelineHarness(program.pipeline(), bucket=program.bucket, job=job)
     for _ in fed_in_turns(program, harness, random.Random(seed)):
         harness.run()
     snapshot = harness.snapshot()

@@ -119,7 +119,7 @@ def left_behind(built, files, parallelism):
     tables["materializer_history"] = rows_of(harness.table("materializer_history"))
     checkpoints = harness.table("checkpoints")
     watermarks = checkpoints["watermark"].cast(pa.int64()).to_pylist()  # Python has no such late times
-    places = checkpoints.select(["offsets", "watermarks", "timers_fired", "numbers", "state_ttl"]).to_pylist()
+    places = checkpoints.select(["offsets", "lines", "timers_fired", "numbers", "state_ttl"]).to_pylist()
     sinks = {name: rows_of(harness.sink_table(name)) for name in ("counts", "latest", "others")}
     return tables | sinks | {"watermarks": watermarks, "places": places}
 

@@ -50,9 +50,9 @@ class Bucket(msgspec.Struct, frozen=True):
 class SourceOffset(msgspec.Struct, frozen=True):
     """How far a source was read: the last file taken up, in the source's order, and the bucket.
 
-    Sources that meet share a line of ordinals: each has the line's `bucket` and `watermark`. What is said of all that the job
-    has taken in (`held`, `repeated`, `pending`, `due`) is repeated at each source. `held` says that records which were taken in are still in `buffered_requests`; `repeated` are the watermarks (ordinal, ms)
-    that not every operator has seen for that reason.
+    Sources that meet share a line of ordinals: each has what is said of the line (`bucket`, `watermark`, `seen`, `repeated`). Each has
+    what is said of the whole job, too (`held`, `pending`, `due`). `held` says that records which were taken in are still in
+    `buffered_requests`; `repeated` are the watermarks (ordinal, ms) that not every operator of the line has seen for that reason.
     """
 
     last_file: str | None = None

@@ -17,7 +17,7 @@ from headrace.checkpoint.reader import StateReader
 from headrace.checkpoint.state_files import stage_state
 from headrace.checkpoint.tables import KEYED_STATE
 from headrace.errors import StateSchemaError
-from headrace.plan.stages import plan_stages
+from headrace.plan.planner import plan_stages
 from headrace.state.backend import HashMapBackend
 from headrace.state.broadcast_store import BroadcastRow, BroadcastStore, broadcast_rows
 from tests.jobs import wake_ups

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from benchmarks.counting import Click
 from headrace.plan.columns import RecordReader
+from headrace.plan.keys import stage_key
 from headrace.plan.order import record_order
 from headrace.plan.record_columns import from_struct_array, to_struct_array
 from headrace.plan.source_columns import event_times, order_column
-from headrace.plan.stages import stage_key
 from headrace.state.codec import encode
 from headrace.state.key_columns import key_json_column
 

@@ -15,8 +15,7 @@ import msgspec
 
 from benchmarks._report import figure, report
 from benchmarks.counting import Click, Counted, Total, pipeline
-from headrace import RowKind, Struct, UpsertMaterialize
-from headrace.api._pipeline import Emit, Strategy
+from headrace import Emit, RowKind, Strategy, Struct, UpsertMaterialize
 from headrace.execution.element import Element
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.materializer.upsert_materializer import UpsertMaterializer

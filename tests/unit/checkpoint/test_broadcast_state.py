@@ -48,8 +48,9 @@ def plan(declared):
 
         def process_broadcast(self, record, ctx, /): ...
 
-    source = Pipeline("p").source("events", Event, event_time="at").key_by("key")
-    return plan_stages(source.process("board", Prices()).sink("out"))
+    source = Pipeline("p").source("events", Event, event_time="at")
+    priced = source.key_by("key").connect(source.broadcast()).process("board", Prices())
+    return plan_stages(priced.sink("out"))
 
 
 class Job:

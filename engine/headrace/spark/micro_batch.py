@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -29,7 +30,7 @@ from headrace.sources.arrival import Watermarks, advance
 from headrace.sources.source import InputFile, Slice
 from headrace.spark.reports import AsyncSettings, KeyedTask, Place, SourceTask, TaskReport
 from headrace.spark.stage_tasks import StageTasks
-from headrace.spark.task_output import TRANSIT
+from headrace.spark.task_output import transit_folder
 
 Group = tuple[str, ...]
 """Sources that meet, by name."""
@@ -210,6 +211,7 @@ class MicroBatch:
         """Whether elements wait for services."""
         return self._job.last.pending > 0
 
+    @cached_property
     def _async_settings(self) -> AsyncSettings:
         config = self._job.config
         return AsyncSettings(
@@ -257,7 +259,7 @@ class MicroBatch:
                 source=source.name,
                 files=list(share),
                 bucket=config.watermark.bucket,
-                async_io=self._async_settings(),
+                async_io=self._async_settings,
                 index=index,
                 tasks=len(shares),
                 stop_at=self._stop_at,
@@ -319,18 +321,13 @@ class MicroBatch:
             local_copies={} if name in self._rebuilt else parent.local_copies.get(name, {}),
             parent_id=parent.checkpoint_id,
             resumes=parent.held,
-            async_io=self._async_settings() if is_wait else AsyncSettings(services={}),
+            async_io=self._async_settings if is_wait else AsyncSettings(services={}),
             broadcast=tuple(result.broadcast.get(name, ())),
             cut=result.cut_behind(stage.after, line.watermarks),
             stop_at=self._stop_at,
             stop_file=stop_file(self._place.job_folder, self._place.attempt_id),
         )
         return self._tasks.keyed(task, stage.takes, result.transit.get(name, ()))
-
-
-def transit_folder(job_folder: str, attempt_id: str) -> str:
-    """Return the folder of what an attempt's tasks hand on to each other."""
-    return f"{job_folder}/{TRANSIT}/{attempt_id}"
 
 
 def stop_file(job_folder: str, attempt_id: str) -> str:

@@ -27,12 +27,12 @@ from headrace.sources.intake import Intake, end_of_input
 from headrace.sources.interval import Interval, goes_back, line, place_of, refusal, replay_note
 from headrace.sources.source import NO_INPUT, Slice, TakenIn
 from headrace.sources.wanted import Standing, Wanted
-from headrace.spark.micro_batch import BatchResult, MicroBatch, stop_file, transit_folder
+from headrace.spark.micro_batch import BatchResult, MicroBatch, stop_file
 from headrace.spark.options import Event, RunOptions, RunReport, StoppedBecause
 from headrace.spark.replay import Replay, Step, open_replay, outage
 from headrace.spark.sigterm import ended_by_sigterm
 from headrace.spark.stage_tasks import StageTasks
-from headrace.spark.task_output import OUTPUTS
+from headrace.spark.task_output import OUTPUTS, transit_folder
 from headrace.state.ttl import Gap
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ from headrace.spark.columnar_rows import ColumnarRows
 from headrace.spark.reports import Place, TaskReport
 from headrace.spark.step_errors import called
 from headrace.spark.transit import transit_table
+from headrace.state.broadcast_store import BROADCAST_KEY
 from headrace.state.codec import encode
 from headrace.state.key_columns import key_json_column
 
@@ -37,6 +38,11 @@ QuarantineRow = tuple[str, str, str, str | None, str]
 
 _TransitRow = tuple[bytes, int, int, bytes, bytes]
 """order, timestamp, kind, key (JSON), record (JSON)."""
+
+
+def transit_folder(job_folder: str, attempt_id: str) -> str:
+    """Return the folder of what an attempt's tasks hand on to each other."""
+    return f"{job_folder}/{TRANSIT}/{attempt_id}"
 
 
 class TaskOutput:
@@ -94,7 +100,7 @@ class TaskOutput:
     def _transit(self, to: ToStage, rows: ColumnarRows, made: pa.BinaryArray | None) -> None:
         """Stage rows with the keys that were `made` of them, or that are in their fields."""
         if to.key is None:
-            keys = pa.repeat(pa.scalar(NULL_KEY, pa.binary()), len(rows))
+            keys = pa.repeat(pa.scalar(BROADCAST_KEY, pa.binary()), len(rows))
         else:
             fields = to.key.fields
             keys = made if made is not None else key_json_column(*(rows.columns.field(name) for name in fields))
@@ -108,11 +114,12 @@ class TaskOutput:
     def _made_keys(self, key: KeyBy, records: Sequence[msgspec.Struct]) -> pa.BinaryArray:
         read = key_reader(key)
 
-        def made_key(record: msgspec.Struct) -> bytes:
-            return encode(read(record))
+        def made_key(record: msgspec.Struct) -> bytes | None:
+            key = read(record)
+            return None if key is None else encode(key)
 
         keys = (called(f"key_by {key}", made_key, record) for record in records)
-        return pa.array([None if made == NULL_KEY else made for made in keys], pa.binary())
+        return pa.array(keys, pa.binary())
 
     def _refuse_homeless(self, to: ToStage, rows: ColumnarRows) -> None:
         error = f"the key ({to.key}) is null"
@@ -123,7 +130,7 @@ class TaskOutput:
     def _stage_transit(self, to: ToStage, rows: ColumnarRows, keys: pa.BinaryArray) -> None:
         takes = plan_of(self._place.code).stage(to.stage).takes
         table = transit_table(takes, to.number, rows, keys, self._place.max_parallelism)
-        folder = f"{self._place.job_folder}/{TRANSIT}/{self._place.attempt_id}"
+        folder = transit_folder(self._place.job_folder, self._place.attempt_id)
         name = self._file_name()
         stage(folder, name, table, self._place.storage, layout=_TRANSIT_LAYOUT)
         files = self.report.transit if to.key is not None else self.report.broadcast
@@ -190,5 +197,4 @@ def _sink_columns(emitted: Sequence[Emitted], schema: pa.Schema) -> pa.Table:
     return to_columns([item.record for item in emitted], schema)
 
 
-NULL_KEY = b"null"
 _TRANSIT_LAYOUT = ParquetLayout("lz4", dictionary=())

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from headrace.api import SourceNode
 from headrace.checkpoint.files import read_parquet
 from headrace.errors import SourceError
-from headrace.execution.element import Emitted
 from headrace.plan.columns import BadRow, RecordReader
 from headrace.plan.pipelines import plan_of
 from headrace.plan.raw_row import raw_row
@@ -42,7 +41,7 @@ def run_source(task: SourceTask) -> TaskReport:
     return output.report
 
 
-def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput) -> ColumnarRows | list[Emitted] | None:
+def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput) -> ColumnarRows | None:
     """All good rows of the task's files; None if there are none."""
     reader = _FileReader(task, source)
     parts = [rows for file in task.files if (rows := reader.read(file)) is not None]
@@ -103,28 +102,21 @@ class _FileReader:
         self._note_times(taken)
         for row in bad:
             self._refuse_row(file, taken, row.position, row.error)
-        good = (
-            pa.array(sorted({*range(len(taken.ordinals))} - {row.position for row in bad}), pa.int64()) if bad else None
-        )
-        return self._rows(columns, kinds, taken.ordinals, good)
+        return self._good_rows(columns, kinds, taken.ordinals)
 
     def _columns(self, table: pa.Table) -> tuple[pa.StructArray, pa.Array, Sequence[BadRow]]:
-        """The rows as columns; those that do not fit are null, or anything."""
+        """The rows as columns; those that do not fit are null."""
         columns, kinds, bad = self._reader.read_columns(table)
         if columns is not None:
             return columns, kinds, bad
         records, found, bad = self._reader.read(table)
         return to_struct_array(records, self._source.record), pa.array(found, pa.int32()), bad
 
-    def _rows(
-        self, columns: pa.StructArray, kinds: pa.Array, ordinals: pa.Array, good: pa.Array | None
-    ) -> ColumnarRows | None:
-        if good is not None:
-            columns, kinds, ordinals = columns.take(good), kinds.take(good), ordinals.take(good)
-        if not len(columns):
-            return None
+    def _good_rows(self, columns: pa.StructArray, kinds: pa.Array, ordinals: pa.Array) -> ColumnarRows | None:
         timestamps = columns.field(self._place_of_event_time)
-        return ColumnarRows(self._source.record, order_column(ordinals), timestamps, kinds, columns)
+        rows = ColumnarRows(self._source.record, order_column(ordinals), timestamps, kinds, columns)
+        good = rows.filter(columns.is_valid()) if columns.null_count else rows
+        return good if len(good) else None
 
     def _slice(self, file: InputFile, table: pa.Table) -> _Slice:
         by = self._source.order_by

@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
 from headrace import clock
 from headrace.api import AsyncWait, OutputMode
-from headrace.api._pipeline import input_type, output_type
+from headrace.api._stream_types import input_type, output_type
 from headrace.async_io.async_wait import AsyncWaitOperator
 from headrace.async_io.element import AsyncElement
 from headrace.async_io.keyed_ordered import KeyedOrderedWait
@@ -40,20 +40,26 @@ class AsyncStage:
     output: TaskOutput
     stop: Callable[[], bool]
     limits: dict[str, ServiceLimit] = field(default_factory=dict)
+    runner: asyncio.Runner = field(init=False)
 
-    def run(self, waits: Sequence[AsyncWait], emitted: list[Emitted]) -> list[Emitted]:
-        """Send records through the waits of a source's stage, one after the other, on one loop."""
-        if not waits:
-            return emitted
-        with asyncio.Runner() as runner:
-            for wait in waits:
-                operator = self._operator(wait)
-                emitted = runner.run(operator.run_async(emitted, self._resumed(wait)))
-                for one in [*operator.pending, *operator.quarantined]:
-                    if one.sequence is None:
-                        one.key_json = b"%d" % int.from_bytes(one.emitted.order[:8])
-                self._keep(operator)
-        return emitted
+    def __enter__(self) -> Self:
+        """Open the task's loop. All waits of a source's stage run on it: they share limits, which belong to one loop."""
+        self.runner = asyncio.Runner()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Close the loop."""
+        self.runner.close()
+
+    def run(self, wait: AsyncWait, emitted: list[Emitted]) -> list[Emitted]:
+        """Send records through a wait of a source's stage."""
+        operator = self._operator(wait)
+        answered = self.runner.run(operator.run_async(emitted, self._resumed(wait)))
+        for one in [*operator.pending, *operator.quarantined]:
+            if one.sequence is None:
+                one.key_json = b"%d" % int.from_bytes(one.emitted.order[:8])
+        self._keep(operator)
+        return answered
 
     def run_keyed(self, wait: AsyncWait, elements: Iterable[Sequence[Element]]) -> list[Emitted]:
         """Send records through a keyed-ordered wait."""

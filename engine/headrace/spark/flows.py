@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,7 +19,7 @@ from headrace.spark.task_output import TaskOutput
 class Waits(Protocol):
     """Sends records through an async wait."""
 
-    def run(self, waits: Sequence[AsyncWait], emitted: list[Emitted]) -> list[Emitted]:
+    def run(self, wait: AsyncWait, emitted: list[Emitted]) -> list[Emitted]:
         """Return what the wait has answered."""
         ...
 
@@ -60,7 +59,7 @@ class Sender:
     def _through(self, step: StatelessStep | AsyncWait, emitted: list[Emitted]) -> list[Emitted]:
         if isinstance(step, AsyncWait):
             assert self.waits is not None  # noqa: S101 - the planner refuses a wait anywhere else
-            return self.waits.run((step,), emitted)
+            return self.waits.run(step, emitted)
         return list(applied(step, emitted))
 
 

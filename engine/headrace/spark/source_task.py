@@ -35,9 +35,9 @@ def run_source(task: SourceTask) -> TaskReport:
     output = TaskOutput(task.place, stage.name, f"t{task.index}")
     rows = _read_all(task, stage.source, output)
     groups = key_group_range(task.index, task.place.max_parallelism, task.tasks)
-    waits = AsyncStage(task.place, task.async_io, groups, output, StopSign(task))
     if rows is not None or waits_in(stage.flow):
-        Sender(output, waits).send(stage.flow, [] if rows is None else rows)
+        with AsyncStage(task.place, task.async_io, groups, output, StopSign(task)) as waits:
+            Sender(output, waits).send(stage.flow, [] if rows is None else rows)
     return output.report
 
 

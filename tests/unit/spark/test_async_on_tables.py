@@ -96,10 +96,11 @@ class Task:
             parallelism=1, local_folder="", backend="hashmap", cache_bytes=0, versions=self.versions, sinks={},
         )  # fmt: skip
         output = TaskOutput(place, "source", "t0")
-        stage = AsyncStage(
-            place, AsyncSettings(services={}, resumes=True, **settings), KeyGroupRange(0, 7), output, lambda: False
-        )
-        emitted = stage.run(waits, [Emitted(record_order(one.number), 0, 0, one) for one in orders])
+        settings = AsyncSettings(services={}, resumes=True, **settings)
+        emitted = [Emitted(record_order(one.number), 0, 0, one) for one in orders]
+        with AsyncStage(place, settings, KeyGroupRange(0, 7), output, lambda: False) as stage:
+            for wait in waits:
+                emitted = stage.run(wait, emitted)
         files = output.report.state_files
         self.versions = {**self.versions, **self.tables.prepare(files, self.versions)}
         self.waiting = output.report.pending

@@ -99,7 +99,8 @@ class Job:
                 first = plan_of(self.config.code).keyed[0]
                 output.transit(ToStage(first.name, 0, KeyBy(("customer",))), Purchase, sent)
             else:
-                sent = stage.run([wait], [emitted(one) for one in purchases])
+                with stage:
+                    sent = stage.run(wait, [emitted(one) for one in purchases])
             self.report = output.report
             offset = SourceOffset(bucket=Bucket(), pending=output.report.pending, due=output.report.due)
             job.commit(Kind.BATCH, files=output.report.state_files, offsets={"purchases": offset})

@@ -78,36 +78,15 @@ def fired(seen, time):
     return after, Event("timer", seen.key, time, after.value)
 
 
-class Mixer(KeyedProcessFunction[Event, Event]):
+class _Mixes:
+    """What the keyed functions share: a state, and what records and timers make of it."""
+
     seen = ValueState("seen", Seen)
 
     def __init__(self, delay, has_side):
         self._delay, self._has_side = delay, has_side
 
-    async def process(self, event, ctx: Context, /):
-        after = mixed(await self.seen.value(), event, 31)
-        await self.seen.update(after)
-        react(ctx, reaction(after, event, self._delay), has_side=self._has_side)
-
-    async def on_timer(self, timestamp, ctx: Context, /):
-        after, out = fired(await self.seen.value(), timestamp)
-        await self.seen.update(after)
-        ctx.collect(out)
-
-
-class CoMixer(KeyedCoProcessFunction[Event, Event, Event]):
-    seen = ValueState("seen", Seen)
-
-    def __init__(self, delay, has_side):
-        self._delay, self._has_side = delay, has_side
-
-    async def process1(self, event, ctx: Context, /):
-        await self._mix(event, ctx, 31)
-
-    async def process2(self, event, ctx: Context, /):
-        await self._mix(event, ctx, 37)
-
-    async def _mix(self, event, ctx, factor):
+    async def mix(self, event, ctx: Context, factor):
         after = mixed(await self.seen.value(), event, factor)
         await self.seen.update(after)
         react(ctx, reaction(after, event, self._delay), has_side=self._has_side)
@@ -118,25 +97,27 @@ class CoMixer(KeyedCoProcessFunction[Event, Event, Event]):
         ctx.collect(out)
 
 
-class RuledMixer(KeyedBroadcastFunction[Event, Event, Event]):
-    seen = ValueState("seen", Seen)
+class Mixer(_Mixes, KeyedProcessFunction[Event, Event]):
+    async def process(self, event, ctx: Context, /):
+        await self.mix(event, ctx, 31)
+
+
+class CoMixer(_Mixes, KeyedCoProcessFunction[Event, Event, Event]):
+    async def process1(self, event, ctx: Context, /):
+        await self.mix(event, ctx, 31)
+
+    async def process2(self, event, ctx: Context, /):
+        await self.mix(event, ctx, 37)
+
+
+class RuledMixer(_Mixes, KeyedBroadcastFunction[Event, Event, Event]):
     rules = BroadcastState("rules", int, int)
 
-    def __init__(self, delay, has_side):
-        self._delay, self._has_side = delay, has_side
-
     async def process(self, event, ctx: Context, /):
-        after = mixed(await self.seen.value(), event, 31 + (self.rules.get(event.key) or 0))
-        await self.seen.update(after)
-        react(ctx, reaction(after, event, self._delay), has_side=self._has_side)
+        await self.mix(event, ctx, 31 + (self.rules.get(event.key) or 0))
 
     def process_broadcast(self, event, ctx, /):
         self.rules.put(event.key, ruled(self.rules.get(event.key), event))
-
-    async def on_timer(self, timestamp, ctx: Context, /):
-        after, out = fired(await self.seen.value(), timestamp)
-        await self.seen.update(after)
-        ctx.collect(out)
 
 
 def ruled(before, event):

@@ -9,10 +9,8 @@ import msgspec
 
 from headrace.api._graph import Input, Node, Operator, SinkNode, SourceNode, StatelessStep
 from headrace.api._stream import Stream
-from headrace.api._stream_types import check_field, check_record, input_type, output_type
+from headrace.api._stream_types import check_field, check_record
 from headrace.names import check_name
-
-__all__ = ["Pipeline", "check_field", "input_type", "output_type"]
 
 R = TypeVar("R", bound=msgspec.Struct)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace import clock
 from headrace.api import AsyncWait
-from headrace.api._pipeline import input_type
+from headrace.api._stream_types import input_type
 from headrace.async_io.element import AsyncElement
 from headrace.async_io.stored_element import came, is_element
 from headrace.checkpoint._delta import open_table, read

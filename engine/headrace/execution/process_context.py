@@ -11,7 +11,7 @@ import msgspec
 
 from headrace.api import Process, RowKind, TimeDomain
 from headrace.api._namespace import check_namespace
-from headrace.api._pipeline import output_type
+from headrace.api._stream_types import output_type
 from headrace.execution.element import Emitted
 from headrace.execution.record_context import RecordContext
 from headrace.plan.order import output_order

@@ -27,7 +27,7 @@ from headrace.api import (
     RowKind,
 )
 from headrace.api._graph import KeyBy
-from headrace.api._pipeline import input_type, output_type
+from headrace.api._stream_types import input_type, output_type
 from headrace.async_io.async_wait import AsyncWaitOperator, queue_of
 from headrace.async_io.attempts import Attempts
 from headrace.async_io.element import AsyncElement, Status

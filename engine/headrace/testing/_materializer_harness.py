@@ -12,7 +12,7 @@ import msgspec
 
 from headrace import clock
 from headrace.api import Emit, Keep, OnConflict, RowKind, StateTtl, Strategy, UpsertMaterialize
-from headrace.api._pipeline import check_field
+from headrace.api._stream_types import check_field
 from headrace.execution.element import Element
 from headrace.execution.element import Watermark as ElementWatermark
 from headrace.execution.record_codec import RecordCodec

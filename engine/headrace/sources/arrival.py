@@ -41,6 +41,8 @@ class Queue:
 
     def ranks_of_equals(self) -> pa.Int64Array:
         """Return what orders items of equal merge keys: the source's number, or less for a punctuation that raises the key."""
+        if not self.punctuations:
+            return pa.repeat(pa.scalar(self.number, pa.int64()), len(self.keys))
         ranks = [self.number] * len(self.keys)
         for index in self.punctuations:
             if index < len(ranks):

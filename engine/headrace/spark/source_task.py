@@ -65,10 +65,10 @@ def _joined(parts: Sequence[ColumnarRows]) -> ColumnarRows:
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """The rows of a file that the task takes, in arrival order: `positions` are their rows in the file."""
+    """The rows of a file that the task takes, in arrival order. `positions` are their rows in the file; None: they are as there."""
 
     table: pa.Table
-    positions: pa.Array
+    positions: pa.Array | None
     ordinals: pa.Array
 
 
@@ -121,14 +121,11 @@ class _FileReader:
     def _slice(self, file: InputFile, table: pa.Table) -> _Slice:
         by = self._source.order_by
         taken = file.taken
-        positions = pc.sort_indices(table, [(name, "ascending") for name in by]) if by else None
-        if positions is not None:
-            positions = positions.slice(file.first_row, taken)
-            rows = table.take(positions)
-        else:
-            positions = pa.array(range(file.first_row, file.first_row + taken), pa.int64())
-            rows = table.slice(file.first_row, taken)
-        return _Slice(rows, positions, self._ordinals(file, taken))
+        if not by:
+            return _Slice(table.slice(file.first_row, taken), None, self._ordinals(file, taken))
+        order = pc.sort_indices(table, [(name, "ascending") for name in by])
+        positions = order.slice(file.first_row, taken)
+        return _Slice(table.take(positions), positions, self._ordinals(file, taken))
 
     def _ordinals(self, file: InputFile, taken: int) -> pa.Array:
         if file.ordinals is None:
@@ -168,7 +165,7 @@ class _FileReader:
         return f"{table.num_rows} rows, {file.rows} when the run began" if table.num_rows != file.rows else None
 
     def _refuse_row(self, file: InputFile, taken: _Slice, row: int, error: str) -> None:
-        position = taken.positions[row].as_py()
+        position = file.first_row + row if taken.positions is None else taken.positions[row].as_py()
         if self._task.on_bad_row == "fail":
             msg = (
                 f"source '{self._source.name}': row {position} of {file.path}: {error}. Repair the file, or "

@@ -94,7 +94,7 @@ class Stream(Generic[R]):
 
     @property
     def operators(self) -> tuple[Operator, ...]:
-        """The operators of the pipeline so far, in the order in which they were added."""
+        """Return the operators of the pipeline so far, in the order in which they were added."""
         return self._pipeline.operators
 
     def record_type(self) -> type[R]:
@@ -450,7 +450,7 @@ class Stream(Generic[R]):
 
     @property
     def _origin(self) -> str:
-        """The operator that sends these records, for errors."""
+        """Name the operator that sends these records, for errors."""
         name = self._node.operator.name
         return name if self._side is None else f"{name}.{self._side}"
 

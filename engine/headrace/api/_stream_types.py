@@ -106,7 +106,7 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _called(function: Any) -> Any:
-    """What runs when `function` is called: of an object its method `__call__`."""
+    """Return what runs when `function` is called: of an object its method `__call__`."""
     if inspect.isroutine(function) or isinstance(function, functools.partial | type):
         return function
     return type(function).__call__
@@ -124,7 +124,7 @@ def key_types(record: type[msgspec.Struct], key: KeyBy | None) -> tuple[Any, ...
 
 
 def _parts(annotation: Any) -> tuple[Any, ...]:
-    """The types of the parts of a key that a function returns."""
+    """Return the types of the parts of a key that a function returns."""
     if get_origin(annotation) is tuple:
         return tuple(_bare(part) for part in get_args(annotation))
     return (_bare(annotation),)

@@ -39,7 +39,7 @@ def checked_plan(config: JobConfig) -> Plan:
 
 
 def _code_problems(config: JobConfig, pipeline: Pipeline) -> Iterator[str]:
-    """What is wrong with the pipeline, whatever job it is of."""
+    """Yield what is wrong with the pipeline, whatever job it is of."""
     problems = problems_of(pipeline)
     yield from problems
     for operator in pipeline.operators:

@@ -86,7 +86,7 @@ def _grow_flow(branch: Tree, flow: list[dict[str, Any]], operators: list[dict[st
 
 
 def _title(operator: dict[str, Any]) -> str:
-    """The kind and the name; the name of a step begins with its kind, or is it."""
+    """Return the kind and the name; the name of a step begins with its kind, or is it."""
     kind, name = operator["kind"], operator["operator"]
     return name if name.replace("_", " ").startswith(kind) and kind in _STEPS else f"{kind} {name}"
 
@@ -112,7 +112,7 @@ def _shown(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _notable(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that are not as by default, and the two that everyone asks for."""
+    """Return the options that are not as by default, and the two that everyone asks for."""
     defaults = state_options(AsyncStateOptions())
     asked_for = {"in-flight-records-limit", "buffer-size"}
     return {key: value for key, value in options.items() if key in asked_for or value != defaults[key]}

@@ -56,7 +56,7 @@ class BroadcastInput:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all expected records were taken in, so that the task may stop."""
+        """Tell whether all expected records were taken in, so that the task may stop."""
         return self._to_come <= 0
 
     def holds(self, element: Element | BufferedRequest) -> bool:

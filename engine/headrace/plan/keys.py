@@ -47,7 +47,7 @@ def stage_key(record: msgspec.Struct, fields: tuple[str, ...]) -> object:
 
 @cache
 def float_fields(record: type[msgspec.Struct], fields: tuple[str, ...]) -> frozenset[str]:
-    """Those of the fields that hold floats alone."""
+    """Return those of the fields that hold floats alone."""
     types = {field.name: [*_parts(field.type)] for field in msgspec.structs.fields(record)}
     return frozenset(name for name in fields if float in types[name] and int not in types[name])
 

@@ -61,7 +61,7 @@ class _Graph:
     # ---------------------------------------------------------------------------------------------------- problems
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with the graph as such."""
+        """Yield what is wrong with the graph as such."""
         operators = self._pipeline.operators
         if not any(isinstance(operator, SourceNode) for operator in operators):
             yield "it has no source: begin with source()"
@@ -133,7 +133,7 @@ class _Graph:
     # -------------------------------------------------------------------------------------------------------- plan
 
     def plan(self) -> Plan:
-        """The stages."""
+        """Return the stages."""
         return Plan(
             self._pipeline.name,
             tuple(
@@ -147,7 +147,7 @@ class _Graph:
 
     @cached_property
     def _ranks(self) -> list[Node]:
-        """The keyed operators: after those that feed them, else as declared."""
+        """Return the keyed operators: after those that feed them, else as declared."""
         depths: dict[Node, int] = {}
         for node in self._nodes:
             depths[node] = max((depths[one.node] + _is_keyed(one.node) for one in node.inputs), default=0)
@@ -213,7 +213,7 @@ def _is_keyed(node: Node) -> bool:
 
 
 def _outputs_of(operator: object) -> Iterator[tuple[str | None, str]]:
-    """The outputs of an operator: the side, and what to call it."""
+    """Yield the outputs of an operator: the side, and what to call it."""
     if isinstance(operator, SinkNode):
         return
     name = cast("SourceNode", operator).name
@@ -243,7 +243,7 @@ def _listed(names: Iterable[Node | str]) -> str:
 
 
 def _problems_of_records(pipeline: Pipeline) -> Iterator[str]:
-    """What columns cannot carry."""
+    """Yield what columns cannot carry."""
     outputs = [(node, side) for node in pipeline.nodes for side, _ in _outputs_of(node.operator)]
     for record in dict.fromkeys(record_of(Input(node, side)) for node, side in outputs):
         try:

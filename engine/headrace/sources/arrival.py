@@ -134,7 +134,7 @@ class Line:
 
     @property
     def key(self) -> int | None:
-        """The merge key of the last item released (ms); None before the first readable event time."""
+        """Return the merge key of the last item released (ms); None before the first readable event time."""
         return _latest(self.bucket.open_max, self.bucket.closed_max)
 
     def moved(self, released: Released, *, size: int, lags: Mapping[int, int]) -> tuple[Line, Watermarks]:

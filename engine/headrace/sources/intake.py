@@ -48,7 +48,7 @@ class Intake:
 
     @property
     def has_intervals(self) -> bool:
-        """Whether the configuration says of each source how file names give intervals."""
+        """Tell whether the configuration says of each source how file names give intervals."""
         return all(self._config.sources[name].interval is not None for name in self._sources)
 
     def check_intervals(self, taken_in: Mapping[str, TakenIn]) -> None:

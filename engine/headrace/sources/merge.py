@@ -59,18 +59,18 @@ class _Reading:
 
     @property
     def is_read(self) -> bool:
-        """Whether no file is left to read."""
+        """Tell whether no file is left to read."""
         return len(self.files) == len(self.look.files)
 
     @property
     def is_drained(self) -> bool:
-        """Whether there is no input at all that was not taken in, of whatever interval."""
+        """Tell whether there is no input at all that was not taken in, of whatever interval."""
         last = self.offset.last_file
         return not self.look.files and all(last is not None and file.name <= last for file in self.look.listed)
 
     @property
     def count(self) -> int:
-        """How many items wait to be released."""
+        """Count the items that wait to be released."""
         return sum(len(part.keys) for part in self.files)
 
     def frontier(self, key: int | None) -> int:

@@ -33,7 +33,7 @@ class InputFile(msgspec.Struct, frozen=True):
 
     @property
     def taken(self) -> int:
-        """How many rows are taken in."""
+        """Count the rows that are taken in."""
         return (self.rows if self.last_row is None else self.last_row) - self.first_row
 
 
@@ -65,12 +65,12 @@ class Slice:
 
     @property
     def rows(self) -> int:
-        """How many rows it takes in."""
+        """Count the rows that it takes in."""
         return sum(file.taken for file in self.files)
 
     @property
     def last_files(self) -> dict[str, str]:
-        """The last file of each source in it."""
+        """Return the last file of each source in it."""
         return {file.source: file.name for file in self.files}
 
 

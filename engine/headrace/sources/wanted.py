@@ -40,7 +40,7 @@ class Wanted:
 
     @property
     def is_whole(self) -> bool:
-        """Whether to read all of it, whatever the limits are."""
+        """Tell whether to read all of it, whatever the limits are."""
         return self.interval is not None or self.until is not None
 
 

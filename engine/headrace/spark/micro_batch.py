@@ -74,7 +74,7 @@ class BatchResult:
 
     @property
     def watermark(self) -> int | None:
-        """The earliest of the lines' watermarks; None as long as one has none."""
+        """Return the earliest of the lines' watermarks; None as long as one has none."""
         seen = [line.seen for line in self.lines.values()]
         return None if None in seen else min(cast("list[int]", seen), default=None)
 

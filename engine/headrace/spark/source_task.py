@@ -42,7 +42,7 @@ def run_source(task: SourceTask) -> TaskReport:
 
 
 def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput) -> ColumnarRows | None:
-    """All good rows of the task's files; None if there are none."""
+    """Return all good rows of the task's files; None if there are none."""
     reader = _FileReader(task, source)
     parts = [rows for file in task.files if (rows := reader.read(file)) is not None]
     output.quarantine(reader.quarantined)
@@ -52,7 +52,7 @@ def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput) -> Colum
 
 
 def _joined(parts: Sequence[ColumnarRows]) -> ColumnarRows:
-    """The rows of several files, in arrival order."""
+    """Return the rows of several files, in arrival order."""
     if len(parts) == 1:
         return parts[0]
     columns = [
@@ -85,7 +85,7 @@ class _FileReader:
         self._place_of_event_time = source.record.__struct_fields__.index(source.event_time)
 
     def read(self, file: InputFile) -> ColumnarRows | None:
-        """The good rows of a file in arrival order; None if it has none.
+        """Return the good rows of a file in arrival order; None if it has none.
 
         Raises `SourceError` for a file or row that must not be passed over, as configured.
         """
@@ -105,7 +105,7 @@ class _FileReader:
         return self._good_rows(columns, kinds, taken.ordinals)
 
     def _columns(self, table: pa.Table) -> tuple[pa.StructArray, pa.Array, Sequence[BadRow]]:
-        """The rows as columns; those that do not fit are null."""
+        """Return the rows as columns; those that do not fit are null."""
         columns, kinds, bad = self._reader.read_columns(table)
         if columns is not None:
             return columns, kinds, bad

@@ -241,7 +241,7 @@ class PipelineHarness:
 
     @property
     def config(self) -> JobConfig:
-        """The job's configuration, for `headrace.checkpoint` and the readers."""
+        """Return the job's configuration, for `headrace.checkpoint` and the readers."""
         from headrace.config import load_job
 
         return load_job(self.pipeline.name, self.folder)

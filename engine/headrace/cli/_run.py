@@ -70,8 +70,9 @@ def run(
     waits, due or not, is called for once more. What fails then is given up on as 'on_failure' says.
     Do it before record types change in ways that do not fit, or before a job is shut down.
 
-    With --end-of-input no source waits for another one any more, and the watermark moves to the end of time behind the last
-    row: windows close, timers of event time fire. It includes --finish. Later runs refuse more input, until a restore.
+    With --end-of-input no source waits for another one any more, and the watermark moves to the last event, and then to the
+    end of time: windows close, timers of event time fire, and those that fire at the end set no other one. It includes --finish.
+    Later runs refuse more input, until a restore.
 
     Example:  headrace run flights --max-batches 1
 

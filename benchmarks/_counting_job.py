@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from headrace.checkpoint._log import CheckpointLog
+from headrace.commit.log import CheckpointLog
 from headrace.config import load_job
 from headrace.spark.options import RunOptions
 from headrace.spark.runner import run_in

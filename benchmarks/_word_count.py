@@ -16,11 +16,7 @@ from pathlib import Path
 from benchmarks._object_store import BUCKET
 from benchmarks._slow_backend import SlowBackend
 from headrace import Context, KeyedProcessFunction, Process, StateFuture, Struct, ValueState
-from headrace.checkpoint.changelog import Changelog
-from headrace.checkpoint.delta_backend import DeltaBackend
-from headrace.checkpoint.job_tables import JobTables
-from headrace.checkpoint.state_files import stage_state
-from headrace.checkpoint.tables import KEYED_STATE
+from headrace.commit.job_tables import JobTables
 from headrace.execution.element import Element, Watermark
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.options import AsyncStateOptions
@@ -32,6 +28,10 @@ from headrace.state.key_groups import KeyGroupRange
 from headrace.state.rocksdb import RocksDbBackend
 from headrace.state.state_cache import StateCache
 from headrace.state.value_store import ValueStore
+from headrace.tables.changelog import Changelog
+from headrace.tables.delta_backend import DeltaBackend
+from headrace.tables.schemas import KEYED_STATE
+from headrace.tables.state_files import stage_state
 
 FOLDER = Path("var/bench/async")
 WATERMARK_DELAY = 5

@@ -16,9 +16,11 @@ from pathlib import Path
 
 from benchmarks._brief_board import DAYS
 from benchmarks._report import figure, report
-from headrace.checkpoint._log import CheckpointLog
-from headrace.checkpoint.reader import StateReader
+from headrace.commit.log import CheckpointLog
 from headrace.config import load_job
+from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.readers.materialized import largest_histories
+from headrace.readers.sql_views import ask_sql
 from headrace.spark.options import RunOptions
 from headrace.spark.runner import run_in
 from headrace.spark.session import session
@@ -46,13 +48,13 @@ def year(spark, name, pipeline, events):
     began = time.perf_counter()
     told = run_in(spark, config, RunOptions(run_id="bench"), lambda event: None)
     seconds = time.perf_counter() - began
-    reader = StateReader(config)
+    job = JobAtCheckpoint(config)
     rows, size, keys = one(
-        reader,
+        job,
         "SELECT count(*), sum(length(\"row\")), count(DISTINCT key) FROM materializer_history WHERE operator = 'board'",
     )
-    (board,) = one(reader, "SELECT count(*) FROM flight_board")
-    largest = reader.largest_histories("board", limit=1).dicts()
+    (board,) = one(job, "SELECT count(*) FROM flight_board")
+    largest = largest_histories(job, "board", limit=1).dicts()
     expired = sum(of.metrics.get("expired", 0) for of in CheckpointLog(config.job_folder).checkpoints)
     yield figure(f"{name}: events", [told.rows_in], "rows")
     yield figure(f"{name}: run", [seconds], "s")
@@ -63,8 +65,8 @@ def year(spark, name, pipeline, events):
     yield figure(f"{name}: removed by TTL, legs of aircraft included", [expired], "entries")
 
 
-def one(reader, query):
-    (row,) = reader.sql(query).rows
+def one(job, query):
+    (row,) = ask_sql(job, query).rows
     return [int(value) for value in row]
 
 

@@ -22,18 +22,19 @@ from benchmarks._kinds import FOLDER, KINDS, OPERATOR, TTLS, Latest, Visit, Visi
 from benchmarks._report import figure, report
 from benchmarks._turns import turns
 from headrace import KeyedProcessFunction, MapState, Process
-from headrace.checkpoint import compact
-from headrace.checkpoint.changelog import rebuild
-from headrace.checkpoint.checkpoint import Kind
-from headrace.checkpoint.opening import open_job
-from headrace.checkpoint.state_files import stage_state
-from headrace.checkpoint.tables import KEYED_STATE, STATE_TABLES
+from headrace.commit.checkpoint import Kind
+from headrace.commit.compaction import compact
+from headrace.commit.protocol import open_job
 from headrace.config import load_job
 from headrace.execution.element import Element
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.plan.order import record_order
 from headrace.state.entry import EntryChange, stored_value, value_entry
 from headrace.state.key_groups import KeyGroupRange, key_group
+from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
+from headrace.tables.state_files import stage_state
+from headrace.tables.stored_entries import rebuild
+from headrace.tables.stores import state_views
 
 TURNS = 5
 GROUPS = 128
@@ -177,7 +178,7 @@ def rebuilding(folder, checkpoint, entries):
             backend = backend_of(kind)
             gc.collect()
             cpu = time.process_time()
-            rows = rebuild(backend, folder, checkpoint.versions, OPERATOR, half)
+            rows = rebuild(backend, state_views(folder, checkpoint.versions), OPERATOR, half)
             rates.append(rows / (time.process_time() - cpu))
             _check(backend, entries)
             backend.close()

@@ -18,16 +18,18 @@ import duckdb
 import pyarrow as pa
 
 from benchmarks._report import figure, report
-from headrace.checkpoint._delta import add_files, create_table, open_table, read
-from headrace.checkpoint.changelog import Changelog, rebuild
-from headrace.checkpoint.delta_backend import DeltaBackend
-from headrace.checkpoint.files import stage
-from headrace.checkpoint.state_files import stage_state
-from headrace.checkpoint.tables import KEYED_STATE, STATE_TABLES
 from headrace.state.entry import EntryChange, stored_value, value_entry
 from headrace.state.key_groups import KeyGroupRange, key_group
 from headrace.state.rocksdb import RocksDbBackend
 from headrace.state.state_cache import StateCache
+from headrace.tables.changelog import Changelog
+from headrace.tables.delta_backend import DeltaBackend
+from headrace.tables.files import stage
+from headrace.tables.predicate import entries_of
+from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
+from headrace.tables.state_files import stage_state
+from headrace.tables.stored_entries import rebuild
+from headrace.tables.stores import state_views, table_store
 
 FOLDER = Path("var/bench/state_look_ups")
 GROUPS, FILES, OPERATOR, STATE = 128, 8, "counts", "count"
@@ -63,11 +65,11 @@ def changes(keys):
 def write(name, parts, staged):
     folder = FOLDER / name
     for table, state in STATE_TABLES.items():
-        create_table(str(folder / table), state.schema)
+        table_store(str(folder / table)).create(state.schema)
     started = time.perf_counter()
     files = [staged(str(folder), f"{number}.parquet", part) for number, part in enumerate(parts)]
     seconds = time.perf_counter() - started
-    add_files(str(folder / KEYED_STATE), 0, SCHEMA, files)
+    table_store(str(folder / KEYED_STATE)).append(0, SCHEMA, files)
     return str(folder), seconds, sum(file.size for file in files)
 
 
@@ -88,8 +90,8 @@ def new_backend(folder):
 
 
 def by_scan(folder, names):
-    listed = ", ".join(f"'{name}'" for name in names)
-    return read(open_table(f"{folder}/{KEYED_STATE}"), SCHEMA, columns=COLUMNS, predicate=f"key IN ({listed})").num_rows
+    table = table_store(f"{folder}/{KEYED_STATE}").latest()
+    return table.read(SCHEMA, columns=COLUMNS, conditions=entries_of(keys=names)).num_rows
 
 
 def by_duckdb(folder, names):
@@ -144,7 +146,7 @@ def main():
         figures.append(figure(f"{count:,} of {options.keys:,} keys, {name}, CPU", cpus[name, count], "ms"))
     versions = {table: int(table == KEYED_STATE) for table in STATE_TABLES}
     copy = RocksDbBackend(FOLDER / "copy")
-    _, wall, _ = timed(lambda: rebuild(copy, folders["state files"], versions, OPERATOR, EVERYTHING))
+    _, wall, _ = timed(lambda: rebuild(copy, state_views(folders["state files"], versions), OPERATOR, EVERYTHING))
     copy.close()
     figures.append(figure(f"load all {options.keys:,} keys into rocksdb, wall", [wall], "ms"))
     report("state_look_ups", figures)

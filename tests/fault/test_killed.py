@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.checkpoint.checkpoint import Kind
+from headrace.commit.checkpoint import Kind
 from tests.fault.conftest import DAYS, ready
 from tests.fault.drivers import KILLED
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from headrace import clock
-from headrace.checkpoint._log import CheckpointLog, lease_until
-from headrace.checkpoint.checkpoint import Kind
-from headrace.checkpoint.opening import open_job
+from headrace.commit.checkpoint import Kind
+from headrace.commit.log import CheckpointLog, lease_until
+from headrace.commit.protocol import open_job
 from headrace.errors import FencedError
 from tests.fault.conftest import ready
 from tests.jobs.outcome import checkpoints, outcome
@@ -62,7 +62,7 @@ def test_a_lease_on_another_machine_is_waited_for(tmp_path, run):
 
 
 def _host() -> str:
-    from headrace.checkpoint.lease import this_process
+    from headrace.commit.lease import this_process
 
     return this_process().split(":")[0]
 
@@ -75,8 +75,8 @@ def _leave_lease(home, *, holder, seconds) -> None:
 
 
 def _staged(home):
-    from headrace.checkpoint.files import stage
-    from headrace.checkpoint.tables import STATE_TABLES
+    from headrace.tables.files import stage
+    from headrace.tables.schemas import STATE_TABLES
 
     empty = STATE_TABLES["keyed_state"].schema.empty_table()
     return stage(f"{home.config().job_folder}/keyed_state", "late.parquet", empty)

@@ -11,10 +11,10 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from headrace import clock
-from headrace.checkpoint._log import CheckpointLog
-from headrace.checkpoint.checkpoint import Checkpoint, Kind
-from headrace.checkpoint.tables import STATE_TABLES
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.log import CheckpointLog
 from headrace.config import JobConfig
+from headrace.tables.schemas import STATE_TABLES
 
 Row = tuple[Any, ...]
 LIVE = ("keyed_state", "timers", "materializer_history", "quarantine")

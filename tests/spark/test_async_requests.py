@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.checkpoint import requeue
+from headrace.commit.requeue import requeue
 from headrace.errors import ConfigError, StateSchemaError
-from headrace.spark import runner
+from headrace.spark.batch_sequence import BatchSequence
 from pipelines.flights.demo import outage as switch_outage
 from tests.jobs.asking import Service
 from tests.jobs.home import FLIGHTS, Home
@@ -133,7 +133,7 @@ def test_a_run_whose_time_is_up_leaves_what_is_not_answered(asking, service, run
     home = asking(mode, async_io={"ask": {"capacity": 1, "park_after": 60}})
     service.goes_down(40)
     with monkeypatch.context() as patched:
-        patched.setattr(runner._Run, "_stop_at", lambda _: 0)
+        patched.setattr(BatchSequence, "stop_at", lambda _: 0)
         run(home, max_batches=1)
     assert {dict(zip(COLUMNS, row, strict=True))["status"] for row in waiting(home)} >= {"pending"}
     service.comes_back()

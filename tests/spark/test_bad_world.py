@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headrace import faults
-from headrace.checkpoint.opening import open_job
+from headrace.commit.protocol import open_job
 from headrace.errors import ConfigError, HeadraceError, SinkMismatchError, StorageError, UserFunctionError
 from tests.jobs.home import Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome, when_due

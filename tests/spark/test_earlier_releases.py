@@ -11,9 +11,13 @@ import tarfile
 
 import pytest
 
-from headrace.checkpoint import compact, restore, savepoint, vacuum, verify
-from headrace.checkpoint.reader import StateReader
+from headrace.commit.compaction import compact
+from headrace.commit.restore import restore, savepoint
+from headrace.commit.vacuum import vacuum
+from headrace.commit.verify import verify
 from headrace.errors import IntervalError
+from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.readers.quarantine import list_quarantine
 from tests.jobs.home import PROJECT, Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome
 from tests.jobs.purchase_files import day_start, purchases_of
@@ -41,7 +45,7 @@ def test_it_reads_what_the_release_left(old):
     kept = json.loads((old.folder / "outcome.json").read_text())
     now = outcome(old.config())
     assert as_json({"sinks": now.sinks, "state": now.state, "watermark": now.watermark}) == kept
-    assert StateReader(old.config()).quarantine(100).rows
+    assert list_quarantine(JobAtCheckpoint(old.config()), 100).rows
     assert all(finding.ok for finding in verify(old.config()))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import StateSchemaError
-from headrace.spark import runner
+from headrace.spark import caught_up_run
+from headrace.spark.batch_sequence import BatchSequence
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, outcome
 from tests.jobs.purchase_files import day_start, purchases_of, write_days
 from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
@@ -20,7 +21,7 @@ def held(home):
 @pytest.fixture
 def hurried(monkeypatch):
     """The time of every micro-batch is up when its first records are done."""
-    monkeypatch.setattr(runner._Run, "_stop_at", lambda _: 0)
+    monkeypatch.setattr(BatchSequence, "stop_at", lambda _: 0)
 
 
 @pytest.mark.parametrize("tasks", [1, 3])
@@ -39,7 +40,7 @@ def test_what_one_run_holds_the_next_one_takes_up_at_another_parallelism(home, n
     write_days(home.input, range(2), rows=60)
     home.configure(FEW)
     with monkeypatch.context() as patched:
-        patched.setattr(runner._Run, "_stop_at", lambda _: 0)
+        patched.setattr(BatchSequence, "stop_at", lambda _: 0)
         run(home, parallelism=2, max_batches=1)
     assert len(held(home)) > 20
     offset = checkpoints(home.config())[-1].offsets["purchases"]
@@ -63,7 +64,7 @@ def test_records_held_by_an_operator_that_is_gone_are_not_lost_in_silence(home, 
         run(home)
     assert held(home) == before
     # Nor are they where its state is not missed.
-    monkeypatch.setattr(runner, "settle_schemas", lambda *_: None)
+    monkeypatch.setattr(caught_up_run, "settle_schemas", lambda *_: None)
     with pytest.raises(StateSchemaError, match="operator 'customers' holds records"):
         run(home)
     assert held(home) == before
@@ -71,7 +72,7 @@ def test_records_held_by_an_operator_that_is_gone_are_not_lost_in_silence(home, 
 
 def test_a_run_that_is_told_to_stop_begins_no_further_part_of_its_interval(home, run, monkeypatch):
     write_days(home.input, range(2), rows=60)
-    monkeypatch.setattr(runner._Run, "_batch", lambda self, *_: self.stop())
+    monkeypatch.setattr(BatchSequence, "make", lambda self, *_: self.stop())
     report = run(home, mode="interval", interval_start=day_start(0), interval_end=day_start(1))
     assert report.checkpoints == []
     assert list(home.folder.rglob("stop")) == []

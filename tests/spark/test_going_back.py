@@ -10,8 +10,11 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace import clock
-from headrace.checkpoint import compact, restore, savepoint, vacuum, verify
-from headrace.checkpoint.checkpoint import Kind
+from headrace.commit.checkpoint import Kind
+from headrace.commit.compaction import compact
+from headrace.commit.restore import restore, savepoint
+from headrace.commit.vacuum import vacuum
+from headrace.commit.verify import verify
 from headrace.errors import ConfigError
 from tests.jobs.home import Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.checkpoint import restore
-from headrace.checkpoint.checkpoint import Kind
+from headrace.commit.checkpoint import Kind
+from headrace.commit.restore import restore
 from headrace.errors import ConfigError, IntervalError
 from tests.jobs.home import Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome

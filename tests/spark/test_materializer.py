@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.checkpoint.tables import STATE_TABLES
+from headrace.tables.schemas import STATE_TABLES
 from tests.jobs.home import Home
 from tests.jobs.lag_by_hand import LagByHand
 from tests.jobs.outcome import checkpoints, live_rows, outcome, sink_rows

@@ -7,8 +7,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from headrace.checkpoint.reader import StateReader
 from headrace.plan.columns import RecordReader, sink_schema, to_columns
+from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.readers.quarantine import list_quarantine
 from tests.jobs.home import Home
 from tests.jobs.orders import ORDERS, Basket, Line, Order, Parcel
 
@@ -52,5 +53,5 @@ def test_nested_columns_reach_the_sinks(home, run, through):
     assert rows_of(home, "parcels", Parcel) == [
         Parcel(order.number, order.lines, order.labels) for day in DAYS for order in day
     ]
-    errors = [row["error"] for row in StateReader(home.config()).quarantine(10).dicts()]
+    errors = [row["error"] for row in list_quarantine(JobAtCheckpoint(home.config()), 10).dicts()]
     assert errors == ["lines[0].price is null"] * 2

@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace import clock as engine_clock
-from headrace.checkpoint import any_timer_due, compact
-from headrace.checkpoint.opening import open_job
+from headrace.commit.compaction import compact
+from headrace.commit.due_timers import any_timer_due
+from headrace.commit.protocol import open_job
 from tests.jobs.home import Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, sink_rows
 from tests.jobs.purchase_files import day_name, day_start

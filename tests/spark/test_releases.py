@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.checkpoint.checkpoint import Kind
+from headrace.commit.checkpoint import Kind
 from headrace.errors import StateSchemaError
 from tests.jobs.home import Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, sink_rows

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.checkpoint import compact
-from headrace.checkpoint.reader import StateReader
-from headrace.checkpoint.tables import KEYED_STATE, STATE_TABLES
+from headrace.commit.compaction import compact
+from headrace.readers import keyed_state
+from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
 from tests.jobs.clicks import JOB, write_clicks
 from tests.jobs.home import Home
 from tests.jobs.outcome import Outcome, assert_well_formed, checkpoints, outcome
@@ -51,8 +52,8 @@ def test_the_reader_shows_namespaces_and_user_keys(run, tmp_path):
     home = Home(tmp_path, JOB)
     write_clicks(home.input, 0)
     run(home, backend="rocksdb", parallelism=2)
-    reader = StateReader(home.config())
-    found = reader.get("user 3").dicts()
+    job = JobAtCheckpoint(home.config())
+    found = keyed_state.get(job, "user 3").dicts()
     order = [(row["state"], row["namespace"] or "", row["user_key"] or "") for row in found]
     assert {state for state, _, _ in order} == {"pages", "looks", "total", "span", "last"}
     assert any(namespace for _, namespace, _ in order)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from headrace import StateTtl, TtlTime, ValueState
-from headrace.checkpoint import compact
-from headrace.checkpoint.expired import ExpiredReader
+from headrace.commit.compaction import compact
+from headrace.readers.expired import expired_entries
+from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 from tests.jobs.home import Home
 from tests.jobs.lodgers import JOB, Desk
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, sink_rows
@@ -55,8 +56,8 @@ def test_a_paused_job_comes_back_to_what_it_was_told_to_remember(inn, run, clock
     run(inn, **quick)
     # Two minutes are no gap: the timers have removed the lasting state of ann and bob, and nobody the strict one of ann.
     assert (stored(inn), stored(inn, "timers")) == (3, 1)
-    report = ExpiredReader(inn.config())
-    assert [row["key"] for row in report.entries(state="strict").dicts()] == ['"ann"']
+    job = JobAtCheckpoint(inn.config())
+    assert [row["key"] for row in expired_entries(job, state="strict").dicts()] == ['"ann"']
     assert len(checkpoints(inn.config())[-1].state_ttl.gaps) == 1
     assert_well_formed(inn.config())
 

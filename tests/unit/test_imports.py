@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import tomllib
@@ -47,3 +48,19 @@ def test_import_linter_holds_the_same_rule():
     contract = next(c for c in settings["contracts"] if c["name"].startswith("The heart of the engine"))
     assert set(contract["forbidden_modules"]) == {"pyspark", "py4j", "delta", "deltalake", "duckdb", "airflow"}
     assert set(contract["source_modules"]) >= {*HEART}
+
+
+def private_imports(file):
+    """The imports of a module that reach for a name with an underscore in another package."""
+    package = file.relative_to(ROOT / "engine").parts[:2]
+    for node in ast.walk(ast.parse(file.read_text())):
+        if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("headrace."):
+            continue
+        names = [*node.module.split("."), *(alias.name for alias in node.names)]
+        if tuple(names[:2]) != package and any(name.startswith("_") and not name.endswith("__") for name in names):
+            yield f"{file.relative_to(ROOT)}:{node.lineno} {ast.unparse(node)}"
+
+
+def test_no_package_imports_what_is_private_to_another():
+    files = (ROOT / "engine" / "headrace").rglob("*.py")
+    assert [line for file in files for line in private_imports(file)] == []

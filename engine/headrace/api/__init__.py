@@ -1,9 +1,9 @@
 """What user code imports. Nothing here knows Spark, Airflow or Delta."""
 
-from headrace.api._async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
-from headrace.api._blocking import BlockingFunction
-from headrace.api._blocks import declare
-from headrace.api._functions import (
+from headrace.api.async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
+from headrace.api.blocking_function import BlockingFunction
+from headrace.api.blocks import declare
+from headrace.api.functions import (
     AsyncFunction,
     BroadcastContext,
     Context,
@@ -13,15 +13,15 @@ from headrace.api._functions import (
     TimeDomain,
     Timers,
 )
-from headrace.api._future import StateFuture
-from headrace.api._graph import AsyncWait, OutputMode, Process, SideOutput, SinkNode, SourceNode
-from headrace.api._lookup import LookupFunction
-from headrace.api._materialize import Emit, Keep, Lag, OnConflict, Strategy, UpsertMaterialize
-from headrace.api._migration import Migration
-from headrace.api._pipeline import Pipeline
-from headrace.api._records import RowKind, Struct, Timestamp
-from headrace.api._retry import AsyncRetryStrategy, ExponentialBackoff, FixedDelay, NoRetry
-from headrace.api._state import (
+from headrace.api.future import StateFuture
+from headrace.api.graph import AsyncWait, OutputMode, Process, SideOutput, SinkNode, SourceNode
+from headrace.api.lookup_function import LookupFunction
+from headrace.api.migration import Migration
+from headrace.api.pipeline import Pipeline
+from headrace.api.records import RowKind, Struct, Timestamp
+from headrace.api.retry_strategies import AsyncRetryStrategy, ExponentialBackoff, FixedDelay, NoRetry
+from headrace.api.state_ttl import Cleanup, ExpiryClock, OnGap, StateTtl, TtlTime, UpdateType, Visibility
+from headrace.api.states import (
     AggregateFunction,
     AggregatingState,
     BroadcastState,
@@ -32,8 +32,8 @@ from headrace.api._state import (
     StateIterator,
     ValueState,
 )
-from headrace.api._stream import ConnectedStreams, ProcessedStream, Stream
-from headrace.api._ttl import Cleanup, ExpiryClock, OnGap, StateTtl, TtlTime, UpdateType, Visibility
+from headrace.api.stream import ConnectedStreams, ProcessedStream, Stream
+from headrace.api.upsert_materialize import Emit, Keep, Lag, OnConflict, Strategy, UpsertMaterialize
 
 __all__ = [
     "AggregateFunction",

@@ -80,7 +80,7 @@ class AsyncWaitOperator:
         still in flight are cancelled.
         """
         queue = queue_of(self.operator.mode)
-        arrived = in_order(map(AsyncElement, elements), self.taken_up(resumed))
+        arrived = in_arrival_order(map(AsyncElement, elements), self.taken_up(resumed))
         for element in arrived:
             queue.put(element)
             if element.is_done:
@@ -227,7 +227,7 @@ def is_due(element: AsyncElement) -> bool:
     return element.is_last or element.next_attempt_at is None or element.next_attempt_at <= clock.now()
 
 
-def in_order(arriving: Iterable[AsyncElement], resumed: Iterable[AsyncElement]) -> list[AsyncElement]:
+def in_arrival_order(arriving: Iterable[AsyncElement], resumed: Iterable[AsyncElement]) -> list[AsyncElement]:
     """Both, in arrival order."""
     return list(merge(resumed, arriving, key=_order_of))
 

@@ -24,7 +24,7 @@ import msgspec
 
 from headrace import clock
 from headrace.api import AsyncWait, OnFailure
-from headrace.api._stream_types import output_type
+from headrace.api.stream_types import output_type
 from headrace.async_io.circuit_breaker import Breaker, BreakerState
 from headrace.async_io.deadlines import Deadlines
 from headrace.async_io.element import AsyncElement, Status

@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.async_io.tasks import looked_at
 
-Call = Callable[[Any], Awaitable[Any]]
+AsyncCall = Callable[[Any], Awaitable[Any]]
 
 
 class RefusedError(Exception):
@@ -44,7 +44,7 @@ class Opening:
             return
         self.is_open = True
 
-    def before(self, call: Call) -> Call:
+    def before(self, call: AsyncCall) -> AsyncCall:
         """`call`, with the opening before it if that was refused. Calls that begin meanwhile share an attempt, and its failure."""
         if self.is_open:
             return call

@@ -80,7 +80,7 @@ def middle_of(bucket: int) -> float:
     return float(2.0 ** ((bucket + 0.5) / _PARTS)) - 1
 
 
-def merged(parts: Iterable[Mapping[str, ServiceMetrics]]) -> dict[str, ServiceMetrics]:
+def merged_metrics(parts: Iterable[Mapping[str, ServiceMetrics]]) -> dict[str, ServiceMetrics]:
     """The metrics of all tasks by operator. A breaker that is open in any task is open."""
     found: dict[str, ServiceMetrics] = {}
     for part in parts:

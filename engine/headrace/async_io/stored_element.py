@@ -34,7 +34,7 @@ class _Came(msgspec.Struct, frozen=True):
     value: msgspec.Raw
 
 
-def stored(element: AsyncElement, sequence: int) -> StoredElement:
+def to_stored_element(element: AsyncElement, sequence: int) -> StoredElement:
     """An element as a row, with the number that names the row among those of its key."""
     results = None if element.results is None else msgspec.json.encode(list(element.results)).decode()
     return StoredElement(

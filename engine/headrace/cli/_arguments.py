@@ -19,8 +19,8 @@ At = Annotated[
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows at most.")]
 All = Annotated[bool, typer.Option("--all", help="Also timers that Headrace has set itself, to clean up.")]
 WithExpired = Annotated[bool, typer.Option("--with-expired", help="Also entries that TTL has expired.")]
-Operator = Annotated[Optional[str], typer.Option("--operator", help="Only this operator.")]  # noqa: UP045
-State = Annotated[Optional[str], typer.Option("--state", help="Only the state of this name.")]  # noqa: UP045
+OperatorOption = Annotated[Optional[str], typer.Option("--operator", help="Only this operator.")]  # noqa: UP045
+StateOption = Annotated[Optional[str], typer.Option("--state", help="Only the state of this name.")]  # noqa: UP045
 Cluster = Annotated[
     Optional[str],  # noqa: UP045
     typer.Option("--cluster", help="Profile in conf/clusters/; the job's own if left out."),
@@ -56,7 +56,7 @@ def load(name: str | None, cluster: str | None = None, *, checked: bool = True) 
     return load_job(the_job(name), cluster=cluster, checked=checked)
 
 
-def milliseconds(text: str) -> int:
+def parsed_milliseconds(text: str) -> int:
     """An ISO 8601 moment as milliseconds since the epoch; UTC unless it says otherwise.
 
     Raises `ConfigError` for anything else.

@@ -10,11 +10,11 @@ import typer
 from headrace.cli._arguments import AsJson, Job, job_and_text, load, new_run_id
 
 if TYPE_CHECKING:
-    from headrace.checkpoint.checkpoint import Checkpoint
+    from headrace.commit.checkpoint import Checkpoint
 
 Why = Annotated[str, typer.Option("--why", help="The reason, kept with the checkpoint.")]
 RunId = Annotated[Optional[str], typer.Option("--run-id", help="Made up if left out.")]  # noqa: UP045
-Name = Annotated[
+SavepointName = Annotated[
     str, typer.Argument(metavar="JOB", help="May be left out where there is only one.", show_default=False)
 ]
 Second = Annotated[
@@ -28,18 +28,20 @@ def register(app: typer.Typer) -> None:
         app.command(command.__name__)(command)
 
 
-def savepoint(name: Name, second: Second = None, *, why: Why, run_id: RunId = None, as_json: AsJson = False) -> None:
+def savepoint(
+    name: SavepointName, second: Second = None, *, why: Why, run_id: RunId = None, as_json: AsJson = False
+) -> None:
     """Give the present state a name. Retention spares it, and restore and --at take the name.
 
     Example:  headrace savepoint flights before_upgrade --why "engine 0.2"
 
     Exit codes: 0; 2 for a bad name or an unknown job; 3 while a run holds the job; 10 job and sink disagree.
     """
-    from headrace import checkpoint
+    from headrace.commit.restore import savepoint as savepoint_job
 
     job, name = job_and_text(name, second)
     config = load(job)
-    made = checkpoint.savepoint(config, name, why, run_id or new_run_id())
+    made = savepoint_job(config, name, why, run_id or new_run_id())
     _show(config.job, made, f"savepoint '{name}' is checkpoint {made.checkpoint_id}", as_json=as_json)
 
 
@@ -62,12 +64,12 @@ def restore(
     Exit codes: 0; 2 unknown job or checkpoint, or not confirmed; 3 a run holds the job; 8 files gone;
     10 job and sink disagree, and this restore does not mend it.
     """
-    from headrace import checkpoint
+    from headrace.commit.restore import restore as restore_job
 
     config = load(job)
     _confirm(f"Take job '{config.job}' back to checkpoint {to}?", yes=yes)
     target = int(to) if to.isdecimal() else to
-    made = checkpoint.restore(config, target, why, run_id or new_run_id())
+    made = restore_job(config, target, why, run_id or new_run_id())
     text = f"restored to {made.restored_from}; this is checkpoint {made.checkpoint_id}"
     _show(config.job, made, text, as_json=as_json)
 
@@ -88,10 +90,10 @@ def compact(
     Exit codes: 0, also when it was not due; 2 unknown job; 3 while a run holds the job; 8 storage;
     10 job and sink disagree.
     """
-    from headrace import checkpoint
+    from headrace.commit.compaction import compact as compact_job
 
     config = load(job)
-    made = checkpoint.compact(config, run_id or new_run_id(), every)
+    made = compact_job(config, run_id or new_run_id(), every)
     text = f"compacted as checkpoint {made.checkpoint_id}" if made else "not due yet: nothing done"
     _show(config.job, made, text, as_json=as_json)
 
@@ -112,11 +114,11 @@ def vacuum(
     Exit codes: 0; 2 unknown job; 3 a run holds the job, or takes it before the commit; 8 storage; 10 job and
     sink disagree.
     """
-    from headrace import checkpoint
     from headrace.cli._output import print_json, show
+    from headrace.commit.vacuum import vacuum as vacuum_job
 
     config = load(job)
-    files = checkpoint.vacuum(config, run_id or new_run_id(), dry_run=dry_run)
+    files = vacuum_job(config, run_id or new_run_id(), dry_run=dry_run)
     if as_json:
         print_json({"job": config.job, "dry_run": dry_run, "files": files})
         return

@@ -13,7 +13,7 @@ from headrace.cli._findings import Finding, as_warnings, finish
 from headrace.cli._machine import jars, java, pyspark
 
 if TYPE_CHECKING:
-    from headrace.checkpoint._log import CheckpointLog
+    from headrace.commit.log import CheckpointLog
     from headrace.config import JobConfig
     from headrace.plan.stages import Plan
 
@@ -42,7 +42,7 @@ def check(
 
     Exit codes: 0 fine, warnings included; 1 something would fail; 2 the configuration or the pipeline is wrong.
     """
-    from headrace.checkpoint.run_check import checked_plan
+    from headrace.commit.run_check import checked_plan
 
     config = load(job, cluster, checked=False)
     plan = checked_plan(config)
@@ -62,18 +62,18 @@ def verify(job: Job = None, as_json: AsJson = False) -> None:
 
     Exit codes: 0 all holds; 1 something does not; 2 the configuration is wrong.
     """
-    from headrace import checkpoint
+    from headrace.commit.verify import verify as verify_job
 
     config = load(job)
-    found = checkpoint.verify(config)
+    found = verify_job(config)
     findings = [Finding(f.check, "ok" if f.ok else "fail", f.detail) for f in found]
     finish(findings, as_json=as_json, job=config.job)
 
 
 def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:
     """Return whether a run could go on from what is stored, and what it would migrate first."""
-    from headrace.checkpoint._log import CheckpointLog
-    from headrace.checkpoint.run_check import stored_problems
+    from headrace.commit.log import CheckpointLog
+    from headrace.commit.run_check import stored_problems
 
     log = CheckpointLog(config.job_folder, config.storage_options)
     yield from state_types(log, plan)
@@ -85,7 +85,7 @@ def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:
 
 def state_types(log: CheckpointLog, plan: Plan) -> Iterator[Finding]:
     """Return whether all that is stored can be read as the pipeline declares it now, and what the next run migrates first."""
-    from headrace.checkpoint.schema_check import check_schemas, declared_schemas
+    from headrace.commit.schema_check import check_schemas, declared_schemas
 
     declared = declared_schemas(plan)
     found = check_schemas({} if log.last is None else log.state_schemas(log.last), declared)
@@ -148,8 +148,8 @@ def _service(what: str, url: str) -> Finding:
 def lease(config: JobConfig) -> Finding:
     """Whether another run holds the job."""
     from headrace import clock
-    from headrace.checkpoint._log import CheckpointLog
     from headrace.cli._output import at_time, shown
+    from headrace.commit.log import CheckpointLog
 
     held = CheckpointLog(config.job_folder, config.storage_options).lease
     if held is None or held.expires_at <= clock.now():

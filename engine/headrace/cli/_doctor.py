@@ -92,8 +92,8 @@ def _packages() -> Iterator[Finding]:
 
 
 def _job(name: str) -> Iterator[Finding]:
-    from headrace.checkpoint.run_check import checked_plan
     from headrace.cli._check import services, sources
+    from headrace.commit.run_check import checked_plan
     from headrace.config import load_job
     from headrace.errors import HeadraceError
 

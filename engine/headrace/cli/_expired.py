@@ -6,49 +6,51 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.checkpoint._query import Rows
-    from headrace.checkpoint.expired import ExpiredReader
+    from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+    from headrace.readers.query import Rows
 
 _OFF = "off"
 
 
-def print_expired(reader: ExpiredReader, entries: Rows, *, as_json: bool) -> None:
+def print_expired(job: JobAtCheckpoint, entries: Rows, *, as_json: bool) -> None:
     """Print what has expired, by state and one by one, and when its bytes are gone."""
     from headrace.cli._output import decoded, print_json, records, show, table
+    from headrace.readers.expired import expired_states, expiry_compactions, savepoints
 
-    states, removals, savepoints = reader.states(), reader.removals(), reader.savepoints()
-    checkpoint = reader.checkpoint.checkpoint_id
+    states, compactions, kept_by = expired_states(job), list(expiry_compactions(job)), savepoints(job)
+    checkpoint = job.checkpoint.checkpoint_id
     if as_json:
         answer = {"checkpoint": checkpoint, "states": decoded(states), "entries": decoded(entries)}
-        print_json({**answer, "removals": removals, "savepoints": savepoints})
+        print_json({**answer, "removals": compactions, "savepoints": kept_by})
         return
     if states.rows:
         show(records(states), records(entries, drop=("ttl_ms",)))
         show("They are hidden from user code and readers. The next 'headrace compact' drops them from the tables;")
-        show(f"files that had them stay for {reader.retention_hours} hours more, and then until 'headrace vacuum'.")
+        show(f"files that had them stay for {job.config.retention.hours} hours more, and then until 'headrace vacuum'.")
     else:
         show(f"nothing that has expired is stored, at checkpoint {checkpoint}")
-    if removals:
-        rows = [(each.checkpoint_id, each.at, each.entries, each.files_until) for each in removals]
+    if compactions:
+        rows = [(each.checkpoint_id, each.at, each.entries, each.files_until) for each in compactions]
         show(table(("compaction", "at", "expired entries", "vacuum removes their files from"), rows))
-    if savepoints and (states.rows or removals):
-        show(f"Savepoints keep all that was stored then, for ever: {', '.join(savepoints)}.")
+    if kept_by and (states.rows or compactions):
+        show(f"Savepoints keep all that was stored then, for ever: {', '.join(kept_by)}.")
 
 
-def print_supposed(reader: ExpiredReader, operator: str | None, state: str | None, ttl: str, *, as_json: bool) -> None:
+def print_supposed(job: JobAtCheckpoint, operator: str | None, state: str | None, ttl: str, *, as_json: bool) -> None:
     """Print what another TTL would do."""
     import msgspec
 
     from headrace.cli._output import print_json, show
+    from headrace.readers.supposed_ttl import declared_name, suppose_ttl
 
-    name = reader.name_of(operator, state)
-    supposed = reader.suppose(name, _parsed(ttl))
+    name = declared_name(job, operator, state)
+    supposed = suppose_ttl(job, name, _parsed(ttl))
     if as_json:
-        answer = {"checkpoint": reader.checkpoint.checkpoint_id, "state": name, "ttl": ttl}
+        answer = {"checkpoint": job.checkpoint.checkpoint_id, "state": name, "ttl": ttl}
         print_json({**answer, **msgspec.to_builtins(supposed)})
         return
     show(
-        f"{name} with a TTL of {ttl}, at checkpoint {reader.checkpoint.checkpoint_id} (nothing was changed):",
+        f"{name} with a TTL of {ttl}, at checkpoint {job.checkpoint.checkpoint_id} (nothing was changed):",
         f"  {supposed.entries_that_go:,} of {supposed.entries:,} entries would be dead at once,",
         f"  {supposed.keys_that_go:,} of {supposed.keys:,} keys would have nothing left,",
         f"  {supposed.entries_that_come_back:,} entries that are dead now, and still stored, would live again.",

@@ -21,9 +21,9 @@ from headrace.api import (
     Strategy,
     UpsertMaterialize,
 )
-from headrace.api._graph import AssignEventTime, Filter, FlatMap, KeyBy, Map, Union
-from headrace.api._state import State
-from headrace.api._stream_types import output_type
+from headrace.api.graph import AssignEventTime, Filter, FlatMap, KeyBy, Map, Union
+from headrace.api.states import State
+from headrace.api.stream_types import output_type
 from headrace.cli._services import capacity_for_retries, last_measured
 from headrace.config import AsyncStateConfig, JobConfig, ServiceConfig, format_duration
 from headrace.execution.declarations import declared_states

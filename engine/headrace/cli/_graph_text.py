@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace.api import AsyncWait, Pipeline, SinkNode, SourceNode
-from headrace.api._graph import Input, StatelessStep
+from headrace.api.graph import Input, StatelessStep
 from headrace.cli._explain import state_options
 from headrace.execution.options import AsyncStateOptions
 

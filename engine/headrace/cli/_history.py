@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import msgspec
 import typer
 
-from headrace.cli._arguments import AsJson, At, Limit, Operator, job_and_text, the_job
-from headrace.cli._state import Second, open_reader
+from headrace.cli._arguments import AsJson, At, Limit, OperatorOption, job_and_text, the_job
+from headrace.cli._state import Second, open_job
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from headrace.api import UpsertMaterialize
-    from headrace.checkpoint.reader import Rows
+    from headrace.readers.query import Rows
 
 First = Annotated[
     Optional[str],  # noqa: UP045
@@ -39,7 +39,7 @@ def history(
     *,
     largest: Annotated[bool, typer.Option("--largest", help="The keys with the longest histories.")] = False,
     at: At = None,
-    operator: Operator = None,
+    operator: OperatorOption = None,
     limit: Limit = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -61,26 +61,29 @@ def history(
     if first is None:
         msg = "give the primary key whose history to show, or --largest"
         raise typer.BadParameter(msg)
-    job, key = job_and_text(first, second)
-    reader = open_reader(job, at)
-    rows = reader.materialized(key, operator)
-    checkpoint = reader.checkpoint.checkpoint_id
+    from headrace.readers.materialized import rows_of_key
+
+    name, key = job_and_text(first, second)
+    job = open_job(name, at)
+    rows = rows_of_key(job, key, operator)
+    checkpoint = job.checkpoint.checkpoint_id
     if as_json:
         from headrace.cli._output import decoded, print_json
 
         print_json({"checkpoint": checkpoint, "rows": decoded(rows)})
         return
-    _show(job, key, rows, checkpoint, limit)
+    _show(name, key, rows, checkpoint, limit)
 
 
-def _largest(job: str | None, at: str | None, operator: str | None, limit: int, *, as_json: bool) -> None:
+def _largest(name: str | None, at: str | None, operator: str | None, limit: int, *, as_json: bool) -> None:
     from headrace.cli._output import decoded, print_json, records, show
     from headrace.materializer.upsert_materializer import LONG_HISTORY
+    from headrace.readers.materialized import largest_histories
 
-    reader = open_reader(the_job(job), at)
-    rows = reader.largest_histories(operator, limit)
+    job = open_job(the_job(name), at)
+    rows = largest_histories(job, operator, limit)
     if as_json:
-        print_json({"checkpoint": reader.checkpoint.checkpoint_id, "histories": decoded(rows)})
+        print_json({"checkpoint": job.checkpoint.checkpoint_id, "histories": decoded(rows)})
         return
     show(records(rows) if rows.rows else "no histories")
     long = [row for row in rows.dicts() if row["rows"] >= LONG_HISTORY]

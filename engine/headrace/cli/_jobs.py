@@ -85,10 +85,10 @@ def explain(
 
     Exit codes: 0; 2 when the job or its pipeline is wrong, with all that is.
     """
-    from headrace.checkpoint.run_check import checked_plan
     from headrace.cli._explain import describe
     from headrace.cli._graph_text import mermaid, tree
     from headrace.cli._output import print_json, show
+    from headrace.commit.run_check import checked_plan
     from headrace.config import load_pipeline
     from headrace.errors import ConfigError
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from headrace.checkpoint.reader import Rows
+    from headrace.readers.query import Rows
 
 WIDTH = 100
 
@@ -86,7 +86,7 @@ def shown(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, datetime):
-        return moment(value)
+        return shown_moment(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int | Decimal | float):
@@ -98,7 +98,7 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def moment(value: datetime) -> str:
+def shown_moment(value: datetime) -> str:
     """A moment in UTC, with a fraction only where there is one."""
     if value.tzinfo is not None:
         value = value.astimezone(UTC).replace(tzinfo=None)

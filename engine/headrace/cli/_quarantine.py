@@ -6,8 +6,8 @@ from typing import Annotated, Optional
 
 import typer
 
-from headrace.cli._arguments import AsJson, At, Job, Limit, Operator, load, new_run_id
-from headrace.cli._state import open_reader, print_rows
+from headrace.cli._arguments import AsJson, At, Job, Limit, OperatorOption, load, new_run_id
+from headrace.cli._state import open_job, print_rows
 
 
 def register(app: typer.Typer) -> None:
@@ -21,7 +21,7 @@ def quarantine(
     at: At = None,
     limit: Limit = 50,
     requeue: Annotated[bool, typer.Option("--requeue", help="Have the next run ask for elements again.")] = False,
-    operator: Operator = None,
+    operator: OperatorOption = None,
     why: Annotated[Optional[str], typer.Option("--why", help="With --requeue: kept with the checkpoint.")] = None,  # noqa: UP045
     run_id: Annotated[Optional[str], typer.Option("--run-id", help="Made up if left out.")] = None,  # noqa: UP045
     as_json: AsJson = False,
@@ -40,8 +40,10 @@ def quarantine(
     if requeue:
         _requeue(job, operator, why, run_id or new_run_id(), as_json=as_json)
         return
-    reader = open_reader(job, at)
-    print_rows(reader, reader.quarantine(limit), "quarantined", as_json=as_json)
+    from headrace.readers.quarantine import list_quarantine
+
+    opened = open_job(job, at)
+    print_rows(opened, list_quarantine(opened, limit), "quarantined", as_json=as_json)
 
 
 def _requeue(job: str | None, operator: str | None, why: str | None, run_id: str, *, as_json: bool) -> None:
@@ -50,11 +52,11 @@ def _requeue(job: str | None, operator: str | None, why: str | None, run_id: str
     from headrace.config import load_pipeline
 
     without_pandas()
-    from headrace import checkpoint
+    from headrace.commit.requeue import requeue as requeue_job
 
     config = load(job)
     load_pipeline(config)
-    made = checkpoint.requeue(config, run_id, operator=operator, why=why)
+    made = requeue_job(config, run_id, operator=operator, why=why)
     moved = made.metrics["requeued"] if made else 0
     if as_json:
         print_json({"job": config.job, "requeued": moved, "checkpoint": made.checkpoint_id if made else None})

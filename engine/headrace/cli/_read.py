@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 import typer
 
 from headrace.cli._arguments import All, AsJson, At, Job, Limit, WithExpired, job_and_text
-from headrace.cli._state import open_reader, print_rows
+from headrace.cli._state import open_job, print_rows
 
 Query = Annotated[
     str, typer.Argument(metavar="JOB", help="May be left out where there is only one.", show_default=False)
@@ -30,9 +30,13 @@ def timers(job: Job = None, at: At = None, limit: Limit = 50, show_all: All = Fa
 
     Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
     """
-    reader = open_reader(job, at)
-    left_out = 0 if show_all else reader.internal_timers()
-    print_rows(reader, reader.timers(limit, internal=show_all), "timers", as_json=as_json, timers_left_out=left_out)
+    from headrace.readers.timers import count_internal_timers, list_timers
+
+    opened = open_job(job, at)
+    left_out = 0 if show_all else count_internal_timers(opened)
+    print_rows(
+        opened, list_timers(opened, limit, internal=show_all), "timers", as_json=as_json, timers_left_out=left_out
+    )
 
 
 def sql(
@@ -53,12 +57,13 @@ def sql(
     Exit codes: 0; 2 for an unknown job or checkpoint, or a query that fails; 8 files gone.
     """
     from headrace.cli._output import decoded, print_json, records, show
+    from headrace.readers.sql_views import ask_sql
 
-    job, query = job_and_text(first, second)
-    reader = open_reader(job, at, with_expired=with_expired)
-    rows = reader.sql(query)
+    name, query = job_and_text(first, second)
+    job = open_job(name, at, with_expired=with_expired)
+    rows = ask_sql(job, query)
     if as_json:
-        checkpoint = reader.checkpoint.checkpoint_id
+        checkpoint = job.checkpoint.checkpoint_id
         print_json({"checkpoint": checkpoint, "columns": rows.columns, "rows": decoded(rows)})
     else:
         show(records(rows) if rows.rows else "no rows")

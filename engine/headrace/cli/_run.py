@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, cast
 
 import typer
 
-from headrace.cli._arguments import AsJson, Cluster, Job, load, milliseconds, new_run_id
+from headrace.cli._arguments import AsJson, Cluster, Job, load, new_run_id, parsed_milliseconds
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -87,8 +87,8 @@ def run(
     options = RunOptions(
         run_id=run_id or new_run_id(),
         mode=_mode(mode),
-        interval_start=milliseconds(interval_start) if interval_start else None,
-        interval_end=milliseconds(interval_end) if interval_end else None,
+        interval_start=parsed_milliseconds(interval_start) if interval_start else None,
+        interval_end=parsed_milliseconds(interval_end) if interval_end else None,
         replay=replay,
         budget=_seconds(budget),
         max_batches=max_batches,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.checkpoint.checkpoint import Checkpoint
+    from headrace.commit.checkpoint import Checkpoint
     from headrace.config import JobConfig
 
 Measured = dict[str, Any]
@@ -13,8 +13,8 @@ Measured = dict[str, Any]
 
 def last_measured(config: JobConfig) -> dict[str, Measured]:
     """By async operator: the metrics of the last micro-batch in which it was called. Nothing for a job that never ran."""
-    from headrace.checkpoint._log import CheckpointLog
     from headrace.cli._arrow import without_pandas
+    from headrace.commit.log import CheckpointLog
 
     without_pandas()
     found: dict[str, Measured] = {}

@@ -12,15 +12,16 @@ from headrace.cli._arguments import (
     At,
     Job,
     Limit,
-    Operator,
-    State,
+    OperatorOption,
+    StateOption,
     WithExpired,
     job_and_text,
     load,
 )
 
 if TYPE_CHECKING:
-    from headrace.checkpoint.reader import Rows, StateReader
+    from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+    from headrace.readers.query import Rows
 
 First = Annotated[
     str, typer.Argument(metavar="JOB", help="May be left out where there is only one.", show_default=False)
@@ -43,16 +44,16 @@ def register(app: typer.Typer) -> None:
     app.add_typer(state, name="state")
 
 
-def open_reader(job: str | None, at: str | None, *, with_expired: bool = False) -> StateReader:
-    """A reader of a job's state at a checkpoint."""
+def open_job(name: str | None, at: str | None, *, with_expired: bool = False) -> JobAtCheckpoint:
+    """Open a job's state at a checkpoint."""
     from headrace.cli._arrow import without_pandas
 
     without_pandas()
-    from headrace.checkpoint.reader import StateReader
+    from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 
-    reader = StateReader(load(job), at, with_expired=with_expired)
-    warn(reader.not_declared)
-    return reader
+    job = JobAtCheckpoint(load(name), at, with_expired=with_expired)
+    warn(job.ttl.not_declared)
+    return job
 
 
 def warn(what: str | None) -> None:
@@ -62,21 +63,21 @@ def warn(what: str | None) -> None:
 
 
 def print_rows(
-    reader: StateReader, rows: Rows, what: str, *, as_json: bool, timers_left_out: int | None = None
+    job: JobAtCheckpoint, rows: Rows, what: str, *, as_json: bool, timers_left_out: int | None = None
 ) -> None:
     """Print rows with the checkpoint that they belong to, and how many of the engine's own timers were left out of them."""
     from headrace.cli._output import cards, decoded, print_json, records, show
 
     if as_json:
         left_out = {} if timers_left_out is None else {"timers_left_out": timers_left_out}
-        print_json({"checkpoint": reader.checkpoint.checkpoint_id, what: decoded(rows), **left_out})
+        print_json({"checkpoint": job.checkpoint.checkpoint_id, what: decoded(rows), **left_out})
         return
     body = next((name for name in ("value", "raw") if name in rows.columns), None)
     if rows.rows and body is not None:
         show(cards(rows, body, drop=("key_group",)))
     elif rows.rows:
         show(records(rows, drop=("key_group",)))
-    show(f"{len(rows.rows):,} {what}, at checkpoint {reader.checkpoint.checkpoint_id}")
+    show(f"{len(rows.rows):,} {what}, at checkpoint {job.checkpoint.checkpoint_id}")
     if timers_left_out:
         show(f"left out: {timers_left_out:,} timers that Headrace has set itself, to clean up; --all shows them")
 
@@ -97,16 +98,19 @@ def list_states(
 
     Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
     """
-    reader = open_reader(job, at, with_expired=with_expired)
-    found = reader.list_states(internal=show_all)
-    left_out = 0 if show_all else reader.internal_timers()
-    shown = found if as_json else shortened(found, "type")
-    print_rows(reader, shown, "states", as_json=as_json, timers_left_out=left_out)
+    from headrace.readers.state_list import list_states as states_of
+    from headrace.readers.timers import count_internal_timers
+
+    opened = open_job(job, at, with_expired=with_expired)
+    states = states_of(opened, internal=show_all)
+    left_out = 0 if show_all else count_internal_timers(opened)
+    shown = states if as_json else shortened(states, "type")
+    print_rows(opened, shown, "states", as_json=as_json, timers_left_out=left_out)
 
 
 def shortened(rows: Rows, column: str) -> Rows:
     """Rows with the names of types alone in a column: no fields, no limits."""
-    from headrace.checkpoint.reader import Rows
+    from headrace.readers.query import Rows
 
     place = rows.columns.index(column)
 
@@ -121,8 +125,8 @@ def get(
     second: Second = None,
     *,
     at: At = None,
-    operator: Operator = None,
-    state: State = None,
+    operator: OperatorOption = None,
+    state: StateOption = None,
     with_expired: WithExpired = False,
     as_json: AsJson = False,
 ) -> None:
@@ -132,9 +136,11 @@ def get(
 
     Exit codes: 0, also when there is nothing; 2 for an unknown job or checkpoint; 8 files gone.
     """
-    job, key = job_and_text(first, second)
-    reader = open_reader(job, at, with_expired=with_expired)
-    print_rows(reader, reader.get(key, operator, state), "entries", as_json=as_json)
+    from headrace.readers import keyed_state
+
+    name, key = job_and_text(first, second)
+    job = open_job(name, at, with_expired=with_expired)
+    print_rows(job, keyed_state.get(job, key, operator, state), "entries", as_json=as_json)
 
 
 def scan(
@@ -142,8 +148,8 @@ def scan(
     *,
     prefix: Annotated[Optional[str], typer.Option(help="Only keys that begin with this.")] = None,  # noqa: UP045
     at: At = None,
-    operator: Operator = None,
-    state: State = None,
+    operator: OperatorOption = None,
+    state: StateOption = None,
     limit: Limit = 50,
     with_expired: WithExpired = False,
     as_json: AsJson = False,
@@ -154,8 +160,10 @@ def scan(
 
     Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
     """
-    reader = open_reader(job, at, with_expired=with_expired)
-    print_rows(reader, reader.scan(operator, state, prefix, limit), "entries", as_json=as_json)
+    from headrace.readers import keyed_state
+
+    opened = open_job(job, at, with_expired=with_expired)
+    print_rows(opened, keyed_state.scan(opened, operator, state, prefix, limit), "entries", as_json=as_json)
 
 
 def history(
@@ -163,8 +171,8 @@ def history(
     second: Second = None,
     *,
     at: At = None,
-    operator: Operator = None,
-    state: State = None,
+    operator: OperatorOption = None,
+    state: StateOption = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what happened to one key, oldest first: every change, with the checkpoint that made it, and every end of a life.
@@ -175,17 +183,19 @@ def history(
 
     Exit codes: 0; 2 for an unknown job or checkpoint.
     """
-    job, key = job_and_text(first, second)
-    reader = open_reader(job, at)
-    print_rows(reader, reader.history(key, operator, state), "changes", as_json=as_json)
+    from headrace.readers.key_history import key_history
+
+    name, key = job_and_text(first, second)
+    job = open_job(name, at)
+    print_rows(job, key_history(job, key, operator, state), "changes", as_json=as_json)
 
 
 def expired(
     job: Job = None,
     *,
     at: At = None,
-    operator: Operator = None,
-    state: State = None,
+    operator: OperatorOption = None,
+    state: StateOption = None,
     ttl: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(help="Suppose this TTL for --state, such as 12h, or off; say what would go. Nothing is changed."),
@@ -205,12 +215,13 @@ def expired(
     from headrace.cli._arrow import without_pandas
 
     without_pandas()
-    from headrace.checkpoint.expired import ExpiredReader
     from headrace.cli._expired import print_expired, print_supposed
+    from headrace.readers.expired import expired_entries
+    from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 
-    reader = ExpiredReader(load(job), at)
+    opened = JobAtCheckpoint(load(job), at)
     if ttl is not None:
-        print_supposed(reader, operator, state, ttl, as_json=as_json)
+        print_supposed(opened, operator, state, ttl, as_json=as_json)
         return
-    warn(reader.not_declared)
-    print_expired(reader, reader.entries(operator, state, limit), as_json=as_json)
+    warn(opened.ttl.not_declared)
+    print_expired(opened, expired_entries(opened, operator, state, limit), as_json=as_json)

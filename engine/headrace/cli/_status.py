@@ -9,7 +9,8 @@ import typer
 from headrace.cli._arguments import AsJson, Job, Limit, load
 
 if TYPE_CHECKING:
-    from headrace.checkpoint.checkpoint import Checkpoint, SourceOffset
+    from headrace.commit.checkpoint import Checkpoint
+    from headrace.sources.offset import SourceOffset
 
 
 _COLUMNS = ("job", "checkpoint", "kind", "committed", "watermark", "rows_in", "quarantined", "held_by")
@@ -56,14 +57,14 @@ def _show(found: list[dict[str, Any]]) -> None:
 
 
 def _waits(row: dict[str, Any]) -> list[str]:
-    from headrace.cli._output import moment
+    from headrace.cli._output import shown_moment
     from headrace.cli._services import in_a_line
 
     lines = [in_a_line(row["job"], name, made) for name, made in row["services"].items()]
     lines += _watermarks(row)
     lines += [line for name, source in row["sources"].items() for line in _of_source(row, name, source)]
     if row["waiting"]:
-        due = f", the next attempt is due at {moment(row['next_attempt'])}" if row["next_attempt"] else ""
+        due = f", the next attempt is due at {shown_moment(row['next_attempt'])}" if row["next_attempt"] else ""
         lines.append(
             f"{row['job']}: {row['waiting']:,} elements wait for services{due} (headrace retries {row['job']})"
         )
@@ -72,12 +73,12 @@ def _waits(row: dict[str, Any]) -> list[str]:
 
 def _watermarks(row: dict[str, Any]) -> list[str]:
     """Return the watermark of each source, where sources that never meet have several."""
-    from headrace.cli._output import moment
+    from headrace.cli._output import shown_moment
 
     watermarks = {name: source["watermark"] for name, source in row["sources"].items()}
     if len({*watermarks.values()}) < 2:  # noqa: PLR2004 - they differ
         return []
-    shown = ((name, "none yet" if time is None else moment(time)) for name, time in watermarks.items())
+    shown = ((name, "none yet" if time is None else shown_moment(time)) for name, time in watermarks.items())
     return [f"{row['job']}: watermark of source '{name}': {text}" for name, text in shown]
 
 
@@ -112,10 +113,10 @@ def _status_or_error(name: str) -> dict[str, Any]:
 
 def _status(name: str) -> dict[str, Any]:
     from headrace import clock
-    from headrace.checkpoint._log import CheckpointLog
     from headrace.cli._arrow import without_pandas
     from headrace.cli._output import at_time
     from headrace.cli._services import services_of
+    from headrace.commit.log import CheckpointLog
 
     without_pandas()
     config = load(name)
@@ -164,9 +165,9 @@ def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> 
 
     Exit codes: 0; 2 for an unknown job.
     """
-    from headrace.checkpoint._log import CheckpointLog
     from headrace.cli._arrow import without_pandas
     from headrace.cli._output import print_json, show, table
+    from headrace.commit.log import CheckpointLog
 
     without_pandas()
     config = load(job)

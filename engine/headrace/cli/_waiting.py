@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
-from headrace.cli._arguments import AsJson, At, Job, Limit, Operator
-from headrace.cli._state import open_reader, print_rows
-
-if TYPE_CHECKING:
-    from headrace.checkpoint.reader import StateReader
-
-_RECORD = "coalesce(json_extract(element, '$.value')::VARCHAR, element)"
-_ASYNC = f"""
-    SELECT operator, key, status, attempts, first_attempt_at AS since, next_attempt_at AS next_attempt, last_error,
-           cost_ms, {_RECORD} AS value
-    FROM async_requests
-"""  # noqa: S608 - no values in it
-_HELD = """
-    SELECT operator, key, 'held' AS status, NULL AS attempts, NULL AS since, NULL AS next_attempt, NULL AS last_error,
-           NULL AS cost_ms, coalesce(json_extract(record, '$.value')::VARCHAR, record) AS value
-    FROM buffered_requests
-"""
+from headrace.cli._arguments import AsJson, At, Job, Limit, OperatorOption
+from headrace.cli._state import open_job, print_rows
 
 
 def register(app: typer.Typer) -> None:
@@ -32,7 +15,7 @@ def register(app: typer.Typer) -> None:
 
 
 def retries(
-    job: Job = None, *, operator: Operator = None, at: At = None, limit: Limit = 50, as_json: AsJson = False
+    job: Job = None, *, operator: OperatorOption = None, at: At = None, limit: Limit = 50, as_json: AsJson = False
 ) -> None:
     """List who waits for a service: since when, how often it was called, the last error, the next attempt.
 
@@ -43,16 +26,19 @@ def retries(
 
     Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
     """
-    reader = open_reader(job, at)
-    where = f"WHERE status <> 'completed' {_only(operator)}"
-    rows = reader.sql(f"{_ASYNC} {where} ORDER BY next_attempt_at NULLS FIRST, operator, element LIMIT {limit}")
-    print_rows(reader, rows, "waiting", as_json=as_json)
-    if not as_json:
-        _more(reader, where, len(rows.rows))
+    from headrace.readers.waiting import count_retries, list_retries
+
+    opened = open_job(job, at)
+    rows = list_retries(opened, operator, limit)
+    print_rows(opened, rows, "waiting", as_json=as_json)
+    if rows.rows and not as_json:
+        from headrace.cli._output import records, show
+
+        show(records(count_retries(opened, operator)))
 
 
 def requests(
-    job: Job = None, *, operator: Operator = None, at: At = None, limit: Limit = 50, as_json: AsJson = False
+    job: Job = None, *, operator: OperatorOption = None, at: At = None, limit: Limit = 50, as_json: AsJson = False
 ) -> None:
     """List all that was taken in and is not done: elements of async operators, and records that operators hold.
 
@@ -63,26 +49,7 @@ def requests(
 
     Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
     """
-    reader = open_reader(job, at)
-    rows = reader.sql(
-        f"SELECT * FROM ({_ASYNC} UNION ALL {_HELD}) WHERE true {_only(operator)} "  # noqa: S608 - a literal
-        f"ORDER BY operator, status, key LIMIT {limit}"
-    )
-    print_rows(reader, rows, "requests", as_json=as_json)
+    from headrace.readers.waiting import list_requests
 
-
-def _only(operator: str | None) -> str:
-    from headrace.checkpoint._query import literal
-
-    return "" if operator is None else f"AND operator = {literal(operator)}"
-
-
-def _more(reader: StateReader, where: str, listed: int) -> None:
-    from headrace.cli._output import records, show
-
-    if listed:
-        summary = (
-            "SELECT operator, count(*) AS waiting, min(first_attempt_at) AS since, min(next_attempt_at) AS next_attempt, "  # noqa: S608
-            f"max(attempts) AS most_attempts FROM async_requests {where} GROUP BY 1 ORDER BY 1"
-        )
-        show(records(reader.sql(summary)))
+    opened = open_job(job, at)
+    print_rows(opened, list_requests(opened, operator, limit), "requests", as_json=as_json)

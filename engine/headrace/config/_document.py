@@ -38,7 +38,7 @@ class Problems:
 
     def add(self, node: yaml.Node, key: str, text: str) -> None:
         """Note a problem at `node`; `key` is its dotted path in the file."""
-        self._found.append(f"{self._file}:{line_of(node)}: {key}: {text}")
+        self._found.append(f"{self._file}:{line_number(node)}: {key}: {text}")
 
     def __len__(self) -> int:
         """How many there are so far."""
@@ -73,7 +73,7 @@ def read_document(file: Path) -> yaml.MappingNode:
     except yaml.YAMLError as error:
         raise _broken(file, error) from error
     if not isinstance(root, yaml.MappingNode):
-        msg = f"{file}:1: expected a mapping of keys to values, got {kind_of(root)}"
+        msg = f"{file}:1: expected a mapping of keys to values, got {node_kind(root)}"
         raise ConfigError(msg)
     return root
 
@@ -85,7 +85,7 @@ def _broken(file: Path, error: yaml.YAMLError) -> ConfigError:
     return ConfigError(f"{where}: this is not valid YAML: {problem}")
 
 
-def line_of(node: yaml.Node) -> int:
+def line_number(node: yaml.Node) -> int:
     """The line on which a node starts, counted from 1."""
     line: int = node.start_mark.line
     return line + 1
@@ -96,7 +96,7 @@ def tag_of(node: yaml.Node) -> str:
     return str(node.tag).removeprefix(_TAG)
 
 
-def kind_of(node: yaml.Node | None) -> str:
+def node_kind(node: yaml.Node | None) -> str:
     """What a node is, in words, with its text where it has one."""
     if node is None:
         return "an empty file"

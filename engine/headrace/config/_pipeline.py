@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from headrace.config._checks import Problem
 from headrace.config._document import raise_problems
 from headrace.config._execution import AsyncStateConfig, UpsertMaterializeConfig
 from headrace.config._job import JobConfig
@@ -13,8 +14,6 @@ from headrace.names import did_you_mean
 
 if TYPE_CHECKING:
     from headrace.api import Pipeline
-
-Problem = tuple[str, str]
 
 
 def load_pipeline(config: JobConfig) -> Pipeline:

@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from headrace.config._cluster import is_secret
-from headrace.config._document import Problems, kind_of, line_of, read_document, tag_of
+from headrace.config._document import Problems, line_number, node_kind, read_document, tag_of
 from headrace.config._environment import is_only_a_reference
 from headrace.config._scalars import Place, located, read_scalar, unwrap
 from headrace.config._types import LOCATION
@@ -77,24 +77,24 @@ class _Reader:
     def _pairs(self, node: yaml.Node, key: str) -> Pairs | None:
         """The entries of a mapping, after refusing duplicates, odd keys and written-down secrets."""
         if not isinstance(node, yaml.MappingNode):
-            self.problems.add(node, key, f"expected a mapping of keys to values, got {kind_of(node)}")
+            self.problems.add(node, key, f"expected a mapping of keys to values, got {node_kind(node)}")
             return None
         pairs: Pairs = {}
         for key_node, value_node in node.value:
             if isinstance(key_node, yaml.ScalarNode) and tag_of(key_node) == "str":
                 self._pair(pairs, key, key_node, value_node)
             else:
-                self.problems.add(key_node, key or "(top)", f"a key must be text, got {kind_of(key_node)}")
+                self.problems.add(key_node, key or "(top)", f"a key must be text, got {node_kind(key_node)}")
         return pairs
 
     def _pair(self, pairs: Pairs, key: str, key_node: yaml.ScalarNode, value: yaml.Node) -> None:
         name = key_node.value
         dotted = _dotted(key, name)
         if name in pairs:
-            first = line_of(pairs[name][0])
+            first = line_number(pairs[name][0])
             self.problems.add(key_node, dotted, f"this key was already given on line {first}")
             return
-        self.lines[dotted] = line_of(key_node)
+        self.lines[dotted] = line_number(key_node)
         if is_secret(name) and _is_written_down(value):
             self.problems.add(key_node, dotted, _secret_advice(name))
             return
@@ -126,7 +126,7 @@ class _Reader:
 
     def _sequence(self, node: yaml.Node, kind: Any, key: str) -> Any:
         if not isinstance(node, yaml.SequenceNode):
-            self.problems.add(node, key, f"expected a list, got {kind_of(node)}")
+            self.problems.add(node, key, f"expected a list, got {node_kind(node)}")
             return MISSING
         items = tuple(self._value(item, kind, f"{key}.{at}") for at, item in enumerate(node.value))
         return MISSING if MISSING in items else items

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import msgspec
 import yaml
 
-from headrace.config._document import kind_of, tag_of
+from headrace.config._document import node_kind, tag_of
 from headrace.config._durations import RULE, parse_duration
 from headrace.config._environment import check_references, substitute
 from headrace.config._types import LOCATION, NAME, PIPELINE, SCALAR
@@ -44,13 +44,13 @@ def read_scalar(node: yaml.Node, kind: Any, place: Place) -> Any:
     """
     base, role = unwrap(kind)
     if not isinstance(node, yaml.ScalarNode) or tag_of(node) == "null":
-        msg = f"expected {_wanted(base)}, got {kind_of(node)}"
+        msg = f"expected {_wanted(base)}, got {node_kind(node)}"
         raise ValueError(msg)
     text = _substituted(node.value, role, place)
     if allowed := _choices(base):
         return _choice(text, allowed)
     if base is str and tag_of(node) != "str" and role != SCALAR:
-        msg = f'expected text, got {kind_of(node)}; write it in quotes: "{node.value}"'
+        msg = f'expected text, got {node_kind(node)}; write it in quotes: "{node.value}"'
         raise ValueError(msg)
     value = _parse(text, base, node, referenced=text != node.value)
     _check_range(value, kind, role)
@@ -76,7 +76,7 @@ def _parse(text: str, base: Any, node: yaml.ScalarNode, *, referenced: bool) -> 
     parser = _PARSERS[base]
     quoted_number = base in {int, float} and tag_of(node) == "str" and not referenced
     if quoted_number or (value := parser(text)) is None:
-        got = f"'{text}'" if referenced else kind_of(node)
+        got = f"'{text}'" if referenced else node_kind(node)
         msg = f"expected {_wanted(base)}, got {got}"
         raise ValueError(msg)
     return value

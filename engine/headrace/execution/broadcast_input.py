@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headrace.api import BroadcastState, Process
-from headrace.api._functions import BROADCAST_METHOD
+from headrace.api.functions import BROADCAST_METHOD
 from headrace.errors import HeadraceError, UserFunctionError
 from headrace.execution.broadcast_moment import BroadcastMoment
 from headrace.execution.element import Element

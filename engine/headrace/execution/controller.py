@@ -16,56 +16,21 @@ executor. Access to state, and look-ups in order of keys, are two uses of this o
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
-from collections.abc import Callable, Collection
-from types import CoroutineType
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
-from headrace import clock
 from headrace.api import StateFuture
-from headrace.api._future import Continuation
+from headrace.api.future import Continuation
 from headrace.execution.epoch import Epoch, EpochManager
 from headrace.execution.key_accounting import KeyAccountingUnit
+from headrace.execution.keyed_work import Call, KeyedWork, foreign_await
 from headrace.execution.options import AsyncStateOptions, EventOrder, KeyOrder
 from headrace.execution.record_context import RecordContext
 from headrace.execution.request import AsyncExecutor, AsyncRequest
+from headrace.execution.request_batches import RequestBatches
 from headrace.execution.request_buffer import RequestBuffer
 from headrace.execution.statistics import ControllerStatistics
-
-Call: TypeAlias = "CoroutineType[Any, Any, None]"
-"""A call of a coroutine function."""
-
-
-class KeyedWork(Protocol):
-    """What the controller is used for."""
-
-    def call(self, context: Any, /) -> Call | None:
-        """Start the user code of a record: its coroutine, or None if it has run to its end."""
-        ...
-
-    @property
-    def due(self) -> Collection[Any]:
-        """Always the same collection. Empty while nothing is due for any key, so that `before` need not be asked."""
-        ...
-
-    def before(self, context: Any, /) -> RecordContext | None:
-        """What has to run for the key before this record does, such as a timer that is due; None once nothing has.
-
-        Asked again when that is finished.
-        """
-        ...
-
-    def after(self, context: Any, /) -> RecordContext | None:
-        """What has to run for the key right after this record, which is finished; None if nothing has.
-
-        Asked only of a context that has something `overdue`.
-        """
-        ...
-
-    def failed(self, context: Any, error: Exception, /) -> Exception:
-        """The error that the task fails with when the user code of a record raised `error`."""
-        ...
 
 
 class AsyncExecutionController:
@@ -77,25 +42,19 @@ class AsyncExecutionController:
         self.keys = KeyAccountingUnit()
         self.buffer = RequestBuffer()
         self.in_flight = 0
-        self.batches = 0
+        self.batches = RequestBatches(self.buffer, executor, options)
         self.requests = 0
         self._work = work
         self._call, self._before, self._after, self._due = work.call, work.before, work.after, work.due
         self._occupied = self.keys.occupied
+        self._activate, self._batch_is_due = self.batches.activate, self.batches.is_due
         self._executor = executor
         self._limit = options.in_flight_records_limit
-        self._batch_size = options.buffer_size
-        self._timeout = options.buffer_timeout.total_seconds()
         # Switched off, there is no request to order by: records of a key run one after the other.
         self._state_ordered = options.enabled and options.order_with_same_key is KeyOrder.STATE_ORDERED
         self._strict = options.event_order_watermark is EventOrder.STRICTLY_ORDERED
         self._mails: deque[tuple[Callable[..., None], Any, Any]] = deque()
-        self._oldest_request = 0.0
-        self.fires_by_itself = True
-        """Whether a batch that is full, or has waited long enough, starts by itself. If not, only `fire` starts it, and
-        whoever has to wait for room or for the end."""
-        self._nothing = RecordContext(b"", None)
-        self.context: Any = self._nothing
+        self.context: Any = RecordContext(b"", None)
 
     # ------------------------------------------------------------------------------------------------ input
 
@@ -205,17 +164,7 @@ class AsyncExecutionController:
         return withdrawn
 
     def _withdraw(self, may_wait: Callable[[Any], bool]) -> list[RecordContext]:
-        withdrawn: list[RecordContext] = []
-        for context, request in self.buffer.take_blocked():
-            if may_wait(context):
-                withdrawn.append(context)
-            else:
-                self.buffer.block(context, request)
-        for request in self.buffer.take_active():
-            if may_wait(request.context):
-                withdrawn.append(request.context)
-            else:
-                self.buffer.active.append(request)
+        withdrawn = self.buffer.withdraw(may_wait)
         for context in withdrawn:
             self.in_flight -= 1
             self._epoch_of(context).ongoing -= 1
@@ -237,8 +186,8 @@ class AsyncExecutionController:
         self.run_mails()
         if self.epochs.can_advance:
             self.epochs.advance()
-        while self.buffer.active and self.fires_by_itself and self._batch_is_due():
-            self.fire()
+        while self.buffer.active and self.batches.fires_by_itself and self._batch_is_due():
+            self.batches.fire()
 
     def yield_(self) -> None:
         """Get on by one step: run callbacks, or else start a batch, or else wait for one."""
@@ -247,7 +196,7 @@ class AsyncExecutionController:
         elif self.epochs.can_advance:
             self.epochs.advance()
         elif self.buffer.active and self._executor.has_room:
-            self.fire()
+            self.batches.fire()
         else:
             done = self._executor.completed(wait=True)
             if not done and self.in_flight and not self._mails:
@@ -262,23 +211,10 @@ class AsyncExecutionController:
             function, context, argument = mails.popleft()
             function(context, argument)
 
-    def _batch_is_due(self) -> bool:
-        is_full = len(self.buffer.active) >= self._batch_size
-        return (is_full or clock.monotonic() - self._oldest_request >= self._timeout) and self._executor.has_room
-
     @property
     def has_work(self) -> bool:
         """Whether a callback is ready, or an epoch."""
         return bool(self._mails) or self.epochs.can_advance
-
-    def fire(self) -> bool:
-        """Start executing a batch of active requests; whether there were any."""
-        batch = self.buffer.take_active(self._batch_size)
-        if not batch:
-            return False
-        self.batches += 1
-        self._executor.submit(batch)
-        return True
 
     def close(self) -> None:
         """Let go of the executor."""
@@ -316,14 +252,6 @@ class AsyncExecutionController:
             context.callbacks = deque()
         context.callbacks.append(continuation)
 
-    def _activate(self, request: AsyncRequest) -> None:
-        active = self.buffer.active
-        if not active:
-            self._oldest_request = clock.monotonic()
-        active.append(request)
-        if len(active) >= self._batch_size and self.fires_by_itself and self._executor.has_room:
-            self.fire()
-
     def _answer(self, request: AsyncRequest) -> None:
         if request.error is not None:
             raise request.error
@@ -347,8 +275,8 @@ class AsyncExecutionController:
         elif request is None:
             self._run(context, None)
         else:
-            for each in (request, *self.buffer.take_joined(context)):
-                self._activate(each)
+            for own_request in (request, *self.buffer.take_joined(context)):
+                self._activate(own_request)
 
     def _run_before(self, context: RecordContext, request: AsyncRequest | None, earlier: RecordContext) -> None:
         self.buffer.block_first(context, request)
@@ -387,7 +315,7 @@ class AsyncExecutionController:
 
     def _suspend(self, context: RecordContext, call: Call, awaited: object) -> None:
         if not isinstance(awaited, StateFuture) or not awaited.belongs_to(context):
-            raise self._foreign(context, call)
+            raise self._work.failed(context, foreign_await(call))
         context.call, context.awaited = call, awaited
 
     def _go_on(self, context: RecordContext, _: None) -> None:
@@ -454,18 +382,8 @@ class AsyncExecutionController:
         assert context.epoch is not None  # noqa: S101 - set when it was taken in
         return context.epoch
 
-    # ------------------------------------------------------------------------------------------------- errors
-
     def _stuck(self, context: Any) -> Exception:
         return self._work.failed(context, RuntimeError("it awaits a future that nothing will complete"))
-
-    def _foreign(self, context: RecordContext, call: Call) -> Exception:
-        line = call.cr_frame.f_lineno if call.cr_frame is not None else "?"
-        name = call.__qualname__
-        with contextlib.suppress(Exception):  # its `finally` may await or raise in turn; what matters comes first
-            call.close()
-        why = f"awaited something other than its own state in line {line}: calls to the outside belong in async_wait()"
-        return self._work.failed(context, ForeignAwaitError(f"{name} {why}"))
 
     def statistics(self) -> ControllerStatistics:
         """What is going on, as numbers."""
@@ -475,11 +393,7 @@ class AsyncExecutionController:
             blocking=self.buffer.blocked,
             occupied_keys=len(self.keys),
             epochs=len(self.epochs),
-            batches=self.batches,
+            batches=self.batches.started,
             batches_in_flight=self._executor.in_flight,
             requests=self.requests,
         )
-
-
-class ForeignAwaitError(Exception):
-    """User code awaited something that the controller cannot resume."""

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from headrace.api._blocks import Block
-from headrace.api._functions import KeyedBroadcastFunction, KeyedFunction
-from headrace.api._state import BroadcastState, State
+from headrace.api.blocks import Block
+from headrace.api.functions import KeyedBroadcastFunction, KeyedFunction
+from headrace.api.states import BroadcastState, State
 
 D = TypeVar("D")
 
@@ -18,11 +18,11 @@ def declared_states(function: KeyedFunction) -> dict[str, State]:
 
     Raises `TypeError` when two of them share a stored name, and for broadcast state that the function cannot change.
     """
-    found: dict[str, State] = _declared(function, State)
-    _check_unique(function, "states named", (state.name for state in found.values()))
+    states: dict[str, State] = _declared(function, State)
+    _check_unique(function, "states named", (state.name for state in states.values()))
     if not isinstance(function, KeyedBroadcastFunction):
-        _check_no_broadcast(function, found.values())
-    return found
+        _check_no_broadcast(function, states.values())
+    return states
 
 
 def declared_blocks(function: KeyedFunction) -> dict[str, Block[Any]]:
@@ -30,9 +30,9 @@ def declared_blocks(function: KeyedFunction) -> dict[str, Block[Any]]:
 
     Raises `TypeError` when two of them share an id.
     """
-    found: dict[str, Block[Any]] = _declared(function, Block)
-    _check_unique(function, "blocks with the id", (block.block_id for block in found.values()))
-    return found
+    blocks: dict[str, Block[Any]] = _declared(function, Block)
+    _check_unique(function, "blocks with the id", (block.block_id for block in blocks.values()))
+    return blocks
 
 
 def _declared(function: object, kind: type[D]) -> dict[str, D]:

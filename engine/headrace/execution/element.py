@@ -47,6 +47,10 @@ class ProcessingTime(NamedTuple):
     timestamp: int
 
 
+NO_WATERMARK = -(1 << 62)
+"""The watermark before the first one (ms): earlier than any time."""
+
+
 def before_watermark(watermark: Watermark) -> bytes:
     """The place right before all timers that a watermark fires, and after all that precedes it."""
     return before_timers(watermark.order)

@@ -102,6 +102,13 @@ def merged(
         yield chunk
 
 
+def chunked(batches: Iterable[Sequence[E]], size: int) -> Iterator[Sequence[E]]:
+    """Return the elements in portions of at most `size`."""
+    for batch in batches:
+        for start in range(0, len(batch), size):
+            yield batch[start : start + size]
+
+
 def divided(
     batches: Iterable[Sequence[Element | BufferedRequest]], cut: bytes | None, codec: RecordCodec
 ) -> tuple[list[list[Element]], Held]:

@@ -9,60 +9,48 @@ fire before its records.
 
 from __future__ import annotations
 
-import bisect
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
-from types import CoroutineType
 from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from headrace.api import BroadcastState, Process, RowKind, StateTtl, TimeDomain
-from headrace.api._blocks import BoundBlock
-from headrace.api._functions import KeyedFunction, has_timers, input_methods, is_blocking, listed_methods
-from headrace.errors import HeadraceError, StateSchemaError, UserFunctionError
+from headrace.api import Process, RowKind, TimeDomain
+from headrace.errors import HeadraceError, UserFunctionError
+from headrace.execution.bound_function import BoundFunction, on_timer_of, ttls_of
 from headrace.execution.broadcast_input import BroadcastInput, is_broadcast
 from headrace.execution.broadcast_moment import BroadcastMoment
-from headrace.execution.controller import AsyncExecutionController, Call
-from headrace.execution.declarations import declared_blocks, declared_states
-from headrace.execution.element import Element, Emitted, ProcessingTime, Watermark, before_watermark
-from headrace.execution.epoch import Epoch, EpochStatus
-from headrace.execution.fast_drain import (
-    PROCESS,
-    BufferedRequest,
-    Held,
-    as_it_came,
-    at_block,
-    element_of,
-    held_as,
-    merged,
-    split,
+from headrace.execution.controller import AsyncExecutionController
+from headrace.execution.due_timers import DueTimers, shown_timer
+from headrace.execution.element import (
+    NO_WATERMARK,
+    Element,
+    Emitted,
+    ProcessingTime,
+    Watermark,
+    before_watermark,
 )
-from headrace.execution.options import AsyncStateOptions, KeyOrder
-from headrace.execution.process_context import LATEST_TIMER, Outputs, ProcessContext, TimerContext
+from headrace.execution.epoch import Epoch
+from headrace.execution.fast_drain import PROCESS, BufferedRequest, Held, chunked, merged, split
+from headrace.execution.held_records import HeldRecords
+from headrace.execution.keyed_work import Call
+from headrace.execution.options import AsyncStateOptions
+from headrace.execution.process_context import Outputs, ProcessContext
 from headrace.execution.record_codec import RecordCodec, shown_record
-from headrace.execution.record_context import RecordContext
 from headrace.execution.request import AsyncExecutor
-from headrace.execution.state_executor import InlineStateExecutor, ThreadedStateExecutor
+from headrace.execution.state_executor import executor_for
 from headrace.execution.statistics import KeyedProcessStatistics
-from headrace.plan.order import processing_timer_order, timer_order
 from headrace.state.backend import StateBackend
 from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastStore
-from headrace.state.cleanup_timer import CLEANUP_DOMAINS
 from headrace.state.entry import EntryChange
+from headrace.state.exact_cleanup import CLEANUP_DOMAINS
 from headrace.state.state_store import StateStore
-from headrace.state.stores import store_for
-from headrace.state.timer_service import DOMAINS, Timer, TimerService, turn
-from headrace.state.ttl import Lives
+from headrace.state.timer_service import TimerService
+from headrace.state.ttl import EntryLifetimes
 from headrace.state.ttl_cleanup import TtlCleanup
-
-__all__ = ["LATEST_TIMER", "NO_WATERMARK", "KeyedProcess"]
-
-NO_WATERMARK = -(1 << 62)
-"""The watermark before the first one: earlier than any time."""
 
 
 class KeyedProcess:
@@ -86,7 +74,7 @@ class KeyedProcess:
         last_watermark: int | None,
         processing_time: ProcessingTime | None = None,
         stage: int = 0,
-        lives: Lives | None = None,
+        lives: EntryLifetimes | None = None,
         timers_fired: Mapping[str, int] | None = None,
         options: AsyncStateOptions | None = None,
         executor: AsyncExecutor | None = None,
@@ -102,27 +90,27 @@ class KeyedProcess:
             fired_until=timers_fired,
         )
         self._records = self._late = 0
-        self.controller = AsyncExecutionController(self, executor or _executor_for(backend, options), options)
-        self.stores: list[StateStore] = []
-        self.broadcast = BroadcastInput(operator, owns=owns_broadcast)
         self._options = options
         self._outputs = Outputs(operator)
-        self._backend = backend
-        self._blocks: dict[str, BoundBlock] = {}
-        self._function, self._is_plain = self._bind(operator, lives or Lives())
-        # What a due timer calls with its time and context, by its domain. Internal ones are for whoever sets their timers.
-        self.timer_functions: dict[str, Callable[..., Any]] = dict.fromkeys(TimeDomain, _on_timer_of(self._function))
-        self.cleanup = TtlCleanup(_ttls(operator), self.stores, backend, self.timers)
-        self.timer_functions.update(dict.fromkeys(CLEANUP_DOMAINS, self.cleanup.on_timer))
-        self._methods = input_methods(self._function)
-        self._processes = tuple(getattr(self._function, name) for name in self._methods)
-        self._codec = RecordCodec(operator.name, records)
-        self._stage = stage
+        self.due_timers = DueTimers(self.timers, self._outputs, stage, on_timer_of(operator.function))
+        # `KeyedWork`, without a call in between for each record.
+        self.due = self.timers.live
+        self.before = self.due_timers.before
+        self.after = self.due_timers.after
+        self.controller = AsyncExecutionController(self, executor or executor_for(backend, options), options)
+        self.broadcast = BroadcastInput(operator, owns=owns_broadcast)
+        self._function = BoundFunction(
+            operator, backend, self.controller, self.broadcast, lives or EntryLifetimes(), waits=options.enabled
+        )
+        self._is_plain, self._inputs = self._function.is_plain, self._function.inputs
+        self.stores = self._function.stores
+        self.cleanup = TtlCleanup(ttls_of(operator.function), self.stores, backend, self.timers)
+        self.due_timers.functions.update(dict.fromkeys(CLEANUP_DOMAINS, self.cleanup.on_timer))
+        codec = RecordCodec(operator.name, records)
+        self._held = HeldRecords(self._function, codec, self._outputs, self.timers, options.order_with_same_key)
         self._watermark = self._started_at = NO_WATERMARK if watermark is None else watermark
         self._has_stopped = False
-        self._passed: list[tuple[int, bytes, Epoch]] = []
         self._processing_time = () if processing_time is None else (processing_time,)
-        self._processing_times: list[ProcessingTime] = []
 
     @property
     def metrics(self) -> Counter[str]:
@@ -133,7 +121,7 @@ class KeyedProcess:
         """What each state has changed, and what TTL has expired; to be asked once, at the end, and before the timers are."""
         # What is held has not seen the watermarks since the start: for it, less is dead.
         watermark = self._started_at if self._has_stopped else self._watermark
-        keyed = self.cleanup.changes(_End(watermark, self.timers.processing_time), self._records)
+        keyed = self.cleanup.changes(_TaskEnd(watermark, self.timers.processing_time), self._records)
         return [*keyed, *self.broadcast.changes()]
 
     def statistics(self) -> KeyedProcessStatistics:
@@ -182,7 +170,7 @@ class KeyedProcess:
         pending: _Pending = deque(sorted([*self._processing_time, *watermarks], key=_order_of))
         others: list[Element | BufferedRequest] = [*resumed, *broadcast]
         self.broadcast.expect(others, cut)
-        arriving = self._chunks(merged(batches, others) if others else batches)
+        arriving = chunked(merged(batches, others) if others else batches, self._options.in_flight_records_limit)
         take: Callable[[Any], None] = self._take if others else self.process
         try:
             for chunk in arriving:
@@ -220,7 +208,7 @@ class KeyedProcess:
         while pending and (cut is None or pending[0].order <= cut):
             self._advance_to_next(pending)
         self.controller.drain()
-        return Held.of(self._held(rest), (), cut)
+        return Held.of(self._held.hold_all(rest), (), cut)
 
     def _advance_to_next(self, pending: _Pending) -> None:
         event = pending.popleft()
@@ -237,83 +225,33 @@ class KeyedProcess:
     def _stop(self, cut: bytes | None, pending: _Pending, rest: Sequence[Element | BufferedRequest]) -> Held:
         """Finish only what has begun. Timers of processing time that did not fire are due in the next run, too."""
         self._has_stopped = True
-        unseen = [Watermark(order, time) for time, order, epoch in self._passed if epoch.status is EpochStatus.CLOSED]
+        unseen = self.due_timers.unseen_watermarks()
         held: list[BufferedRequest] = []
-        for context in self.controller.drain_fast(self._may_wait):
+        for context in self.controller.drain_fast(self._held.may_hold):
             if context.function is None:
                 if context.record is TimeDomain.EVENT_TIME:
                     unseen.append(Watermark(context.order, context.timestamp))
             else:
                 held.append(self._hold(context))
         unseen += [event for event in pending if isinstance(event, Watermark)]
-        return Held.of([*held, *self._held(rest)], unseen, cut)
+        return Held.of([*held, *self._held.hold_all(rest)], unseen, cut)
 
-    def _held(self, rest: Sequence[Element | BufferedRequest]) -> Iterator[BufferedRequest]:
-        return (held_as(one, self._codec) for one in rest if self.broadcast.holds(one))
+    def _hold(self, context: ProcessContext) -> BufferedRequest:
+        request = self._held.hold(context)
+        if request.block_id == PROCESS:
+            self._records -= 1
+            self._late -= context.timestamp <= context.watermark
+        return request
 
     def _take(self, element: Element | BufferedRequest) -> None:
         if is_broadcast(element):
-            self.process_broadcast(element if isinstance(element, Element) else element_of(element, self._codec))
+            self.process_broadcast(element if isinstance(element, Element) else self._held.element_of(element))
         elif isinstance(element, Element):
             self.process(element)
         elif element.block_id == PROCESS:
-            self.process(element_of(element, self._codec))
+            self.process(self._held.element_of(element))
         else:
-            self._resume(element)
-
-    def _resume(self, request: BufferedRequest) -> None:
-        """Take in a record that waits at a block: read the state again, and go on there."""
-        store = next((store for store in self.stores if store.name == request.state), None)
-        block = self._blocks.get(request.block_id)
-        if store is None or block is None or self._is_plain:
-            raise self._undeclared(request)
-
-        record = element_of(request, self._codec).record
-        context = self._context(request.key_json, _GoOn(store, block, request), record)
-        context.enter(request.order, request.timestamp, self._watermark, self._watermark)
-        context.row_kind, context.index = _ROW_KINDS[request.kind], request.index
-        self.controller.process(context)
-
-    def _may_wait(self, context: ProcessContext) -> bool:
-        """Whether a record has not begun, or all that goes on for it is one request, whose answer a declared block waits for.
-
-        Timers that were taken out are finished: there is no record to hold.
-        """
-        if isinstance(context, TimerContext) or context.overdue:
-            return False
-        if not context.references:
-            return True
-        # State-ordered, one of its key that has begun may be behind it, and must not get ahead.
-        if self._options.order_with_same_key is KeyOrder.STATE_ORDERED:
-            return False
-        return context.references == _REQUEST_AND_CALLBACK and self._waiting(context) is not None
-
-    def _waiting(self, context: ProcessContext) -> tuple[StateStore, str] | None:
-        for store in self.stores:
-            block_id = store.waiting_block(context)
-            if block_id is not None:
-                return store, block_id
-        return None
-
-    def _hold(self, context: ProcessContext) -> BufferedRequest:
-        if isinstance(context.function, _GoOn) and not context.references:
-            return context.function.request
-        element = Element(
-            context.order,
-            context.timestamp,
-            context.row_kind,
-            context.key_json,
-            context.record,
-            self._input_of(context),
-        )
-        waiting = self._waiting(context)
-        if waiting is None:
-            self._records -= 1
-            self._late -= context.timestamp <= context.watermark
-            return as_it_came(element, self._codec)
-        store, block_id = waiting
-        store.forget_request(context)
-        return at_block(element, self._codec, block_id, store.name, context.index)
+            self.controller.process(self._held.resumed(element, self._watermark))
 
     def process(self, element: Element) -> None:
         """Take in one element, which comes after all that were taken in before."""
@@ -322,8 +260,8 @@ class KeyedProcess:
         watermark = self._watermark
         if timestamp <= watermark:
             self._late += 1
-        # Written out, not through `_context` and `enter`: every call here is one more for each record.
-        context = ProcessContext(self._outputs, self.timers, key_json, self._processes[input_], record)
+        # Written out, not through `enter`: every call here is one more for each record.
+        context = ProcessContext(self._outputs, self.timers, key_json, self._inputs[input_], record)
         context.order = order
         context.timestamp = timestamp
         context.watermark = context.overdue_until = watermark
@@ -342,9 +280,8 @@ class KeyedProcess:
 
     def advance(self, watermark: Watermark, passed: Callable[[], None] | None = None) -> None:
         """Take in a watermark. `passed` is called when all before it is done, the timers that it fires included."""
-        self.timers.extend(watermark.timestamp)
+        self.due_timers.pass_watermark(watermark, self.controller.epochs.open)
         self._watermark = watermark.timestamp
-        self._passed.append((watermark.timestamp, watermark.order, self.controller.epochs.open))
         self.controller.on_non_record(lambda epoch: self._fire_due(watermark, epoch), passed or _nothing)
 
     def advance_processing_time(self, time: ProcessingTime) -> None:
@@ -352,18 +289,12 @@ class KeyedProcess:
 
         A timer waits for the running record of its key, for nothing else, and is counted to the open epoch.
         """
-        self.timers.extend(time.timestamp, TimeDomain.PROCESSING_TIME)
-        self._processing_times.append(time)
-        watermark = self._watermark
-        for key_json in self.timers.keys_due(time.timestamp, TimeDomain.PROCESSING_TIME):
-            context = self._context(key_json, None, TimeDomain.PROCESSING_TIME)
-            context.enter(time.order, _right_after(watermark), watermark, watermark)
+        self.due_timers.pass_processing_time(time)
+        for context in self.due_timers.at_processing_time(time, self._watermark):
             self.controller.process(context, self.controller.epochs.open)
 
     def _fire_due(self, watermark: Watermark, epoch: Epoch) -> None:
-        for key_json in self.timers.keys_due(watermark.timestamp):
-            context = self._context(key_json, None, TimeDomain.EVENT_TIME)
-            context.enter(watermark.order, watermark.timestamp, watermark.timestamp, NO_WATERMARK)
+        for context in self.due_timers.at_watermark(watermark):
             self.controller.process(context, epoch)
 
     # ----------------------------------------------------------------------------------- what the controller asks
@@ -375,123 +306,18 @@ class KeyedProcess:
             return None
         call: Call | None = function(context.record, context)
         if call is not None and self._is_plain:
-            raise self._not_plain(call)
+            raise self._function.not_plain(call)
         return call
-
-    def _not_plain(self, call: object) -> TypeError:
-        if isinstance(call, CoroutineType):
-            call.close()
-        name = type(self._function).__name__
-        return TypeError(
-            f"{listed_methods([*self._methods, 'on_timer'])} of {name} are plain functions and must return nothing, not {type(call).__name__}: "
-            "emit with ctx.collect(); what wraps an 'async def' must be one itself"
-        )
-
-    @property
-    def due(self) -> Collection[Timer]:
-        """See `KeyedWork.due`."""
-        return self.timers.live
-
-    def before(self, context: ProcessContext) -> RecordContext | None:
-        """See `KeyedWork.before`: the key's timers that are due."""
-        if not self.timers.live:
-            return None
-        return self._event_timer_due(context) or self._processing_timer_due(context)
-
-    def _event_timer_due(self, context: ProcessContext) -> TimerContext | None:
-        timer = self.timers.first_due(context.key_json, context.watermark) if self._passed else None
-        if timer is None:
-            return None
-        self.timers.take(timer)
-        watermark, order, epoch = self._passed[bisect.bisect_left(self._passed, timer.timestamp, key=_time_of)]
-        earlier = self._timer_context(timer)
-        place = timer_order(order, timer.timestamp, timer.key_json, self._stage, timer.namespace)
-        earlier.enter(place, timer.timestamp, watermark, timer.timestamp)
-        earlier.processing_overdue_until = self.timers.processing_time
-        earlier.epoch = epoch
-        return earlier
-
-    def _processing_timer_due(self, context: ProcessContext) -> TimerContext | None:
-        times = self._processing_times
-        latest = times[-1].timestamp if times else NO_WATERMARK
-        timer = self.timers.first_due(context.key_json, latest, TimeDomain.PROCESSING_TIME)
-        if timer is None:
-            return None
-        self.timers.take(timer)
-        time = times[bisect.bisect_left(times, timer.timestamp, key=attrgetter("timestamp"))]
-        earlier = self._timer_context(timer)
-        place = processing_timer_order(time.order, timer.timestamp, timer.key_json, self._stage, timer.namespace)
-        earlier.enter(place, _right_after(context.watermark), context.watermark, context.watermark)
-        earlier.processing_overdue_until = timer.timestamp
-        return earlier
-
-    def after(self, context: ProcessContext) -> RecordContext | None:
-        """See `KeyedWork.after`: timers that the context has registered for a time already past are its outcome."""
-        while context.overdue:
-            timer = min(context.overdue, key=turn)
-            context.overdue.remove(timer)
-            if self.timers.take(timer):
-                follower = self._timer_context(timer)
-                is_event = DOMAINS[timer.domain].clock is TimeDomain.EVENT_TIME
-                timestamp = timer.timestamp if is_event else _right_after(context.watermark)
-                follower.enter(context.order, timestamp, context.watermark, context.overdue_until)
-                follower.processing_overdue_until = context.processing_overdue_until
-                follower.index, follower.overdue = context.index, context.overdue
-                return follower
-        return None
 
     def failed(self, context: ProcessContext, error: Exception) -> Exception:
         """See `KeyedWork.failed`."""
         if isinstance(error, HeadraceError):
             return error  # such as state that does not fit its type: not the function's fault
         why = "".join(traceback.format_exception(error))
-        shown = shown_record(context.record) if context.timer is None else _shown_timer(context.timer)
-        method = None if len(self._methods) == 1 or context.timer else self._methods[self._input_of(context)]
+        shown = shown_record(context.record) if context.timer is None else shown_timer(context.timer)
+        methods = self._function.methods
+        method = None if len(methods) == 1 or context.timer else methods[self._held.input_of(context)]
         return UserFunctionError(self.operator.name, context.key_json.decode(), shown, why, method=method)
-
-    def _input_of(self, context: ProcessContext) -> int:
-        """The number of the input that a record came in by."""
-        function = context.function
-        return function.request.input if isinstance(function, _GoOn) else self._processes.index(function)
-
-    # --------------------------------------------------------------------------------------------------- binding
-
-    def _bind(self, operator: Process, lives: Lives) -> tuple[KeyedFunction, bool]:
-        # A function is bound in place. Its declarations stay in the class, so binding it again
-        # (the next task of this worker process) finds them as they were written.
-        function = operator.function
-        is_plain = is_blocking(function)
-        for name, declared in declared_states(function).items():
-            if isinstance(declared, BroadcastState):
-                self.broadcast.bind(name, declared)
-                continue
-            store = store_for(declared, operator.name, self._backend, self.controller, lives, blocking=is_plain)
-            store.waits = self._options.enabled
-            self.stores.append(store)
-            setattr(function, name, store.handle)
-        for name, block in declared_blocks(function).items():
-            bound = BoundBlock(block, function, self.controller)
-            self._blocks[block.block_id] = bound
-            setattr(function, name, bound)
-        return function, is_plain
-
-    def _context(self, key_json: bytes, function: Callable[..., Any] | None, record: Any) -> ProcessContext:
-        return ProcessContext(self._outputs, self.timers, key_json, function, record)
-
-    def _timer_context(self, timer: Timer) -> TimerContext:
-        key_json, time = timer.key_json, timer.timestamp
-        # Nobody's, if what the engine has set it for is not declared any more.
-        function = self.timer_functions.get(timer.domain)
-        return TimerContext(self._outputs, self.timers, key_json, function, time, timer)
-
-    def _chunks(
-        self, batches: Iterable[Sequence[Element | BufferedRequest]]
-    ) -> Iterator[Sequence[Element | BufferedRequest]]:
-        """The elements in portions no larger than what may be in flight."""
-        size = self._options.in_flight_records_limit
-        for batch in batches:
-            for start in range(0, len(batch), size):
-                yield batch[start : start + size]
 
     def _prefetch(self, chunk: Sequence[Element | BufferedRequest]) -> None:
         """Read the values of the keys of a chunk, with one call for each state."""
@@ -502,16 +328,8 @@ class KeyedProcess:
                 store.trim(self._options.cache_entries)
                 store.prefetch(keys)
 
-    def _undeclared(self, request: BufferedRequest) -> StateSchemaError:
-        declared = ", ".join(sorted(self._blocks)) or "none"
-        return StateSchemaError(
-            f"a record of key {request.key_json.decode()} waits at block '{request.block_id}' for state '{request.state}' of "
-            f"operator '{self.operator.name}', and one of them is not declared any more, or the function is no longer 'async def' (blocks declared: {declared}). "
-            "Bring it back until a run has gone through, or restore to a checkpoint before the run that stopped."
-        )
 
-
-class _End(NamedTuple):
+class _TaskEnd(NamedTuple):
     """When a task is over: what ages entries then (ms)."""
 
     watermark: int
@@ -519,60 +337,12 @@ class _End(NamedTuple):
     timestamp: int = 0
 
 
-def _ttls(operator: Process) -> dict[str, StateTtl | None]:
-    return {state.name: state.ttl for state in declared_states(operator.function).values()}
-
-
 _Pending = deque[Watermark | ProcessingTime]
 _order_of = attrgetter("order")
 _ROW_KINDS = tuple(RowKind)
-_REQUEST_AND_CALLBACK = 2
 _ASKED_AFTER = 256
 """Records after which a task is asked again whether it has to stop."""
 
 
-class _GoOn:
-    """The code of a resumed record: read the state again, and go on in the block."""
-
-    __slots__ = ("_block", "_store", "request")
-
-    def __init__(self, store: StateStore, block: BoundBlock, request: BufferedRequest) -> None:
-        self._store = store
-        self._block = block
-        self.request = request
-
-    def __call__(self, _: Any, __: Any) -> None:
-        answer = self._store.resume()
-        if answer is None:
-            msg = f"block '{self._block.block_id}' waits for what {self._store.what} had as another kind of state: give it a new name"
-            raise StateSchemaError(msg)
-        _ = answer.then_accept(self._block)
-
-
-def _on_timer_of(function: KeyedFunction) -> Callable[..., Any]:
-    return function.on_timer if has_timers(function) else lambda *_: None
-
-
 def _nothing() -> None:
     return None
-
-
-def _time_of(passed: tuple[int, bytes, Epoch]) -> int:
-    return passed[0]
-
-
-def _right_after(watermark: int) -> int:
-    """The event time at which processing-time timers fire: it is not late downstream, and renews no state beyond it."""
-    return 0 if watermark == NO_WATERMARK else watermark + 1
-
-
-def _shown_timer(timer: Timer) -> str:
-    clock = "processing-time " if DOMAINS[timer.domain].clock is TimeDomain.PROCESSING_TIME else ""
-    where = f" in namespace '{timer.namespace}'" if timer.namespace else ""
-    return f"{clock}timer at {timer.timestamp} ms{where}"
-
-
-def _executor_for(backend: StateBackend, options: AsyncStateOptions) -> AsyncExecutor:
-    if backend.answers_at_once or not options.enabled:
-        return InlineStateExecutor(backend)
-    return ThreadedStateExecutor(backend, options.io_parallelism)

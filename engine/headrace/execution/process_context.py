@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from headrace.api import Process, RowKind, TimeDomain
-from headrace.api._namespace import check_namespace
-from headrace.api._stream_types import output_type
+from headrace.api.namespace import check_namespace
+from headrace.api.stream_types import output_type
 from headrace.execution.element import Emitted
 from headrace.execution.record_context import RecordContext
 from headrace.plan.order import output_order

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from headrace.api._blocks import BoundBlock
+from headrace.api.blocks import BoundBlock
 from headrace.state.key_groups import key_group
 
 if TYPE_CHECKING:
     from types import CoroutineType
 
-    from headrace.api._future import Continuation, StateFuture
+    from headrace.api.future import Continuation, StateFuture
     from headrace.execution.epoch import Epoch
 
 

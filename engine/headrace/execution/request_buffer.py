@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.execution.record_context import RecordContext
     from headrace.execution.request import AsyncRequest
 
@@ -73,6 +75,21 @@ class RequestBuffer:
         waiters = [waiter for queue in self._blocking.values() for waiter in queue]
         self._blocking, self.blocked = {}, 0
         return waiters
+
+    def withdraw(self, may_wait: Callable[[Any], bool]) -> list[RecordContext]:
+        """Take out all whose context `may_wait`, and return the contexts: first those that wait for their key."""
+        withdrawn: list[RecordContext] = []
+        for context, request in self.take_blocked():
+            if may_wait(context):
+                withdrawn.append(context)
+            else:
+                self.block(context, request)
+        for request in self.take_active():
+            if may_wait(request.context):
+                withdrawn.append(request.context)
+            else:
+                self.active.append(request)
+        return withdrawn
 
     def _waiter(self, context: RecordContext, request: AsyncRequest | None) -> Waiter:
         if request is not None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from headrace.state.backend import answers
 
 if TYPE_CHECKING:
-    from headrace.execution.request import AsyncRequest
+    from headrace.execution.options import AsyncStateOptions
+    from headrace.execution.request import AsyncExecutor, AsyncRequest
     from headrace.state.backend import StateBackend
 
 
@@ -93,8 +94,15 @@ class ThreadedStateExecutor:
 def answer(backend: StateBackend, batch: Sequence[AsyncRequest]) -> None:
     """Answer each request with what the backend has for its action, or all of them with the error."""
     try:
-        for request, found in zip(batch, answers(backend, [request.action for request in batch]), strict=True):
-            request.answer = found
+        for request, stored in zip(batch, answers(backend, [request.action for request in batch]), strict=True):
+            request.answer = stored
     except BaseException as error:  # noqa: BLE001 - raised again by the task's loop
         for request in batch:
             request.error = error
+
+
+def executor_for(backend: StateBackend, options: AsyncStateOptions) -> AsyncExecutor:
+    """Return the executor that fits a backend and the options."""
+    if backend.answers_at_once or not options.enabled:
+        return InlineStateExecutor(backend)
+    return ThreadedStateExecutor(backend, options.io_parallelism)

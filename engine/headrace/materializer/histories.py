@@ -24,7 +24,7 @@ from headrace.materializer.stored_history import (
     stored_head,
     stored_list,
 )
-from headrace.state.backend import HISTORY, StateBackend, Write
+from headrace.state.backend import HISTORY_PREFIX, StateBackend, Write
 
 Layout = ListLayout | MapLayout
 
@@ -144,7 +144,9 @@ class Histories:
 
     def sizes(self, entries: Iterable[bytes]) -> list[tuple[int, bool]]:
         """See `UpsertMaterializer.sizes`."""
-        heads = [entry for entry in entries if entry[:1] == HISTORY and entry == history_entry(key_of_history(entry))]
+        heads = [
+            entry for entry in entries if entry[:1] == HISTORY_PREFIX and entry == history_entry(key_of_history(entry))
+        ]
         found = []
         for value in self._backend.get_many(heads):
             assert value is not None  # noqa: S101 - the entries are the backend's own

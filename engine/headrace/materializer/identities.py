@@ -41,7 +41,7 @@ def projection(fields: tuple[str, ...]) -> IdentityOf:
     return project
 
 
-class Rows:
+class IdentifiedRows:
     """The rows that reach one operator: their texts, and their identities."""
 
     def __init__(

@@ -17,12 +17,12 @@ import msgspec
 
 from headrace.materializer.ordered_multiset import ALL, LAST, NOTHING, OTHER, Identity, Removal, Row
 
-Node = list[Any]
+RowNode = list[Any]
 """Identity, raw, kind, inserted at; then numbers of other nodes, or None. A list, since one is made for every new row."""
 
 IDENTITY, RAW, KIND, INSERTED_AT, PREVIOUS, NEXT, SAME, OLDER, NEWER = range(9)
 
-Queue = tuple[int, int]
+IdentityQueue = tuple[int, int]
 """The numbers of the first and the last row of an identity."""
 
 
@@ -39,11 +39,11 @@ class Head(msgspec.Struct):
 class NodeSource(Protocol):
     """Where nodes are that are not in memory."""
 
-    def node(self, number: int, /) -> Node:
+    def node(self, number: int, /) -> RowNode:
         """A node of its own for the caller. It has to be there."""
         ...
 
-    def queue(self, identity: Identity, /) -> Queue | None:
+    def queue(self, identity: Identity, /) -> IdentityQueue | None:
         """The rows of an identity; None if there are none."""
         ...
 
@@ -78,7 +78,7 @@ class MapLayout:
         self._next_number = 0 if head.last is None else head.last + 1
         self.head_of_ages, self.tail_of_ages = head.oldest, head.newest
         self.ages = ages
-        self.nodes: dict[int, Node] = {}
+        self.nodes: dict[int, RowNode] = {}
         """The nodes in memory."""
         self._queues: dict[Identity, int | None] = {}
         self._tails: dict[Identity, int] = {}
@@ -102,7 +102,7 @@ class MapLayout:
         """What is to be stored beside the nodes."""
         return Head(self.size, self.first_number, self.last_number, self.head_of_ages, self.tail_of_ages)
 
-    def queues(self) -> list[tuple[Identity, Queue | None]]:
+    def queues(self) -> list[tuple[Identity, IdentityQueue | None]]:
         """The identities that were looked for, and their rows."""
         tails = self._tails
         return [
@@ -173,7 +173,7 @@ class MapLayout:
         number: int | None = found
         return number
 
-    def know(self, identity: Identity, queue: Queue | None) -> int | None:
+    def know(self, identity: Identity, queue: IdentityQueue | None) -> int | None:
         """Take in what the source has of an identity; return the first number."""
         if queue is None:
             self._queues[identity] = None
@@ -247,7 +247,7 @@ class MapLayout:
         """The rows that are in memory, in no particular order."""
         return ((number, node[RAW], node[KIND], node[INSERTED_AT]) for number, node in self.nodes.items())
 
-    def node(self, number: int) -> Node:
+    def node(self, number: int) -> RowNode:
         """The node of this number, which must be there."""
         node = self.nodes.get(number)
         if node is None:
@@ -284,12 +284,12 @@ class MapLayout:
             return OTHER
         return LAST if previous is not None else ALL
 
-    def _taken(self, number: int) -> Node:
+    def _taken(self, number: int) -> RowNode:
         node = self.node(number)
         del self.nodes[number]
         return node
 
-    def _leave_queue(self, number: int, node: Node) -> None:
+    def _leave_queue(self, number: int, node: RowNode) -> None:
         identity, same = node[IDENTITY], node[SAME]
         queues = self._queues
         first = queues.get(identity, _UNKNOWN)
@@ -323,7 +323,7 @@ class MapLayout:
             self.node(youngest)[NEWER] = number
         self.tail_of_ages = number
 
-    def _forget_age(self, node: Node) -> None:
+    def _forget_age(self, node: RowNode) -> None:
         """Take a node out of the chain of ages."""
         older, newer = node[OLDER], node[NEWER]
         if older is None:

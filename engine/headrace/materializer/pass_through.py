@@ -14,7 +14,7 @@ import msgspec
 from headrace.api import Emit, RowKind, Strategy, UpsertMaterialize
 from headrace.execution.element import Element
 from headrace.materializer.histories import Histories, HistoryChange
-from headrace.materializer.identities import Rows, projection
+from headrace.materializer.identities import IdentifiedRows, projection
 from headrace.materializer.options import Layouts
 from headrace.materializer.upsert_materializer import Output
 from headrace.plan.order import output_order
@@ -30,7 +30,7 @@ class PassThrough:
         """`backend` is asked for histories from when the operator kept some; nothing else is kept between tasks."""
         self.metrics: Counter[str] = Counter()
         self._emit = operator.emit
-        self._rows = Rows(operator.name, record, (), one_a_key=True)
+        self._rows = IdentifiedRows(operator.name, record, (), one_a_key=True)
         self._taken: list[Output] = []
         self._histories = Histories(backend, Layouts(Strategy.VALUE, 1, 0), projection(()))
 

@@ -20,9 +20,9 @@ import msgspec
 
 from headrace.errors import EngineBug
 from headrace.materializer.identities import IdentityOf
-from headrace.materializer.map_layout import KIND, RAW, Head, MapLayout, Node, Queue
+from headrace.materializer.map_layout import KIND, RAW, Head, IdentityQueue, MapLayout, RowNode
 from headrace.materializer.ordered_multiset import Identity, Row
-from headrace.state.backend import HISTORY, StateBackend, Write
+from headrace.state.backend import HISTORY_PREFIX, StateBackend, Write
 from headrace.state.codec import encode
 
 
@@ -55,12 +55,12 @@ _decode_queue = msgspec.json.Decoder(tuple[int, int]).decode
 
 def history_entry(key_json: bytes) -> bytes:
     """The backend's entry for a key's history."""
-    return HISTORY + key_json
+    return HISTORY_PREFIX + key_json
 
 
 def key_of_history(entry: bytes) -> bytes:
     """The key of any entry of a history."""
-    key_json, _, _ = entry[len(HISTORY) :].partition(_END_OF_KEY)
+    key_json, _, _ = entry[len(HISTORY_PREFIX) :].partition(_END_OF_KEY)
     return key_json
 
 
@@ -96,14 +96,14 @@ class StoredMap:
         self._nodes: dict[int, bytes] = {}
         self.rows: dict[int, Row] = {}
         """The rows that were asked for, as they are stored."""
-        self._queues: dict[Identity, Queue | None] = {}
+        self._queues: dict[Identity, IdentityQueue | None] = {}
 
-    def node(self, number: int) -> Node:
+    def node(self, number: int) -> RowNode:
         """See `NodeSource.node`."""
         (stored,) = self._backend.get_many([self.node_entry(number)])
         return self.admit_node(number, stored)
 
-    def queue(self, identity: Identity) -> Queue | None:
+    def queue(self, identity: Identity) -> IdentityQueue | None:
         """See `NodeSource.queue`."""
         (stored,) = self._backend.get_many([self.queue_entry(identity)])
         return self.admit_queue(identity, stored)
@@ -123,7 +123,7 @@ class StoredMap:
             return self._short + text
         return self._entry + b"i#" + blake2b(text, digest_size=16).digest()
 
-    def admit_node(self, number: int, stored: bytes | None) -> Node:
+    def admit_node(self, number: int, stored: bytes | None) -> RowNode:
         """Take in what the backend has for a node."""
         if stored is None:
             msg = f"node {number} of the history {self._entry!r} is missing"
@@ -134,7 +134,7 @@ class StoredMap:
         self.rows[number] = (number, raw, kind or 0, inserted_at or 0)
         return [self._identity_of(raw), raw, kind, inserted_at, *others]
 
-    def admit_queue(self, identity: Identity, stored: bytes | None) -> Queue | None:
+    def admit_queue(self, identity: Identity, stored: bytes | None) -> IdentityQueue | None:
         """Take in what the backend has for an identity."""
         self._queues[identity] = queue = None if stored is None else _decode_queue(stored)
         return queue

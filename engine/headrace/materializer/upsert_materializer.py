@@ -19,10 +19,10 @@ import msgspec
 from headrace.api import Emit, OnConflict, RowKind, UpsertMaterialize
 from headrace.execution.element import Element, Watermark
 from headrace.materializer.histories import Histories, HistoryChange, Layout
-from headrace.materializer.identities import Rows
-from headrace.materializer.lives import Lives
+from headrace.materializer.identities import IdentifiedRows
 from headrace.materializer.options import Layouts, MaterializerOptions
 from headrace.materializer.ordered_multiset import ALL, LAST, NOTHING, OTHER, Identity
+from headrace.materializer.row_lifetimes import RowLifetimes
 from headrace.plan.order import output_order
 from headrace.state.backend import StateBackend, Write
 from headrace.state.timer_service import TimerChange
@@ -79,7 +79,7 @@ class UpsertMaterializer:
         self.operator = operator
         self.metrics: Counter[str] = Counter()
         self.unmatched: list[Unmatched] = []
-        self._rows = Rows(operator.name, record, upsert_key, one_a_key=one_a_key)
+        self._rows = IdentifiedRows(operator.name, record, upsert_key, one_a_key=one_a_key)
         # Where all rows of a key are one, they are found by what none of them has.
         by = ("",) if one_a_key else upsert_key
         self._histories = Histories(backend, layouts, self._rows.identity_of, by=by, ages=operator.ttl is not None)
@@ -89,9 +89,9 @@ class UpsertMaterializer:
         self._moves = operator.on_conflict is OnConflict.DEDUPLICATE and self._replaces and not one_a_key
         self._shows_first = operator.shows_first
         self._sink_holds_end = not operator.may_show_another
-        self._lives: Lives | None = None
+        self._lives: RowLifetimes | None = None
         if operator.ttl is not None or operator.on_conflict is not OnConflict.KEEP_HISTORY:
-            self._lives = Lives(
+            self._lives = RowLifetimes(
                 operator,
                 layouts.strategy,
                 backend,
@@ -194,7 +194,7 @@ class UpsertMaterializer:
                 switch(key)
 
     def _take_living(
-        self, batch: Sequence[Element], texts: Sequence[bytes], identities: Sequence[Identity], lives: Lives
+        self, batch: Sequence[Element], texts: Sequence[bytes], identities: Sequence[Identity], lives: RowLifetimes
     ) -> None:
         """Element by element: what has ended ends before the next one of its key."""
         live = self._histories.live

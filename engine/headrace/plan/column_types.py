@@ -12,7 +12,7 @@ import pyarrow as pa
 from msgspec import inspect
 from msgspec.structs import FieldInfo, fields
 
-from headrace.api._records import TIMESTAMP
+from headrace.api.records import TIMESTAMP
 from headrace.errors import ConfigError
 
 SINK_TIMESTAMP = pa.timestamp("us", tz="UTC")

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from headrace.api import RowKind
 from headrace.errors import ConfigError
 from headrace.plan.column_types import Column, columns_of, is_text
-from headrace.plan.raw_row import shown
+from headrace.plan.raw_row import shown_value
 from headrace.plan.record_columns import build_records, column_values
 from headrace.plan.source_values import fitting
 from headrace.plan.value_arrays import UnfitRecord, attributes, to_array
@@ -183,7 +183,7 @@ class RecordReader:
         if is_text(symbols.type):
             kinds = pc.index_in(symbols.cast(pa.string()), value_set=pa.array(_KINDS))
         for position in pc.indices_nonzero(pc.is_null(kinds)).to_pylist():
-            error = f"{self._row_kind} is {shown(symbols[position])}, not one of {', '.join(_KINDS)}"
+            error = f"{self._row_kind} is {shown_value(symbols[position])}, not one of {', '.join(_KINDS)}"
             errors.setdefault(position, error)
         return pc.fill_null(kinds, 0)
 

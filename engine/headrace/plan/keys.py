@@ -9,7 +9,7 @@ from typing import get_args
 
 import msgspec
 
-from headrace.api._graph import KeyBy
+from headrace.api.graph import KeyBy
 
 _Scalar = str | int | float | bool | bytes
 

@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 
 from headrace.api import AsyncWait, Pipeline, Process, SinkNode, SourceNode, UpsertMaterialize
-from headrace.api._graph import AssignEventTime, Input, Node, StatelessStep
-from headrace.api._stream_types import output_type
+from headrace.api.graph import AssignEventTime, Input, Node, StatelessStep
+from headrace.api.stream_types import output_type
 from headrace.errors import ConfigError
 from headrace.plan.columns import columns_of
 from headrace.plan.stages import Flow, Keyed, KeyedStage, Plan, SinkPlan, SourceStage, Through, ToSink, ToStage, Use

@@ -23,7 +23,7 @@ def raw_row(table: pa.Table, position: int) -> str:
     return msgspec.json.encode(row, enc_hook=str).decode()
 
 
-def shown(value: pa.Scalar) -> str:
+def shown_value(value: pa.Scalar) -> str:
     """Return a value as an error shows it: its Python form, cut after 200 characters."""
     return f"{readable(value)!r:.{_SHOWN}}"
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.plan.column_types import Column, is_text
-from headrace.plan.raw_row import shown
+from headrace.plan.raw_row import shown_value
 
 FIRST_TIME = -62_135_596_800_000
 LAST_TIME = 253_402_300_799_999
@@ -102,7 +102,7 @@ def _refuse_all(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
 
 
 def _other_type(value: pa.Scalar, column: Column) -> Fault:
-    return Fault("", f"is {shown(value)}, which is not {'a timestamp' if column.is_time else column.type}")
+    return Fault("", f"is {shown_value(value)}, which is not {'a timestamp' if column.is_time else column.type}")
 
 
 def _refuse(array: pa.Array, wrong: pa.Array, faults: Faults, why: str) -> pa.Array:
@@ -111,7 +111,7 @@ def _refuse(array: pa.Array, wrong: pa.Array, faults: Faults, why: str) -> pa.Ar
     if not positions:
         return array
     for position in positions:
-        faults.setdefault(position, Fault("", f"is {shown(array[position])}{why}"))
+        faults.setdefault(position, Fault("", f"is {shown_value(array[position])}{why}"))
     return pc.if_else(pc.fill_null(wrong, False), pa.scalar(None, array.type), array)
 
 
@@ -220,7 +220,7 @@ def _maps(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
     )
     for _, part_faults in (keys, values):
         rows = _rows(offsets, part_faults)
-        _add(faults, ((row, f"[{shown(raw_keys[at])}]", fault) for row, _, at, fault in rows), array)
+        _add(faults, ((row, f"[{shown_value(raw_keys[at])}]", fault) for row, _, at, fault in rows), array)
     texts = keys[0].to_pylist()
     for row, (start, end) in enumerate(pairwise(offset - offsets[0] for offset in offsets)):
         if len({*texts[start:end]}) < end - start:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from headrace.api import AsyncWait, Process, SourceNode, UpsertMaterialize
-from headrace.api._graph import KeyBy, StatelessStep
+from headrace.api.graph import KeyBy, StatelessStep
 
 Keyed = Process | UpsertMaterialize | AsyncWait
 

@@ -14,13 +14,10 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.checkpoint.checkpoint import Bucket
+from headrace.plan.watermarks import Bucket, Watermarks, latest
 
 EARLIEST: Final = -(1 << 63)
 """The merge key of rows before the first readable event time."""
-
-Watermarks = list[tuple[int, int]]
-"""Watermarks in arrival order: the ordinal that each stands before, and its time (ms)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +132,7 @@ class Line:
     @property
     def key(self) -> int | None:
         """Return the merge key of the last item released (ms); None before the first readable event time."""
-        return _latest(self.bucket.open_max, self.bucket.closed_max)
+        return latest((self.bucket.open_max, self.bucket.closed_max))
 
     def moved(self, released: Released, *, size: int, lags: Mapping[int, int]) -> tuple[Line, Watermarks]:
         """Return the line behind released items, and their watermarks.
@@ -163,36 +160,6 @@ class Line:
         closed = released.keys[boundary - first - 1].as_py() if boundary > first else self.bucket.closed_max
         last = released.keys[-1].as_py()
         return Bucket(end, _readable(last) if boundary < end else None, _readable(closed))
-
-
-def advance(
-    before: Bucket, seen: dict[int, int], rows: int, *, size: int, lag: int, watermark: int | None
-) -> tuple[Bucket, Watermarks]:
-    """Close the buckets of arrival order that `rows` more rows fill; give a watermark after each.
-
-    `seen` has the latest event time by bucket number, `size` the rows a bucket, `lag` how far the
-    watermark stays behind (ms), `watermark` the last one. Buckets are cut by the global ordinal, so
-    the split into micro-batches moves nothing: with size 10, rows 0-7 close none; rows 8-25 close
-    buckets 0 and 1, with watermarks before ordinals 10 and 20.
-    """
-    end = before.next_ordinal + rows
-    first = before.next_ordinal // size
-    open_max, closed_max = before.open_max, before.closed_max
-    watermarks: Watermarks = []
-    for number in range(first, end // size + 1):
-        latest = _latest(open_max, seen.get(number))
-        if (number + 1) * size > end:
-            open_max = latest
-            break
-        closed_max, open_max = _latest(closed_max, latest), None
-        if closed_max is not None and (watermark is None or closed_max - lag > watermark):
-            watermark = closed_max - lag
-            watermarks.append(((number + 1) * size, watermark))
-    return Bucket(end, open_max, closed_max), watermarks
-
-
-def _latest(one: int | None, other: int | None) -> int | None:
-    return max((value for value in (one, other) if value is not None), default=None)
 
 
 def _readable(key: int | None) -> int | None:

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from headrace.checkpoint.checkpoint import SourceOffset, latest_watermark, line_of
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, SourceError
 from headrace.execution.process_context import END_OF_INPUT
@@ -18,6 +17,7 @@ from headrace.plan.stages import Plan
 from headrace.sources.arrival import Line
 from headrace.sources.interval import Interval
 from headrace.sources.merge import Merge, MergeRules
+from headrace.sources.offset import SourceOffset, latest_watermark, line_of
 from headrace.sources.parquet_folder import ParquetFolder
 from headrace.sources.source import Ahead, InputFile, LineSlice, Slice, Source, TakenIn
 from headrace.sources.wanted import NEXT_SLICE, Part, Standing, Waiting, Wanted

@@ -14,13 +14,14 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.checkpoint.checkpoint import SourceOffset, latest_watermark, line_of
-from headrace.checkpoint.files import Storage, stage
 from headrace.config import SourceConfig
 from headrace.errors import SourceError
+from headrace.plan.watermarks import lag_of
 from headrace.sources.arrival import EARLIEST, Line, Queue, Released, first_in_line, merge_keys, release
+from headrace.sources.offset import SourceOffset, latest_watermark, line_of
 from headrace.sources.source import Ahead, InputFile, LineSlice, Source, SourceFile, TakenIn
 from headrace.sources.wanted import Part, Standing, Waiting, Wanted
+from headrace.tables.files import Storage, stage
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -152,7 +153,7 @@ class Merge:
         """Read, merge and release."""
         self._read()
         released = release(self._queues())
-        lags = {one.offset.number: self._rules.out_of_orderness[one.name] // _MILLISECOND + 1 for one in self._readings}
+        lags = {one.offset.number: lag_of(self._rules.out_of_orderness[one.name]) for one in self._readings}
         line, watermarks = self._line.moved(released, size=self._rules.bucket, lags=lags)
         offsets = {one.name: self._offset(one, released, line) for one in self._readings}
         return Part(

@@ -19,14 +19,14 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from headrace.api import SourceNode
-from headrace.checkpoint.checkpoint import SourceOffset
-from headrace.checkpoint.files import Storage, file_system
 from headrace.config import SourceConfig
 from headrace.errors import ConfigError, SourceError
 from headrace.plan.source_columns import event_times
 from headrace.sources.interval import Interval
+from headrace.sources.offset import SourceOffset
 from headrace.sources.period import end_of_period
 from headrace.sources.source import Ahead, SourceFile, TakenIn
+from headrace.tables.files import Storage, file_system
 
 
 class ParquetFolder:

@@ -9,9 +9,9 @@ from typing import NamedTuple, Protocol
 import msgspec
 import pyarrow as pa
 
-from headrace.checkpoint.checkpoint import Bucket, Checkpoint, SourceOffset
-from headrace.sources.arrival import Watermarks
-from headrace.sources.interval import Interval, intervals_of
+from headrace.plan.watermarks import Bucket, Watermarks
+from headrace.sources.interval import Interval
+from headrace.sources.offset import SourceOffset
 
 
 class InputFile(msgspec.Struct, frozen=True):
@@ -86,14 +86,6 @@ class TakenIn:
 
     names: frozenset[str] | None = None
     intervals: tuple[Interval, ...] = ()
-
-    @classmethod
-    def by(cls, trail: Sequence[Checkpoint], source: str) -> TakenIn:
-        """Return what the checkpoints of a line have taken in together."""
-        offsets = (checkpoint.offsets[source] for checkpoint in trail if source in checkpoint.offsets)
-        recorded = [offset.names for offset in offsets if offset.names is not None]
-        names = frozenset(name for names in recorded for name in names) if recorded else None
-        return cls(names, tuple(interval for interval, _ in intervals_of(trail)))
 
     def around(self, moment: int) -> Interval | None:
         """Return the interval that has a moment in it, or the gap between two; None before the first and after the last."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.checkpoint.checkpoint import SourceOffset
 from headrace.sources.interval import Interval
+from headrace.sources.offset import SourceOffset
 from headrace.sources.source import InputFile, LineSlice, TakenIn
 
 

@@ -12,29 +12,29 @@ import msgspec
 
 from headrace import clock
 from headrace.api import AsyncWait, OutputMode
-from headrace.api._stream_types import input_type, output_type
+from headrace.api.stream_types import input_type, output_type
 from headrace.async_io.async_wait import AsyncWaitOperator
 from headrace.async_io.element import AsyncElement
 from headrace.async_io.keyed_ordered import KeyedOrderedWait
 from headrace.async_io.service_limit import ServiceLimit
 from headrace.async_io.stored_element import StoredElement, came_as, check_stored, loaded
-from headrace.checkpoint.async_requests import load, rows_of
-from headrace.checkpoint.changelog import Changelog
-from headrace.checkpoint.tables import ASYNC_REQUESTS, QUARANTINE
 from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.execution.element import Element, Emitted
 from headrace.plan.keys import key_reader
-from headrace.spark.reports import AsyncSettings, Place
+from headrace.spark.reports import AsyncSettings, BatchSettings
 from headrace.spark.task_output import QuarantineRow, TaskOutput
 from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange
+from headrace.tables.async_requests import load_waiting_elements, waiting_element_rows
+from headrace.tables.changelog import Changelog
+from headrace.tables.schemas import ASYNC_REQUESTS, QUARANTINE
 
 
 @dataclass(slots=True)
 class AsyncStage:
     """The async waits of one task."""
 
-    place: Place
+    batch: BatchSettings
     settings: AsyncSettings
     key_groups: KeyGroupRange
     output: TaskOutput
@@ -95,9 +95,9 @@ class AsyncStage:
     def _resumed(self, wait: AsyncWait) -> list[AsyncElement]:
         if not self.settings.resumes:
             return []
-        place = self.place
-        version = place.versions[ASYNC_REQUESTS]
-        rows = load(place.job_folder, version, wait.name, self.key_groups, storage=place.storage)
+        batch = self.batch
+        version = batch.versions[ASYNC_REQUESTS]
+        rows = load_waiting_elements(batch.job_folder, version, wait.name, self.key_groups, storage=batch.storage)
         try:
             found = loaded(rows, input_type(wait.function), output_type(wait.function))
         except msgspec.MsgspecError as error:
@@ -113,8 +113,8 @@ class AsyncStage:
     def _keep(self, operator: AsyncWaitOperator) -> None:
         """Store what is left, and tell the driver how far the operator has come."""
         wait, output, report = operator.operator, self.output, self.output.report
-        changelog = Changelog(wait.name, self.place.checkpoint_id, self.place.max_parallelism)
-        rows, deleted = rows_of(operator.pending, operator.settled, self.place.checkpoint_id)
+        changelog = Changelog(wait.name, self.batch.checkpoint_id, self.batch.max_parallelism)
+        rows, deleted = waiting_element_rows(operator.pending, operator.settled, self.batch.checkpoint_id)
         _check_rows(wait, [row for row, is_gone in zip(rows, deleted, strict=True) if not is_gone])
         output.state(ASYNC_REQUESTS, changelog.requests(rows, deleted))
         output.state(QUARANTINE, changelog.quarantine([_given_up(wait, one) for one in operator.quarantined]))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from headrace.api import AsyncWait
-from headrace.api._graph import FlatMap, Map, StatelessStep
+from headrace.api.graph import FlatMap, Map, StatelessStep
 from headrace.execution.element import Emitted
 from headrace.plan.order import edge_order
 from headrace.plan.stages import Flow, Through, ToSink, ToStage

@@ -11,8 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from headrace.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
-from headrace.sources.interval import Interval, interval_of, intervals_of, line, moment_text, position_of
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.interval_order import interval_of, intervals_of, position_of
+from headrace.commit.lineage import Lineage
+from headrace.sources.interval import Interval, moment_text
+from headrace.sources.offset import SourceOffset
 
 _NOTE = re.compile(r"interval (\S+) to (\S+) is run again")
 """What `replay_note` writes."""
@@ -67,13 +70,13 @@ def open_replay(checkpoints: Sequence[Checkpoint]) -> Replay | None:
     for position, restore in enumerate(checkpoints):
         if restore.kind is Kind.RESTORE:
             replay = _begun(restore, checkpoints[:position], replay)
-    return None if replay is None else _rest(replay, line(checkpoints))
+    return None if replay is None else _rest(replay, Lineage(checkpoints).line)
 
 
 def outage(wanted: Interval, checkpoints: Sequence[Checkpoint], target: int, sinks: Iterable[str]) -> str:
     """Say what a replay takes out of state and sinks, and when it is back."""
-    kept = line(checkpoints, target)
-    gone = line(checkpoints)[len(kept) :]
+    kept = Lineage(checkpoints, target).line
+    gone = Lineage(checkpoints).line[len(kept) :]
     rows = sum(checkpoint.metrics.get("rows_in", 0) for checkpoint in gone)
     ids = f"{gone[0].checkpoint_id} to {gone[-1].checkpoint_id}" if len(gone) > 1 else str(gone[0].checkpoint_id)
     end = max(wanted.end, position_of(gone) or wanted.end)
@@ -94,7 +97,7 @@ def outage(wanted: Interval, checkpoints: Sequence[Checkpoint], target: int, sin
 def _begun(restore: Checkpoint, earlier: Sequence[Checkpoint], outer: Replay | None) -> Replay | None:
     """Return the replay that a restore begins, if it is none by hand; it goes on with what is left of an `outer` one that it breaks off."""
     asked = _asked_in(restore.note)
-    former = line(earlier)
+    former = Lineage(earlier).line
     ids = [checkpoint.checkpoint_id for checkpoint in former]
     if asked is None or restore.restored_from not in ids:
         return None
@@ -127,7 +130,7 @@ def _steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[Checkpoin
                 steps.append(Step(Interval(reached, interval.start)))
             steps.append(Step(interval))
             reached, adjoins = max(reached, interval.end), True
-        elif checkpoint.kind is Kind.BATCH and _places(checkpoint.offsets) != _places(offsets):
+        elif checkpoint.kind is Kind.BATCH and _read_positions(checkpoint.offsets) != _read_positions(offsets):
             steps.append(Step(offsets=checkpoint.offsets))
             adjoins = False
         offsets = {**offsets, **checkpoint.offsets}
@@ -137,11 +140,11 @@ def _steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[Checkpoin
 def _recorded_steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[Checkpoint]) -> list[Step]:
     """Return a step for each former micro-batch that took something in, and what is asked for behind the last one."""
     steps: list[Step] = []
-    places = _places(_offsets(kept))
+    places = _read_positions(_offsets(kept))
     for checkpoint in gone:
-        if checkpoint.kind is Kind.BATCH and _places(checkpoint.offsets) != places:
+        if checkpoint.kind is Kind.BATCH and _read_positions(checkpoint.offsets) != places:
             steps.append(Step(interval_of(checkpoint), checkpoint.offsets))
-        places = _places(checkpoint.offsets)
+        places = _read_positions(checkpoint.offsets)
     reached = position_of([*kept, *gone])
     if reached is not None and reached < asked.end:
         steps.append(Step(Interval(reached, asked.end)))
@@ -150,10 +153,10 @@ def _recorded_steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[
 
 def _left(steps: Iterable[Step], trail: Sequence[Checkpoint]) -> Iterator[Step]:
     """Yield the steps that a line has not taken yet, without what an earlier step takes."""
-    reached, places = position_of(trail), _places(_offsets(trail))
+    reached, places = position_of(trail), _read_positions(_offsets(trail))
     for step in steps:
         if step.offsets is not None:
-            if any(place > places.get(name, _NOWHERE) for name, place in _places(step.offsets).items()):
+            if any(place > places.get(name, _NOTHING_READ) for name, place in _read_positions(step.offsets).items()):
                 yield step
             continue
         assert step.interval is not None  # noqa: S101 - a step has one of them
@@ -180,8 +183,8 @@ def _last_published(sink: str, kept: Sequence[Checkpoint]) -> str:
     return f"checkpoint {ids[-1]}" if ids else "its beginning"
 
 
-_Place = tuple[str, float]
-_NOWHERE: _Place = ("", 0)
+_ReadPosition = tuple[str, float]
+_NOTHING_READ: _ReadPosition = ("", 0)
 
 
 def _offsets(trail: Sequence[Checkpoint]) -> Mapping[str, SourceOffset]:
@@ -189,7 +192,7 @@ def _offsets(trail: Sequence[Checkpoint]) -> Mapping[str, SourceOffset]:
     return trail[-1].offsets if trail else {}
 
 
-def _places(offsets: Mapping[str, SourceOffset]) -> dict[str, _Place]:
+def _read_positions(offsets: Mapping[str, SourceOffset]) -> dict[str, _ReadPosition]:
     """Return by source the first file that was not taken in as a whole, and the rows taken of it; or the last one that was."""
     return {
         name: (offset.unread[0], offset.rows_taken) if offset.unread else (offset.last_file or "", math.inf)

@@ -7,17 +7,17 @@ from typing import Any
 import msgspec
 
 from headrace.async_io.service_metrics import ServiceMetrics
-from headrace.checkpoint.checkpoint import OutputFile
-from headrace.checkpoint.files import StagedFile
-from headrace.checkpoint.ttl_history import TtlHistory
+from headrace.commit.ttl_history import TtlHistory
 from headrace.execution.options import AsyncStateOptions
 from headrace.materializer.options import MaterializerOptions
 from headrace.plan.loader import PipelineCode
+from headrace.sinks.sink import OutputFile
 from headrace.sources.source import InputFile
+from headrace.tables.files import StagedFile
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """What all tasks of a micro-batch share."""
+class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings that all tasks of a micro-batch share."""
 
     code: PipelineCode
     job_folder: str
@@ -54,7 +54,7 @@ class AsyncSettings(msgspec.Struct, frozen=True, kw_only=True):
 class SourceTask(msgspec.Struct, frozen=True, kw_only=True):
     """Files of one source that one task reads."""
 
-    place: Place
+    batch: BatchSettings
     source: str
     files: list[InputFile]
     bucket: int
@@ -73,7 +73,7 @@ class SourceTask(msgspec.Struct, frozen=True, kw_only=True):
 class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):
     """One keyed operator's work, the same for all of its tasks."""
 
-    place: Place
+    batch: BatchSettings
     stage: int
     watermark: int | None
     watermarks: list[tuple[int, int]]
@@ -131,5 +131,5 @@ class TaskReport(msgspec.Struct, kw_only=True):
     exit_code: int = 0
 
 
-encode = msgspec.json.encode
+encode_report = msgspec.json.encode
 decode_report = msgspec.json.Decoder(TaskReport).decode

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
-from headrace.checkpoint._delta import CHECKPOINT_METADATA
-from headrace.checkpoint.publish import SparkMerge
 from headrace.plan.columns import ROW_KIND
-from headrace.spark.micro_batch import spark_uri
+from headrace.sinks.sink import SparkMerge
+from headrace.tables.delta_table import CHECKPOINT_METADATA
 
 _VIEW = "headrace_changes"
 
@@ -41,3 +40,8 @@ def merge_through(spark: SparkSession) -> SparkMerge:
         )
 
     return merge
+
+
+def spark_uri(uri: str) -> str:
+    """Return a path or URI as Spark wants it: Hadoop's S3 client calls itself s3a."""
+    return f"s3a{uri[2:]}" if uri.startswith("s3://") else uri

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.api import SourceNode
-from headrace.checkpoint.files import read_parquet
 from headrace.errors import SourceError
 from headrace.plan.columns import BadRow, RecordReader
 from headrace.plan.pipelines import plan_of
@@ -26,17 +25,18 @@ from headrace.spark.reports import SourceTask, TaskReport
 from headrace.spark.stop_sign import StopSign
 from headrace.spark.task_output import QuarantineRow, TaskOutput
 from headrace.state.key_groups import key_group_range
+from headrace.tables.files import read_parquet
 
 
 def run_source(task: SourceTask) -> TaskReport:
     """Run a source's stage over the task's files."""
-    plan = plan_of(task.place.code)
+    plan = plan_of(task.batch.code)
     stage = next(stage for stage in plan.source_stages if stage.name == task.source)
-    output = TaskOutput(task.place, stage.name, f"t{task.index}")
+    output = TaskOutput(task.batch, stage.name, f"t{task.index}")
     rows = _read_all(task, stage.source, output)
-    groups = key_group_range(task.index, task.place.max_parallelism, task.tasks)
+    groups = key_group_range(task.index, task.batch.max_parallelism, task.tasks)
     if rows is not None or waits_in(stage.flow):
-        with AsyncStage(task.place, task.async_io, groups, output, StopSign(task)) as waits:
+        with AsyncStage(task.batch, task.async_io, groups, output, StopSign(task)) as waits:
             Sender(output, waits).send(stage.flow, [] if rows is None else rows)
     return output.report
 
@@ -130,7 +130,7 @@ class _FileReader:
     def _ordinals(self, file: InputFile, taken: int) -> pa.Array:
         if file.ordinals is None:
             return pa.array(range(file.first_ordinal, file.first_ordinal + taken), pa.int64())
-        return read_parquet(file.ordinals, self._task.place.storage).column(0).combine_chunks()
+        return read_parquet(file.ordinals, self._task.batch.storage).column(0).combine_chunks()
 
     def _note_times(self, taken: _Slice) -> None:
         """Keep the latest event time of each bucket of arrival order."""
@@ -143,7 +143,7 @@ class _FileReader:
 
     def _table(self, file: InputFile) -> pa.Table | None:
         try:
-            table = read_parquet(file.path, self._task.place.storage)
+            table = read_parquet(file.path, self._task.batch.storage)
         except (OSError, pa.ArrowException) as error:
             self._refuse_file(file, unreadable(self._source.name, file.path, error))
             return None

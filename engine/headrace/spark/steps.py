@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.api._graph import AssignEventTime, Filter, FlatMap, Map, StatelessStep
+from headrace.api.graph import AssignEventTime, Filter, FlatMap, Map, StatelessStep
 from headrace.execution.element import Emitted
 from headrace.execution.process_context import LATEST_TIMER
 from headrace.plan.order import output_order

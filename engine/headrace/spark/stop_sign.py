@@ -5,10 +5,16 @@ from __future__ import annotations
 from pyarrow import fs
 
 from headrace import clock
-from headrace.checkpoint.files import file_system
 from headrace.spark.reports import KeyedTask, SourceTask
+from headrace.spark.task_output import transit_folder
+from headrace.tables.files import file_system
 
 _SECONDS_BETWEEN_LOOKS = 1.0
+
+
+def stop_file(job_folder: str, attempt_id: str) -> str:
+    """Return the file that tells the tasks of an attempt to stop; it goes with the attempt's transit files."""
+    return f"{transit_folder(job_folder, attempt_id)}/stop"
 
 
 class StopSign:
@@ -30,7 +36,7 @@ class StopSign:
             return False
         self._next_look = now + _SECONDS_BETWEEN_LOOKS
         try:
-            store, place = file_system(path, self._task.place.storage)
+            store, place = file_system(path, self._task.batch.storage)
             return bool(store.get_file_info(place).type is fs.FileType.File)
         except OSError:
             # A store that cannot be asked right now is no reason to fail, nor to stop looking.

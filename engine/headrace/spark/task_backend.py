@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace import clock
-from headrace.checkpoint.changelog import rebuild
-from headrace.checkpoint.expired_rows import ages_of
-from headrace.checkpoint.ttl_history import ttls_of
+from headrace.commit.ttl_history import ttls_of
 from headrace.errors import StorageError, UserFunctionError
 from headrace.plan.pipelines import plan_of
 from headrace.spark.reports import KeyedTask
 from headrace.state.backend import HashMapBackend, StateBackend, Write
 from headrace.state.key_groups import KeyGroupRange
 from headrace.state.local_copy import LocalCopies, copy_name
+from headrace.tables.row_expiry import rebuild_expiries
+from headrace.tables.stored_entries import rebuild
+from headrace.tables.stores import state_views
 
 if TYPE_CHECKING:
-    from headrace.checkpoint.delta_backend import DeltaStatistics
     from headrace.state.rocksdb import RocksDbBackend
+    from headrace.tables.delta_backend import DeltaStatistics
 
 
 @dataclass(slots=True)
@@ -45,23 +46,26 @@ def open_backend(task: KeyedTask, operator: str, key_groups: KeyGroupRange) -> I
     What was given to `write` is applied when the block ends without an error; otherwise the attempt
     leaves nothing. Raises `StorageError` when the local disk refuses.
     """
-    opener = {"hashmap": _open_hashmap, "rocksdb": _open_rocksdb, "delta": _open_delta}[task.place.backend]
+    opener = {"hashmap": _open_hashmap, "rocksdb": _open_rocksdb, "delta": _open_delta}[task.batch.backend]
     base = task.local_copies.get(str(key_groups))
     with opener(task, operator, key_groups, base) as backend:
         yield backend
 
 
 def _rebuild(backend: StateBackend, task: KeyedTask, operator: str, key_groups: KeyGroupRange) -> int:
-    place = task.place
-    declared = ttls_of(plan_of(place.code).keyed[task.stage].operator)
+    batch = task.batch
+    declared = ttls_of(plan_of(batch.code).keyed[task.stage].operator)
     lives = task.state_ttl.lives(operator)
-    ages = ages_of(declared, lives, watermark=task.watermark, processing_time=task.processing_time)
-    return rebuild(backend, place.job_folder, place.versions, operator, key_groups, ages=ages, storage=place.storage)
+    expiries = rebuild_expiries(
+        operator, declared, lives, watermark=task.watermark, processing_time=task.processing_time
+    )
+    views = state_views(batch.job_folder, batch.versions, batch.storage)
+    return rebuild(backend, views, operator, key_groups, expiries=expiries)
 
 
 @contextmanager
 def _open_rocksdb(task: KeyedTask, operator: str, key_groups: KeyGroupRange, base: str | None) -> Iterator[TaskBackend]:
-    copies = LocalCopies.of(Path(task.place.local_folder), operator, key_groups)
+    copies = LocalCopies.of(Path(task.batch.local_folder), operator, key_groups)
     with _attempt(copies, task, base) as attempt:
         opened = TaskBackend(attempt.database, attempt.copy)
         opened.metrics = _REUSED if attempt.known else _rebuilt(_rebuild(attempt.database, task, operator, key_groups))
@@ -72,21 +76,21 @@ def _open_rocksdb(task: KeyedTask, operator: str, key_groups: KeyGroupRange, bas
 
 @contextmanager
 def _open_delta(task: KeyedTask, operator: str, key_groups: KeyGroupRange, base: str | None) -> Iterator[TaskBackend]:
-    from headrace.checkpoint.delta_backend import DeltaBackend
     from headrace.state.state_cache import StateCache
+    from headrace.tables.delta_backend import DeltaBackend
 
-    place = task.place
+    batch = task.batch
     # A cache is not a whole copy: rocksdb must never take it for one.
-    copies = LocalCopies.of(Path(place.local_folder), operator, key_groups, "-cache")
+    copies = LocalCopies.of(Path(batch.local_folder), operator, key_groups, "-cache")
     with _attempt(copies, task, base) as attempt:
         backend = DeltaBackend(
-            place.job_folder,
-            place.versions,
+            batch.job_folder,
+            batch.versions,
             operator,
             key_groups,
-            StateCache(attempt.database, place.cache_bytes),
-            max_parallelism=place.max_parallelism,
-            storage=place.storage,
+            StateCache(attempt.database, batch.cache_bytes),
+            max_parallelism=batch.max_parallelism,
+            storage=batch.storage,
         )
         opened = TaskBackend(backend, attempt.copy)
         yield opened
@@ -106,7 +110,7 @@ class _Attempt(NamedTuple):
 @contextmanager
 def _attempt(copies: LocalCopies, task: KeyedTask, base: str | None) -> Iterator[_Attempt]:
     """A copy of `base`, or an empty one; the block has to close its database. It leaves nothing when it fails."""
-    copy = copy_name(task.place.checkpoint_id, clock.unique_id()[:12])
+    copy = copy_name(task.batch.checkpoint_id, clock.unique_id()[:12])
     with _discarded_on_error(copies, base, copy):
         database, known = _open_copy(copies, base, copy)
         try:
@@ -207,15 +211,15 @@ _kept: dict[tuple[str, str, str], _Kept] = {}
 
 @contextmanager
 def _open_hashmap(task: KeyedTask, operator: str, key_groups: KeyGroupRange, base: str | None) -> Iterator[TaskBackend]:
-    place = task.place
-    name = (place.job_folder, operator, str(key_groups))
+    batch = task.batch
+    name = (batch.job_folder, operator, str(key_groups))
     kept = _kept.get(name)
     metrics = _REUSED
     if kept is None or not kept.advance(base):
         kept = _Kept(HashMapBackend(), base or "")
         metrics = _rebuilt(_rebuild(kept.backend, task, operator, key_groups))
         _kept[name] = kept
-    copy = copy_name(place.checkpoint_id, clock.unique_id()[:12])
+    copy = copy_name(batch.checkpoint_id, clock.unique_id()[:12])
     opened = TaskBackend(kept.backend, copy, metrics)
     yield opened
     kept.pending[copy] = opened.writes

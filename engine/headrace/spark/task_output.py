@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -10,25 +10,25 @@ import pyarrow.compute as pc
 
 from headrace import clock
 from headrace.api import RowKind
-from headrace.api._graph import KeyBy
-from headrace.checkpoint.changelog import Changelog
-from headrace.checkpoint.checkpoint import OutputFile
-from headrace.checkpoint.files import ParquetLayout, stage
-from headrace.checkpoint.state_files import parts, stage_state
-from headrace.checkpoint.tables import QUARANTINE
+from headrace.api.graph import KeyBy
 from headrace.execution.element import Emitted
 from headrace.plan.columns import ROW_KIND, changelog_schema, sink_schema, to_columns
 from headrace.plan.keys import key_reader
 from headrace.plan.pipelines import plan_of
 from headrace.plan.record_columns import to_struct_array
 from headrace.plan.stages import SinkPlan, ToStage
+from headrace.sinks.sink import OutputFile
 from headrace.spark.columnar_rows import ColumnarRows
-from headrace.spark.reports import Place, TaskReport
+from headrace.spark.reports import BatchSettings, TaskReport
 from headrace.spark.step_errors import called
 from headrace.spark.transit import transit_table
 from headrace.state.broadcast_store import BROADCAST_KEY
 from headrace.state.codec import encode
 from headrace.state.key_columns import key_json_column
+from headrace.tables.changelog import Changelog
+from headrace.tables.files import ParquetLayout, stage
+from headrace.tables.schemas import QUARANTINE
+from headrace.tables.state_files import parts, stage_state
 
 TRANSIT = "transit"
 OUTPUTS = "outputs"
@@ -48,13 +48,13 @@ def transit_folder(job_folder: str, attempt_id: str) -> str:
 class TaskOutput:
     """Collects one task's staged files in its report."""
 
-    def __init__(self, place: Place, operator: str, label: str) -> None:
+    def __init__(self, batch: BatchSettings, operator: str, label: str) -> None:
         """`label` tells tasks of the operator apart in file names."""
         self.report = TaskReport()
-        self._place = place
-        self._changelog = Changelog(operator, place.checkpoint_id, place.max_parallelism)
+        self._batch = batch
+        self._changelog = Changelog(operator, batch.checkpoint_id, batch.max_parallelism)
         self._operator = operator
-        self._prefix = f"{place.checkpoint_id:010d}-{operator}-{label}-{place.attempt_id[:12]}"
+        self._prefix = f"{batch.checkpoint_id:010d}-{operator}-{label}-{batch.attempt_id[:12]}"
 
     @property
     def operator(self) -> str:
@@ -69,7 +69,7 @@ class TaskOutput:
     def state(self, table: str, rows: pa.Table) -> None:
         """Stage rows of a state table; nothing is written for none."""
         for part in parts(table, rows):
-            staged = stage_state(self._place.job_folder, table, self._file_name(), part, self._place.storage)
+            staged = stage_state(self._batch.job_folder, table, self._file_name(), part, self._batch.storage)
             self.report.state_files.setdefault(table, []).append(staged)
 
     def quarantine(self, rows: Sequence[QuarantineRow]) -> None:
@@ -128,11 +128,11 @@ class TaskOutput:
         )
 
     def _stage_transit(self, to: ToStage, rows: ColumnarRows, keys: pa.BinaryArray) -> None:
-        takes = plan_of(self._place.code).stage(to.stage).takes
-        table = transit_table(takes, to.number, rows, keys, self._place.max_parallelism)
-        folder = transit_folder(self._place.job_folder, self._place.attempt_id)
+        takes = plan_of(self._batch.code).stage(to.stage).takes
+        table = transit_table(takes, to.number, rows, keys, self._batch.max_parallelism)
+        folder = transit_folder(self._batch.job_folder, self._batch.attempt_id)
         name = self._file_name()
-        stage(folder, name, table, self._place.storage, layout=_TRANSIT_LAYOUT)
+        stage(folder, name, table, self._batch.storage, layout=_TRANSIT_LAYOUT)
         files = self.report.transit if to.key is not None else self.report.broadcast
         files.setdefault(to.stage, []).append(f"{folder}/{name}")
 
@@ -149,14 +149,14 @@ class TaskOutput:
         """
         if not emitted:
             return
-        if sink.name in self._place.appended:
+        if sink.name in self._batch.appended:
             self._append_changes(sink, emitted)
         else:
             self._merge(sink, emitted)
 
     def merges_into(self, sink: str) -> bool:
         """Whether a sink has one row for each primary key, and so takes one change of it a micro-batch."""
-        return sink not in self._place.appended
+        return sink not in self._batch.appended
 
     def count(self, **metrics: int) -> None:
         """Add to the task's metrics."""
@@ -164,8 +164,12 @@ class TaskOutput:
             if value:
                 self.report.metrics[name] = self.report.metrics.get(name, 0) + value
 
+    def count_keyed(self, metrics: Mapping[str, int]) -> None:
+        """Add the metrics of a keyed operator: its `records` are counted as `keyed_records`."""
+        self.count(**{("keyed_records" if name == "records" else name): value for name, value in metrics.items()})
+
     def _append(self, sink: str, rows: pa.Table) -> None:
-        staged = stage(self._place.sinks[sink], self._file_name(), rows, self._place.storage)
+        staged = stage(self._batch.sinks[sink], self._file_name(), rows, self._batch.storage)
         self._output(sink, OutputFile(staged.path, staged.rows, staged.size))
 
     def _append_changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
@@ -182,7 +186,7 @@ class TaskOutput:
         kinds = pa.array([RowKind(item.kind).symbol for item in emitted], pa.string())
         rows = rows.append_column(pa.field(ROW_KIND, pa.string(), nullable=False), kinds)
         name = f"{OUTPUTS}/{sink.name}/{self._file_name()}"
-        staged = stage(self._place.job_folder, name, rows, self._place.storage)
+        staged = stage(self._batch.job_folder, name, rows, self._batch.storage)
         self._output(sink.name, OutputFile(staged.path, staged.rows, staged.size))
 
     def _output(self, sink: str, file: OutputFile) -> None:

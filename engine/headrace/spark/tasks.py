@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import msgspec
 import pyarrow as pa
 
-from headrace.checkpoint.files import Storage, read_parquet
 from headrace.errors import HeadraceError
-from headrace.spark.reports import KeyedTask, SourceTask, TaskReport, encode
+from headrace.spark.reports import KeyedTask, SourceTask, TaskReport, encode_report
+from headrace.tables.files import Storage, read_parquet
 
 Partition = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -100,4 +100,4 @@ def _guarded(work: Callable[[], TaskReport], index: int) -> TaskReport:
 
 
 def _as_batch(report: TaskReport) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([encode(report)], pa.binary())], names=["report"])
+    return pa.RecordBatch.from_arrays([pa.array([encode_report(report)], pa.binary())], names=["report"])

@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 from headrace.api import AggregatingState, ReducingState, StateFuture
-from headrace.api._namespace import check_namespace
+from headrace.api.namespace import check_namespace
 from headrace.state.cells import Cell
 from headrace.state.entry import within
 from headrace.state.single_store import SingleHandle, SingleStore
-from headrace.state.state_store import Moment
+from headrace.state.state_task import Moment
 
 V = TypeVar("V")
 In = TypeVar("In")

@@ -16,13 +16,13 @@ from sortedcontainers import SortedDict
 Write = tuple[bytes, bytes | None]
 """An entry and its new value; `None` removes it."""
 
-VALUES = b"v"
-GROUPED = b"e"
-TIMERS = b"t"
-HISTORY = b"h"
+VALUE_PREFIX = b"v"
+GROUPED_PREFIX = b"e"
+TIMER_PREFIX = b"t"
+HISTORY_PREFIX = b"h"
 """First byte of every entry: the kind of state it belongs to."""
 
-_GROUPED, _TIMERS = GROUPED[0], TIMERS[0]
+_GROUPED, _TIMERS = GROUPED_PREFIX[0], TIMER_PREFIX[0]
 
 V = TypeVar("V")
 
@@ -188,7 +188,7 @@ class HashMapBackend:
 
     def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
         """See `StateBackend.scan`."""
-        if start[:1] == GROUPED:
+        if start[:1] == GROUPED_PREFIX:
             yield from self._groups.scan(start, end)
             return
         for key in self._timers.irange(start, end, inclusive=(True, False)):
@@ -211,8 +211,8 @@ class HashMapBackend:
         """See `StateBackend.close`."""
 
     def _get(self, key: bytes) -> bytes | None:
-        return self._timers.get(key) if key[:1] == TIMERS else self._groups.get(key)
+        return self._timers.get(key) if key[:1] == TIMER_PREFIX else self._groups.get(key)
 
 
-_SCANNED = (TIMERS, GROUPED)
-_KEYED = (VALUES[0], GROUPED[0])
+_SCANNED = (TIMER_PREFIX, GROUPED_PREFIX)
+_KEYED = (VALUE_PREFIX[0], GROUPED_PREFIX[0])

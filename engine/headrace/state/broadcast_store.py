@@ -47,7 +47,7 @@ class _Entry(NamedTuple):
 
 
 class BroadcastStore:
-    """The entries of one declared `BroadcastState`. Lives as long as the task."""
+    """The entries of one declared `BroadcastState`. EntryLifetimes as long as the task."""
 
     expired = 0
     """Broadcast state has no TTL."""

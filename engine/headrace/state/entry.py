@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from headrace.state.backend import GROUPED, VALUES
+from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX
 
 _HEADER = struct.Struct(">qq")
 HEADER_SIZE = _HEADER.size
@@ -24,7 +24,7 @@ unpack_header = _HEADER.unpack_from
 
 def value_entry(state: str, key_json: bytes, namespace: str = "") -> bytes:
     """The entry of a key's single value: of a value state, or an accumulator."""
-    return b"%b%b\x00%b" % (VALUES, state.encode(), within(key_json, namespace))
+    return b"%b%b\x00%b" % (VALUE_PREFIX, state.encode(), within(key_json, namespace))
 
 
 def within(key_json: bytes, namespace: str) -> bytes:
@@ -34,7 +34,7 @@ def within(key_json: bytes, namespace: str) -> bytes:
 
 def entry_group(state: str, key_json: bytes, namespace: str = "") -> bytes:
     """What all entries of a key's list or map in a namespace begin with."""
-    return b"%b%b\x00%b\x00%b\x00" % (GROUPED, state.encode(), key_json, namespace.encode())
+    return b"%b%b\x00%b\x00%b\x00" % (GROUPED_PREFIX, state.encode(), key_json, namespace.encode())
 
 
 class NamedEntry(NamedTuple):
@@ -50,7 +50,7 @@ def named(entry: bytes) -> NamedEntry:
     """The parts of an entry of keyed state."""
     state, key_json, *rest = entry[1:].split(b"\x00")
     namespace = rest[0].decode() if rest else ""
-    return NamedEntry(state.decode(), key_json, namespace, rest[1] if entry[:1] == GROUPED else None)
+    return NamedEntry(state.decode(), key_json, namespace, rest[1] if entry[:1] == GROUPED_PREFIX else None)
 
 
 class StoredValue(NamedTuple):

@@ -5,19 +5,83 @@ entry that dies next. Renewing an entry moves no timer: it fires, finds the entr
 
     ttl 16      0            15  16                31
              written        read  timer: alive      timer: dead, removed
+
+The timer service knows when a timer fires; an entry of the backend tells which timer a group has:
+
+    x <state> 00 <key> 00 <namespace>  ->  when it fires (ms)
+
+It is made from the timers wherever those are loaded, so no table has it.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from headrace.state.backend import StateBackend, Write, end_of_group
-from headrace.state.cleanup_timer import Group, stored_time, time_of
 from headrace.state.entry import EntryChange, entry_group, named, unpacked, value_entry
-from headrace.state.timer_service import EVENT_TIME_CLEANUP, PROCESSING_TIME_CLEANUP, TimerService
+from headrace.state.timer_service import EVENT_TIME_CLEANUP, PROCESSING_TIME_CLEANUP, Timer, TimerService
 from headrace.state.ttl import LiveTtl
 
-Stored = list[tuple[bytes, bytes]]
+CLEANUP_PREFIX = b"x"
+"""First byte of the entries."""
+
+CLEANUP_DOMAINS = (EVENT_TIME_CLEANUP, PROCESSING_TIME_CLEANUP)
+_TIME = struct.Struct(">q")
+_SLASH = "/"  # no state has it in its name
+
+StoredPairs = list[tuple[bytes, bytes]]
+"""Entries with their stored values."""
+
+
+class EntryGroup(NamedTuple):
+    """All that a state has for a key in a namespace."""
+
+    state: str
+    key_json: bytes
+    namespace: str = ""
+
+    @property
+    def entry(self) -> bytes:
+        """The entry that tells when its timer fires."""
+        return b"%b%b\x00%b\x00%b" % (CLEANUP_PREFIX, self.state.encode(), self.key_json, self.namespace.encode())
+
+    def timer(self, time: int, domain: str) -> Timer:
+        """Its timer."""
+        namespace = f"{self.state}{_SLASH}{self.namespace}" if self.namespace else self.state
+        return Timer(time, self.key_json, domain, namespace)
+
+
+def group_of_timer(timer: Timer) -> EntryGroup:
+    """The group that a cleanup timer belongs to."""
+    state, _, namespace = timer.namespace.partition(_SLASH)
+    return EntryGroup(state, timer.key_json, namespace)
+
+
+def key_of(entry: bytes) -> bytes:
+    """The key of an `EntryGroup.entry`."""
+    return entry.split(b"\x00")[1]
+
+
+def stored_time(time: int | None) -> bytes | None:
+    """The value of an `EntryGroup.entry`."""
+    return None if time is None else _TIME.pack(time)
+
+
+def time_of(stored: bytes | None) -> int | None:
+    """When a timer fires, from the value of an `EntryGroup.entry`."""
+    if stored is None:
+        return None
+    (time,) = _TIME.unpack(stored)
+    return int(time)
+
+
+def known_timers(timers: Iterable[Timer]) -> Iterator[Write]:
+    """The entries that follow from the cleanup timers among all that are registered."""
+    for timer in timers:
+        if timer.domain in CLEANUP_DOMAINS:
+            yield group_of_timer(timer).entry, stored_time(timer.timestamp)
 
 
 class ExactCleanup:
@@ -25,7 +89,7 @@ class ExactCleanup:
 
     def __init__(self, state: str, live: LiveTtl, backend: StateBackend, timers: TimerService) -> None:
         """Nothing is due yet."""
-        self.fired: set[Group] = set()
+        self.fired: set[EntryGroup] = set()
         self.removed = 0
         """Entries removed so far."""
         self._state = state
@@ -33,13 +97,13 @@ class ExactCleanup:
         self._backend = backend
         self._timers = timers
         self._domain = EVENT_TIME_CLEANUP if live.by_watermark else PROCESSING_TIME_CLEANUP
-        self._set: dict[Group, int | None] = {}
+        self._set: dict[EntryGroup, int | None] = {}
 
     def changes(self, made: Iterable[EntryChange], clock: int) -> Iterator[EntryChange]:
         """What the task has changed, without what is dead by `clock`, and the removal of what is; sets the timers."""
-        groups: dict[Group, dict[bytes, EntryChange]] = {group: {} for group in self.fired}
+        groups: dict[EntryGroup, dict[bytes, EntryChange]] = {group: {} for group in self.fired}
         for change in made:
-            group = Group(self._state, change.key_json, change.namespace)
+            group = EntryGroup(self._state, change.key_json, change.namespace)
             groups.setdefault(group, {})[change.entry(self._state)] = change
         known = self._known([group for group in groups if group not in self.fired])
         stored = self._stored(self.fired)
@@ -66,7 +130,7 @@ class ExactCleanup:
                 yield change
 
     def _untouched(
-        self, stored: Stored, changed: dict[bytes, EntryChange], clock: int, deaths: list[int]
+        self, stored: StoredPairs, changed: dict[bytes, EntryChange], clock: int, deaths: list[int]
     ) -> Iterator[EntryChange]:
         for entry, value in stored:
             if entry in changed:
@@ -79,7 +143,7 @@ class ExactCleanup:
                 deaths.append(self._live.expires_at(stamp, own_ttl))
 
     def _set_timer(
-        self, group: Group, before: int | None, next_death: int | None, changes: Sequence[EntryChange]
+        self, group: EntryGroup, before: int | None, next_death: int | None, changes: Sequence[EntryChange]
     ) -> None:
         """Let the group's timer fire no later than its next entry dies; none is needed where nothing is left."""
         after = next_death
@@ -94,15 +158,15 @@ class ExactCleanup:
             self._timers.register(group.timer(after, self._domain))
         self._set[group] = after
 
-    def _known(self, groups: Sequence[Group]) -> dict[Group, int | None]:
+    def _known(self, groups: Sequence[EntryGroup]) -> dict[EntryGroup, int | None]:
         """When the timers of groups fire."""
         found = self._backend.get_many([group.entry for group in groups])
         return {group: time_of(stored) for group, stored in zip(groups, found, strict=True)}
 
-    def _stored(self, groups: Iterable[Group]) -> dict[Group, Stored]:
+    def _stored(self, groups: Iterable[EntryGroup]) -> dict[EntryGroup, StoredPairs]:
         """All that is stored of groups."""
         singles = {value_entry(*group): group for group in groups}
-        found: dict[Group, Stored] = {}
+        found: dict[EntryGroup, StoredPairs] = {}
         for (entry, group), value in zip(singles.items(), self._backend.get_many(list(singles)), strict=True):
             prefix = entry_group(*group)
             found[group] = [] if value is None else [(entry, value)]

@@ -19,7 +19,8 @@ from headrace.state.backend import Page, after, end_of_group
 from headrace.state.cells import Cell, Cells
 
 if TYPE_CHECKING:
-    from headrace.state.state_store import Moment, StateStore
+    from headrace.state.state_store import StateStore
+    from headrace.state.state_task import Moment
 
 PAGE = 1000
 """Entries that are read at once."""

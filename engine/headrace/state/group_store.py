@@ -7,13 +7,15 @@ from functools import partial
 from typing import Any, cast
 
 from headrace.api import StateFuture
-from headrace.api._namespace import check_namespace
+from headrace.api.namespace import check_namespace
 from headrace.state.backend import Page, end_of_group
 from headrace.state.cells import Cell, Cells
 from headrace.state.entry import entry_group
 from headrace.state.group_cursor import END, Found, GroupCursor, first_page
 from headrace.state.state_iterator import LiveIterator
-from headrace.state.state_store import Moment, More, StateStore
+from headrace.state.state_store import StateStore
+from headrace.state.state_task import Moment
+from headrace.state.waiting_calls import More
 
 
 class GroupStore(StateStore):

@@ -12,12 +12,12 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from headrace.api import ListState, StateFuture, StateIterator
-from headrace.api._namespace import check_namespace
+from headrace.api.namespace import check_namespace
 from headrace.plan.order import output_order
 from headrace.state.cells import Cells
 from headrace.state.group_cursor import Found, first_page
 from headrace.state.group_store import GroupHandle, GroupStore
-from headrace.state.state_store import Moment
+from headrace.state.state_task import Moment
 
 V = TypeVar("V")
 

@@ -12,7 +12,7 @@ from headrace.state.cells import Cell
 from headrace.state.codec import KeyCodec
 from headrace.state.group_cursor import Found
 from headrace.state.group_store import GroupHandle, GroupStore
-from headrace.state.state_store import Moment
+from headrace.state.state_task import Moment
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -9,7 +9,7 @@ from typing import cast
 
 from rocksdict import Options, Rdict, WriteBatch, WriteOptions
 
-from headrace.state.backend import GROUPED, VALUES, Write, after
+from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX, Write, after
 
 _VISITED = b"c"
 """The entry that tells how far `visit` came: no state."""
@@ -70,7 +70,7 @@ class RocksDbBackend:
         return found
 
     def _keyed_from(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        for kind in (GROUPED, VALUES):  # in byte order
+        for kind in (GROUPED_PREFIX, VALUE_PREFIX):  # in byte order
             if start < (end := bytes([kind[0] + 1])):
                 yield from self.scan(max(start, kind), end)
 

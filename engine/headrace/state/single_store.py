@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from headrace.api import StateFuture
-from headrace.api._namespace import check_namespace
+from headrace.api.namespace import check_namespace
 from headrace.state.backend import Write
 from headrace.state.cells import Cell, Cells
 from headrace.state.entry import EntryChange, change_of, stored_value, value_entry, within

@@ -14,55 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from headrace.api import StateFuture, StateTtl
-from headrace.api._future import CallbackTask
-from headrace.api._ttl import milliseconds_of
-from headrace.state.backend import Action, StateBackend, Write, answers, end_of_group
+from headrace.api.state_ttl import milliseconds_of
+from headrace.state.backend import Action, StateBackend, Write, end_of_group
 from headrace.state.cells import Cell, Cells
 from headrace.state.codec import Codec
 from headrace.state.entry import HEADER_SIZE, EntryChange, change_of, stored_value, unpack_header, unpacked
-from headrace.state.ttl import NO_HISTORY, Lives, LiveTtl, TtlMoment
-
-
-class Moment(TtlMoment, Protocol):
-    """Whose state is accessed, and when: the context of a record or timer."""
-
-    @property
-    def key_json(self) -> bytes:
-        """The current key."""
-        ...
-
-    @property
-    def owns_key(self) -> bool:
-        """Whether nobody else may access the key's state."""
-        ...
-
-    @property
-    def order(self) -> bytes:
-        """The place in arrival order."""
-        ...
-
-    index: int
-    """How many outputs and list elements its code has made so far."""
-
-    callbacks: Any
-    """See `CallbackOwner`."""
-
-    def declared_block(self, future: StateFuture[Any], /) -> str | None:
-        """The id of the declared block that waits for `future`, if nothing else of the code is left."""
-        ...
-
-
-class StateTask(CallbackTask, Protocol):
-    """Who runs user code, whose context is its `Moment`, and takes requests that have to wait."""
-
-    def request(self, context: Any, action: Action, answered: Callable[[Any], None], /) -> None:
-        """Call `answered` with the backend's answer to `action`, as code of the context."""
-        ...
-
+from headrace.state.state_task import Moment, StateTask
+from headrace.state.ttl import NO_HISTORY, EntryLifetimes, LiveTtl
+from headrace.state.waiting_calls import Finish, More, WaitingCall, WaitingCalls, finish_at_once
 
 _FOR_EVER = timedelta.max // timedelta(milliseconds=1)
 """As long as a life seems before the first watermark (ms)."""
@@ -70,45 +32,8 @@ _FOR_EVER = timedelta.max // timedelta(milliseconds=1)
 Operation = Callable[[Moment, Cell], Any]
 """What is done with an entry; what it returns is the answer."""
 
-Finish = Callable[[Moment, Sequence[Any]], Any]
-"""What is done with the backend's answers; what it returns is the answer, unless that is `More`."""
 
-
-class More(NamedTuple):
-    """Not done yet: ask the backend these as well, and then finish like this."""
-
-    actions: Sequence[Action]
-    finish: Finish
-
-
-class _Asked:
-    """A request to the backend, and its answer."""
-
-    __slots__ = ("action", "answer", "is_ready")
-
-    def __init__(self, action: Action) -> None:
-        self.action = action
-        self.answer: Any = None
-        self.is_ready = False
-
-
-class _Call:
-    """A call of user code that waits for answers of the backend, and for the calls before it."""
-
-    __slots__ = ("asked", "finish", "future", "resumes")
-
-    def __init__(self, asked: list[_Asked], finish: Finish, future: StateFuture[Any], *, resumes: bool) -> None:
-        self.asked = asked
-        self.finish = finish
-        self.future = future
-        self.resumes = resumes
-
-    def is_ready(self) -> bool:
-        """Whether all answers are there."""
-        return all(asked.is_ready for asked in self.asked)
-
-
-class Declared(Protocol):
+class StateDeclaration(Protocol):
     """A declared state."""
 
     name: str
@@ -135,15 +60,15 @@ class StoreStatistics:
 
 
 class StateStore:
-    """The mechanics of one declared state in one task. Lives as long as the task."""
+    """The mechanics of one declared state in one task. EntryLifetimes as long as the task."""
 
     def __init__(
         self,
-        declared: Declared,
+        declared: StateDeclaration,
         operator: str,
         backend: StateBackend,
         task: StateTask,
-        lives: Lives = NO_HISTORY,
+        lives: EntryLifetimes = NO_HISTORY,
         *,
         blocking: bool = False,
     ) -> None:
@@ -164,7 +89,8 @@ class StateStore:
         self._backend = backend
         self._task = task
         self._done: StateFuture[None] = StateFuture(None, task)
-        self._loading: dict[int, list[_Call]] = {}
+        self._calls = WaitingCalls(task)
+        self._loading = self._calls.queues
         self._has_ttl = declared.ttl is not None
         self._ttl = lives.of(declared.ttl, declared.name)
         self._creation_counts = self._ttl is not None and not self._ttl.renews_on_write
@@ -227,15 +153,15 @@ class StateStore:
     def once_known(self, cells: Cells, name: bytes, operation: Operation, *, unread: bool = False) -> Finish:
         """The end of a call that had to wait: the entry is as earlier calls have left it, or as the backend has it."""
 
-        def finish(moment: Moment, found: Sequence[Any]) -> Any:
+        def finish(moment: Moment, stored: Sequence[Any]) -> Any:
             cell = cells.by_name.get(name)
             if cell is None:
                 if unread or cells.cleared:
                     cell = cells.blank(name)
-                elif not found:  # it was at hand, and was forgotten meanwhile
+                elif not stored:  # it was at hand, and was forgotten meanwhile
                     return More((cells.prefix + name,), finish)
                 else:
-                    cell = cells.by_name[name] = self.decode(found[0])
+                    cell = cells.by_name[name] = self.decode(stored[0])
             return operation(moment, cell)
 
         return finish
@@ -253,12 +179,12 @@ class StateStore:
         if queue is None:
             self.misses += 1
             if self.blocking or (moment.owns_key and (not actions or not self._may_wait)):
-                return self.answer(self._finish_at_once(moment, actions, finish))
+                return self.answer(finish_at_once(self._backend, moment, actions, finish))
             queue = self._loading[id(moment)] = []
             actions = actions or (None,)  # the request by which the code comes to own its key
-        call = _Call([], finish, StateFuture.pending(self._task), resumes=resumes)
+        call = WaitingCall(finish, StateFuture.pending(self._task), resumes=resumes)
         queue.append(call)
-        self._request(moment, queue, call, actions)
+        self._calls.request(moment, queue, call, actions)
         return call.future
 
     @property
@@ -271,46 +197,13 @@ class StateStore:
             return value
         return self._done if value is None else StateFuture(value, self._task)
 
-    def _finish_at_once(self, moment: Moment, actions: Sequence[Action], finish: Finish) -> Any:
-        while True:
-            result = finish(moment, answers(self._backend, actions))
-            if not isinstance(result, More):
-                return result
-            actions, finish = result
-
-    def _request(self, moment: Moment, queue: Sequence[_Call], call: _Call, actions: Sequence[Action]) -> None:
-        """Ask for what no waiting call has asked for."""
-        known = {asked.action: asked for earlier in queue for asked in earlier.asked if isinstance(asked.action, bytes)}
-        call.asked = [known.get(action) or _Asked(action) for action in actions]  # type: ignore[arg-type]
-        fresh = [asked for asked in call.asked if asked.action not in known]
-        for asked in fresh:
-            self._task.request(moment, asked.action, partial(self._answered, moment, asked))
-
-    def _answered(self, moment: Moment, asked: _Asked, answer: Any) -> None:
-        asked.answer, asked.is_ready = answer, True
-        queue = self._loading[id(moment)]
-        while queue and queue[0].is_ready():
-            call = queue[0]
-            result = call.finish(moment, [each.answer for each in call.asked if each.action is not None])
-            if isinstance(result, More):
-                call.finish = result.finish
-                self._request(moment, (), call, result.actions)
-                continue
-            queue.pop(0)
-            call.future.complete(result)
-        if not queue:
-            del self._loading[id(moment)]
-
     def waiting_block(self, moment: Moment) -> str | None:
         """The id of the declared block that waits for this state's value, if nothing else of the code at `moment` does."""
-        queue = self._loading.get(id(moment), ())
-        if len(queue) != 1 or not queue[0].resumes:
-            return None
-        return moment.declared_block(queue[0].future)
+        return self._calls.waiting_block(moment)
 
     def forget_request(self, moment: Moment) -> None:
         """Take the code's requests back: it will make them again in another task."""
-        del self._loading[id(moment)]
+        self._calls.forget(moment)
 
     # ------------------------------------------------------------------------------------------------ operations
 
@@ -387,7 +280,7 @@ class StateStore:
             changed=sum(cell.dirty for cell in cells),
             hits=self.hits,
             misses=self.misses,
-            waiting=sum(map(len, self._loading.values())),
+            waiting=len(self._calls),
             expired=self.expired,
         )
 

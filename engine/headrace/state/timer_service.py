@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from headrace import clock
 from headrace.api import TimeDomain
-from headrace.state.backend import TIMERS, StateBackend, Write
+from headrace.state.backend import TIMER_PREFIX, StateBackend, Write
 
 EVENT_TIME, PROCESSING_TIME = TimeDomain.EVENT_TIME, TimeDomain.PROCESSING_TIME
 EVENT_TIME_CLEANUP, PROCESSING_TIME_CLEANUP = "event_time_cleanup", "processing_time_cleanup"
@@ -52,12 +52,12 @@ DOMAINS: Mapping[str, Domain] = {
 }
 """All domains by name. A new one is a line here, and a handler in `KeyedProcess`."""
 
-_BEGINNINGS = {domain.name: TIMERS + domain.code for domain in DOMAINS.values()}
+_BEGINNINGS = {domain.name: TIMER_PREFIX + domain.code for domain in DOMAINS.values()}
 _NAMES = {beginning: name for name, beginning in _BEGINNINGS.items()}
 _OF_CLOCK = {clock_: [each for each in DOMAINS.values() if each.clock is clock_] for clock_ in TimeDomain}
 _TIME = struct.Struct(">Q")
 _BIAS = 1 << 63  # makes byte order the order of signed numbers
-_TIME_BEGINS = len(TIMERS) + 1
+_TIME_BEGINS = len(TIMER_PREFIX) + 1
 _KEY_BEGINS = _TIME_BEGINS + _TIME.size
 _END_OF_KEY = b"\x00"
 

@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol
 
 from headrace.api import OnGap, StateTtl, TtlTime, UpdateType, Visibility
 
-Span = tuple[int, int]
+TimeRange = tuple[int, int]
 """From when to when (ms), the end not included."""
 
 
@@ -52,7 +52,7 @@ class Gap(NamedTuple):
         return Gap(self.start, self.end, self.by_operator.get(operator, self.watermark))
 
     @property
-    def of_event_time(self) -> Span:
+    def of_event_time(self) -> TimeRange:
         """The part of it that no watermark had passed when the job stopped. Empty (its end not after its start) if all of it had."""
         return (self.start if self.watermark is None else max(self.start, self.watermark), self.end)
 
@@ -179,7 +179,7 @@ class LiveTtl:
         return max(0, self.expires_at(stamp, own_ttl_ms) - self.clock(moment))
 
 
-def _counted(gaps: Sequence[Gap], ttl: StateTtl) -> list[Span]:
+def _counted(gaps: Sequence[Gap], ttl: StateTtl) -> list[TimeRange]:
     if ttl.on_gap is not OnGap.PROLONG or ttl.gap_threshold is None:
         return []
     longest = ttl.gap_threshold // timedelta(milliseconds=1)
@@ -205,7 +205,7 @@ class Age(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Lives:
+class EntryLifetimes:
     """What is known of a job when a micro-batch begins, as far as lives of entries depend on it."""
 
     gaps: Sequence[Gap] = ()
@@ -217,5 +217,5 @@ class Lives:
         return LiveTtl.of(ttl, self.gaps, self.since.get(state))
 
 
-NO_HISTORY = Lives()
+NO_HISTORY = EntryLifetimes()
 """A job that was never paused, and whose states have had their TTL from the beginning."""

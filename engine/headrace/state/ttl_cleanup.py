@@ -15,9 +15,8 @@ from typing import Any
 
 from headrace.api import StateTtl
 from headrace.state.backend import StateBackend, Write
-from headrace.state.cleanup_timer import group_of_timer
 from headrace.state.entry import EntryChange, unpack_header
-from headrace.state.exact_cleanup import ExactCleanup, removal
+from headrace.state.exact_cleanup import ExactCleanup, group_of_timer, removal
 from headrace.state.state_store import StateStore
 from headrace.state.timer_service import TimerService
 from headrace.state.ttl import TtlMoment

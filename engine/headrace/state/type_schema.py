@@ -106,7 +106,7 @@ class TypeSchema(msgspec.Struct, frozen=True, omit_defaults=True):
         return TypeSchema(self.root, structs)
 
 
-def describe(type: Any) -> TypeSchema:  # noqa: A002 - it is one
+def type_schema_of(type: Any) -> TypeSchema:  # noqa: A002 - it is one
     """The schema of a type that msgspec can encode."""
     description = _Description()
     return TypeSchema(description.shape(inspect.type_info(type)), description.structs)

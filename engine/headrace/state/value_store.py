@@ -10,8 +10,8 @@ from headrace.api import StateFuture, ValueState
 from headrace.state.backend import StateBackend
 from headrace.state.cells import Cell
 from headrace.state.single_store import SingleHandle, SingleStore
-from headrace.state.state_store import Moment, StateTask
-from headrace.state.ttl import NO_HISTORY, Lives
+from headrace.state.state_task import Moment, StateTask
+from headrace.state.ttl import NO_HISTORY, EntryLifetimes
 
 V = TypeVar("V")
 
@@ -28,7 +28,7 @@ class ValueStore(SingleStore, ValueState[V], Generic[V]):
         operator: str,
         backend: StateBackend,
         task: StateTask,
-        lives: Lives = NO_HISTORY,
+        lives: EntryLifetimes = NO_HISTORY,
         *,
         blocking: bool = False,
     ) -> None:

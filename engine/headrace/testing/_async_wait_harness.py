@@ -26,17 +26,18 @@ from headrace.api import (
     RecoveryOption,
     RowKind,
 )
-from headrace.api._graph import KeyBy
-from headrace.api._stream_types import input_type, output_type
+from headrace.api.graph import KeyBy
+from headrace.api.stream_types import input_type, output_type
 from headrace.async_io.async_wait import AsyncWaitOperator, queue_of
 from headrace.async_io.attempts import Attempts
 from headrace.async_io.element import AsyncElement, Status
 from headrace.async_io.element_queue import QueuedWatermark
 from headrace.async_io.recovery import recovered
-from headrace.async_io.stored_element import StoredElement, loaded, stored
+from headrace.async_io.stored_element import StoredElement, loaded, to_stored_element
 from headrace.execution.element import Emitted
 from headrace.plan.order import record_order
-from headrace.testing._keyed_harness import Watermark
+from headrace.testing._async_wait_statistics import AsyncWaitStatistics
+from headrace.testing._harness_output import Watermark
 from headrace.testing._stepped_keys import SteppedKeys
 from headrace.testing._virtual_loop import LoopClock, VirtualLoop
 
@@ -60,34 +61,6 @@ class AsyncSnapshot(msgspec.Struct, frozen=True):
     queued: tuple[StoredElement | int, ...]
     ordinal: int
     now: int
-
-
-@dataclass(frozen=True, slots=True)
-class AsyncWaitStatistics:
-    """What is going on, as numbers."""
-
-    attempts: int
-    """Calls that were begun."""
-    in_flight: int
-    """Calls under way."""
-    completed: int
-    """Elements that are done and wait for others, to be emitted."""
-    waiting_for_retry: int
-    """Elements that wait for their next call in the operator."""
-    parked: int
-    """Elements that wait for it in the table."""
-    queued: int
-    """Elements and watermarks that were taken in and not emitted."""
-    emitted: int
-    """Elements whose results were emitted."""
-    quarantined: int
-    retries: int
-    timeouts: int
-    cache_hits: int
-    coalesced: int
-    batches: int
-    breaker: str
-    """`closed`, `open` or `half_open`; empty without one."""
 
 
 @dataclass
@@ -134,7 +107,7 @@ class AsyncWaitHarness(Generic[R]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._due: deque[AsyncElement] = deque()
         """Elements that were parked, and are due: they wait for a place, or for the controller's next step."""
-        self._told: list[Any] = []
+        self._output: list[Any] = []
         self._failure: BaseException | None = None
         self._ordinal = 1
         self._emitted = 0
@@ -187,7 +160,7 @@ class AsyncWaitHarness(Generic[R]):
         """Take in a watermark. It goes out when its mode lets it: see `OutputMode`. Errors as in `process`."""
         clock.use(self.clock)
         if self.mode is OutputMode.UNORDERED_PROCESSING_TIME:
-            self._told.append(Watermark(timestamp))
+            self._output.append(Watermark(timestamp))
             return
         self._make_room(block=block)
         self._queue.put_watermark(timestamp)
@@ -210,8 +183,8 @@ class AsyncWaitHarness(Generic[R]):
 
     def output(self) -> list[Any]:
         """What was emitted since the last call: records, `Watermark` and `QuarantinedRecord`, in order."""
-        told, self._told = self._told, []
-        return told
+        output, self._output = self._output, []
+        return output
 
     def snapshot(self) -> AsyncSnapshot:
         """What a checkpoint would hold. The harness goes on."""
@@ -222,24 +195,8 @@ class AsyncWaitHarness(Generic[R]):
 
     def statistics(self) -> AsyncWaitStatistics:
         """The counters."""
-        made, attempts = self._operator.metrics, self._attempts
-        elements = [one for one in self._queue.remaining() if isinstance(one, AsyncElement)]
-        self._operator.note_breaker()
-        return AsyncWaitStatistics(
-            attempts=made.calls,
-            in_flight=len(attempts.under_way) - len(attempts.retrying),
-            completed=sum(one.is_done for one in elements),
-            waiting_for_retry=len(attempts.retrying),
-            parked=len(self._parked),
-            queued=len(self._queue),
-            emitted=self._emitted,
-            quarantined=made.quarantined,
-            retries=made.retries,
-            timeouts=made.timeouts,
-            cache_hits=made.cache_hits,
-            coalesced=made.coalesced,
-            batches=made.batches,
-            breaker=made.breaker,
+        return AsyncWaitStatistics.of(
+            self._operator, self._attempts, self._queue, parked=len(self._parked), emitted=self._emitted
         )
 
     def close(self) -> None:
@@ -363,12 +320,12 @@ class AsyncWaitHarness(Generic[R]):
     def _emit(self) -> None:
         for one in self._queue.take():
             if isinstance(one, QueuedWatermark):
-                self._told.append(Watermark(one.timestamp))
+                self._output.append(Watermark(one.timestamp))
             elif one.status is Status.QUARANTINED:
-                self._told.append(QuarantinedRecord(one.emitted.record, one.last_error))
+                self._output.append(QuarantinedRecord(one.emitted.record, one.last_error))
             else:
                 self._emitted += 1
-                self._told += one.results or ()
+                self._output += one.results or ()
 
     def _advanced_to_rest(self) -> None:
         """Run what can be done at once."""
@@ -398,7 +355,7 @@ class AsyncWaitHarness(Generic[R]):
             raise failure
 
     def _stored(self, element: AsyncElement) -> StoredElement:
-        row = stored(element, element.sequence or int.from_bytes(element.emitted.order[:8]))
+        row = to_stored_element(element, element.sequence or int.from_bytes(element.emitted.order[:8]))
         attempts, cost = self._attempts.so_far(element)
         return msgspec.structs.replace(row, attempts=attempts, cost_ms=round(cost))
 

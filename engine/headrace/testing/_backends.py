@@ -13,7 +13,22 @@ BackendName = Literal["hashmap", "rocksdb", "delta"]
 _CACHE_BYTES = 64 << 20
 
 
-def open_backend(name: BackendName, folder: Path, max_parallelism: int) -> StateBackend:
+class DeferredBackend:
+    """A backend that never answers at once, so that single steps can be seen."""
+
+    answers_at_once = False
+
+    def __init__(self, backend: StateBackend) -> None:
+        """Read from and write to `backend`."""
+        self.get_many = backend.get_many
+        self.write_batch = backend.write_batch
+        self.scan = backend.scan
+        self.items = backend.items
+        self.visit = backend.visit
+        self.close = backend.close
+
+
+def new_backend(name: BackendName, folder: Path, max_parallelism: int) -> StateBackend:
     """An empty backend whose files are in `folder`. Libraries that the others need are not imported for `hashmap`."""
     if name == "hashmap":
         return HashMapBackend()
@@ -21,9 +36,9 @@ def open_backend(name: BackendName, folder: Path, max_parallelism: int) -> State
 
     if name == "rocksdb":
         return RocksDbBackend(folder / "state")
-    from headrace.checkpoint.delta_backend import DeltaBackend
-    from headrace.checkpoint.job_tables import JobTables
+    from headrace.commit.job_tables import JobTables
     from headrace.state.state_cache import StateCache
+    from headrace.tables.delta_backend import DeltaBackend
 
     tables = str(folder / "tables")
     return DeltaBackend(

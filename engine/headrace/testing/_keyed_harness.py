@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -20,7 +19,7 @@ from headrace.api import (
     RowKind,
     SideOutput,
 )
-from headrace.api._functions import BROADCAST_METHOD, function_types, input_methods, listed_methods
+from headrace.api.functions import BROADCAST_METHOD, function_types, input_methods, listed_methods
 from headrace.execution.declarations import declared_states
 from headrace.execution.element import Element, Emitted, ProcessingTime
 from headrace.execution.element import Watermark as ElementWatermark
@@ -33,29 +32,12 @@ from headrace.state.backend import StateBackend
 from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastStore, broadcast_rows
 from headrace.state.codec import encode
 from headrace.state.state_store import StateStore
-from headrace.state.ttl import Gap, Lives
-from headrace.testing._backends import BackendName, open_backend
+from headrace.state.ttl import EntryLifetimes, Gap
+from headrace.testing._backends import BackendName, DeferredBackend, new_backend
+from headrace.testing._harness_clock import HarnessClock
+from headrace.testing._harness_output import HarnessOutput, LateRecord, Watermark
 
 R = TypeVar("R", bound=msgspec.Struct)
-
-
-class Watermark(msgspec.Struct, frozen=True):
-    """A watermark that went out: all records before it are done, and the timers that it fired."""
-
-    timestamp: int
-
-
-class LateRecord(msgspec.Struct, frozen=True):
-    """A record that came at or behind the watermark; it was processed like any other."""
-
-    record: Any
-
-
-class SideRecord(msgspec.Struct, frozen=True):
-    """A record that went to a side output."""
-
-    name: str
-    record: Any
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -86,30 +68,6 @@ class HarnessStatistics:
     expired: int
     late: int
     timers_fired: int
-
-
-class HarnessClock(clock.VirtualClock):
-    """The clock of a harness, which tells it when time moves on."""
-
-    def __init__(self, advanced: Callable[[int], None]) -> None:
-        """Start at 0. `advanced` is called with the new time."""
-        super().__init__()
-        self._advanced = advanced
-        self.use()
-
-    def use(self) -> None:
-        """Be the clock in place: that of the harness which is being used, of several."""
-        before = clock.use(self)
-        self.replaced: clock.Clock = before.replaced if isinstance(before, HarnessClock) else before
-
-    def start_at(self, now: int) -> None:
-        """Begin at another time: no timer fires on the way."""
-        super().advance(now - self.now())
-
-    def advance(self, milliseconds: int) -> None:
-        """Move time on; timers of processing time that are due then fire."""
-        super().advance(milliseconds)
-        self._advanced(self.now())
 
 
 @dataclass
@@ -167,9 +125,8 @@ class KeyedHarness(Generic[R]):
         self._moved = 0
         self._watermark: int | None = None
         self._gaps: tuple[Gap, ...] = ()
-        self._told: list[Any] = []
+        self._output = HarnessOutput(self.side_outputs, in_order=self.automatic)
         self._emitted_before: list[Emitted] = []
-        self._taken = dict.fromkeys(("", *self.side_outputs), 0)
         self._start()
 
     @classmethod
@@ -246,7 +203,7 @@ class KeyedHarness(Generic[R]):
         """Answer one batch of state requests and run the callbacks that it made ready; False when nothing was left."""
         self.clock.use()
         controller = self._process.controller
-        busy = controller.fire() or controller.has_work
+        busy = controller.batches.fire() or controller.has_work
         controller.poll()
         return busy
 
@@ -258,13 +215,12 @@ class KeyedHarness(Generic[R]):
     def output(self) -> list[Any]:
         """What was emitted since the last call: records, `Watermark`, `LateRecord` and `SideRecord`, in order."""
         self._collect()
-        told, self._told = self._told, []
-        return told
+        return self._output.take()
 
     def kinds(self) -> list[tuple[RowKind, Any]]:
         """All records emitted to the main output so far, each with its row kind."""
         emitted = [*self._emitted_before, *self._process.emitted]
-        return [(RowKind(one.kind), one.record) for one in emitted]
+        return [(RowKind(record.kind), record.record) for record in emitted]
 
     def state(self, name: str, key: Any, namespace: str = "") -> Any:
         """What a state has for a key as it stands, TTL apart: a value or accumulator, None if there is none; a list; a dict.
@@ -332,7 +288,7 @@ class KeyedHarness(Generic[R]):
         time = self.clock.now() if timestamp is None else timestamp
         is_keyed = method != BROADCAST_METHOD
         if is_keyed and self._watermark is not None and time <= self._watermark:
-            self._told.append(LateRecord(record))
+            self._output.add(LateRecord(record))
             self._late += 1
         order = record_order(self._ordinal)
         self._ordinal += 1
@@ -350,27 +306,27 @@ class KeyedHarness(Generic[R]):
         if not isinstance(self.backend, str):
             return self.backend
         self._folder = tempfile.TemporaryDirectory()
-        return open_backend(self.backend, Path(self._folder.name), self.max_parallelism)
+        return new_backend(self.backend, Path(self._folder.name), self.max_parallelism)
 
     def _start(self) -> None:
         """A new task over what the backend holds, as a micro-batch starts one."""
         sides = tuple(SideOutput(name, record, name) for name, record in self.side_outputs.items())
-        backend = self._store if self.automatic else _Deferred(self._store)
+        backend = self._store if self.automatic else DeferredBackend(self._store)
         self._process = KeyedProcess(
             Process("function", "key", self.function, sides),
             backend,
             records=self._records,
             watermark=self._watermark,
             last_watermark=None,
-            lives=Lives(self._gaps),
+            lives=EntryLifetimes(self._gaps),
             options=self.options,
             executor=InlineStateExecutor(self._store),
         )
         for store in self._process.broadcast.stores:
             store.load(broadcast_rows(self._store, store.name))
-        self._process.controller.fires_by_itself = self.automatic
+        self._process.controller.batches.fires_by_itself = self.automatic
         self._late = 0
-        self._taken = dict.fromkeys(self._taken, 0)
+        self._output.restart()
 
     def _commit(self) -> None:
         """End the micro-batch: nothing is left to do, and the backend has what has changed."""
@@ -396,32 +352,7 @@ class KeyedHarness(Generic[R]):
 
     def _passed(self, timestamp: int) -> None:
         self._collect()
-        self._told.append(Watermark(timestamp))
+        self._output.add(Watermark(timestamp))
 
     def _collect(self) -> None:
-        new = [(one.order, one.record) for one in self._new("", self._process.emitted)]
-        for name in self.side_outputs:
-            emitted = self._new(name, self._process.side_outputs[name])
-            new += [(one.order, SideRecord(name, one.record)) for one in emitted]
-        if self.automatic:
-            new.sort(key=itemgetter(0))
-        self._told += [record for _, record in new]
-
-    def _new(self, name: str, emitted: Sequence[Emitted]) -> Sequence[Emitted]:
-        fresh = emitted[self._taken[name] :]
-        self._taken[name] = len(emitted)
-        return fresh
-
-
-class _Deferred:
-    """A backend that never answers at once, so that single steps can be seen."""
-
-    answers_at_once = False
-
-    def __init__(self, backend: StateBackend) -> None:
-        self.get_many = backend.get_many
-        self.write_batch = backend.write_batch
-        self.scan = backend.scan
-        self.items = backend.items
-        self.visit = backend.visit
-        self.close = backend.close
+        self._output.collect(self._process)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.checkpoint.files import read_parquet
-from headrace.spark.reports import KeyedTask, SourceTask, TaskReport, encode
+from headrace.spark.reports import KeyedTask, SourceTask, TaskReport, encode_report
 from headrace.spark.stage_tasks import checked
 from headrace.spark.tasks import run_keyed_task, run_source_task
 from headrace.spark.transit import Takes, transit_schema
 from headrace.state.key_groups import key_group_range
+from headrace.tables.files import read_parquet
 
 
 class LocalTasks:
@@ -21,24 +21,24 @@ class LocalTasks:
     @staticmethod
     def sources(tasks: Sequence[SourceTask]) -> list[TaskReport]:
         """See `StageTasks.sources`."""
-        return checked((run_source_task(encode(task), number) for number, task in enumerate(tasks)), len(tasks))
+        return checked((run_source_task(encode_report(task), number) for number, task in enumerate(tasks)), len(tasks))
 
     @staticmethod
     def keyed(task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
         """See `StageTasks.keyed`."""
-        place = task.place
+        batch = task.batch
         schema = transit_schema(takes)
-        tables = [read_parquet(path, place.storage).cast(schema) for path in transit]
+        tables = [read_parquet(path, batch.storage).cast(schema) for path in transit]
         rows = pa.concat_tables(tables) if tables else schema.empty_table()
         ordered = rows.sort_by("order").combine_chunks()
 
         def share(index: int) -> list[pa.RecordBatch]:
-            groups = key_group_range(index, place.max_parallelism, place.parallelism)
+            groups = key_group_range(index, batch.max_parallelism, batch.parallelism)
             column = ordered["key_group"]
             mine = pc.and_(pc.greater_equal(column, groups.first), pc.less_equal(column, groups.last))
             found: list[pa.RecordBatch] = ordered.filter(mine).combine_chunks().to_batches()
             return found
 
-        payload = encode(task)
-        reports = (run_keyed_task(payload, index, share(index)) for index in range(place.parallelism))
-        return checked(reports, place.parallelism)
+        payload = encode_report(task)
+        reports = (run_keyed_task(payload, index, share(index)) for index in range(batch.parallelism))
+        return checked(reports, batch.parallelism)

@@ -12,7 +12,7 @@ import msgspec
 
 from headrace import clock
 from headrace.api import Emit, Keep, OnConflict, RowKind, StateTtl, Strategy, UpsertMaterialize
-from headrace.api._stream_types import check_field
+from headrace.api.stream_types import check_field
 from headrace.execution.element import Element
 from headrace.execution.element import Watermark as ElementWatermark
 from headrace.execution.record_codec import RecordCodec
@@ -21,7 +21,7 @@ from headrace.materializer.upsert_materializer import UpsertMaterializer
 from headrace.plan.order import record_order
 from headrace.state.backend import StateBackend
 from headrace.state.codec import encode
-from headrace.testing._backends import BackendName, open_backend
+from headrace.testing._backends import BackendName, new_backend
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -198,7 +198,7 @@ class MaterializerHarness(Generic[R]):
         if not isinstance(self.backend, str):
             return self.backend
         self._folder = tempfile.TemporaryDirectory()
-        return open_backend(self.backend, Path(self._folder.name), 128)
+        return new_backend(self.backend, Path(self._folder.name), 128)
 
     def _materializer(self, *watermarks: int) -> UpsertMaterializer:
         return UpsertMaterializer(

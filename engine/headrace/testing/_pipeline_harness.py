@@ -233,7 +233,7 @@ class PipelineHarness:
 
     def table(self, name: str) -> pa.Table:
         """Return the rows of a state table, such as "quarantine", "timers" or "keyed_state"."""
-        from headrace.checkpoint.tables import CHECKPOINTS, STATE_TABLES
+        from headrace.tables.schemas import CHECKPOINTS, STATE_TABLES
 
         return self._read(
             self.folder / "state" / self.pipeline.name / _known("table", name, [*STATE_TABLES, CHECKPOINTS])
@@ -241,7 +241,7 @@ class PipelineHarness:
 
     @property
     def config(self) -> JobConfig:
-        """Return the job's configuration, for `headrace.checkpoint` and the readers."""
+        """Return the job's configuration, for `headrace.commit` and the readers."""
         from headrace.config import load_job
 
         return load_job(self.pipeline.name, self.folder)

@@ -31,7 +31,7 @@ class SteppedKeys(KeyedOrderedWait):
         """
         controller = self.controller
         while True:
-            while controller.fire():
+            while controller.batches.fire():
                 pass
             self._loop.run_until(self._loop.time())
             controller.poll()

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 import pytest
 
 from headrace import KeyedCoProcessFunction, KeyedProcessFunction, Struct
-from headrace.api._functions import function_types, input_methods, is_blocking
+from headrace.api.functions import function_types, input_methods, is_blocking
 
 T = TypeVar("T", bound=Struct)
 

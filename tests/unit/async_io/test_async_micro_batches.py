@@ -13,9 +13,9 @@ from headrace import AsyncWait, CircuitBreaker, FixedDelay, OnFailure, OutputMod
 from headrace.async_io.async_wait import AsyncWaitOperator
 from headrace.async_io.element import AsyncElement
 from headrace.async_io.stored_element import loaded
-from headrace.checkpoint.async_requests import rows_of
 from headrace.execution.element import Emitted
 from headrace.plan.order import record_order
+from headrace.tables.async_requests import waiting_element_rows
 from tests.unit.support.asking import Answer, Lingering, Promised, Question, in_virtual_time, micro_batch
 
 MS = timedelta(milliseconds=1)
@@ -34,7 +34,7 @@ class Table:
 
     def commit(self, operator):
         self.checkpoint += 1
-        rows, deleted = rows_of(operator.pending, operator.settled, self.checkpoint)
+        rows, deleted = waiting_element_rows(operator.pending, operator.settled, self.checkpoint)
         for row, gone in zip(rows, deleted, strict=True):
             if gone:
                 del self.rows[row.key, row.sequence]

@@ -22,11 +22,11 @@ from headrace import (
 )
 from headrace.async_io.async_wait import AsyncWaitOperator
 from headrace.async_io.keyed_ordered import KeyedOrderedWait
-from headrace.checkpoint.async_requests import rows_of
-from headrace.checkpoint.changelog import Changelog
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Emitted
 from headrace.plan.order import record_order
+from headrace.tables.async_requests import waiting_element_rows
+from headrace.tables.changelog import Changelog
 from headrace.testing import AsyncWaitHarness
 from tests.unit.support.asking import Answer, Promised, Question, Unavailable
 
@@ -232,7 +232,7 @@ def test_a_negative_backoff_parks_where_everything_is_parked():
 
 def test_the_longest_backoff_that_there_is_can_be_stored():
     operator = run(failing(), retry=Strategy(backoff=lambda _: timedelta.max), park_after=0 * MS)
-    stored = Changelog("ask", 1, 128).requests(*rows_of(operator.pending, [], 1))
+    stored = Changelog("ask", 1, 128).requests(*waiting_element_rows(operator.pending, [], 1))
     assert stored["next_attempt_at"].to_pylist()[0].year == 9999
 
 

@@ -6,10 +6,12 @@ import json
 
 import pytest
 
-from headrace.checkpoint.buffered_requests import PROCESS
-from headrace.checkpoint.checkpoint import Bucket, Kind, SourceOffset
+from headrace.commit.checkpoint import Kind
+from headrace.plan.watermarks import Bucket
+from headrace.sources.offset import SourceOffset
 from headrace.state.key_groups import key_group
-from tests.unit.cli.conftest import JOB, PIPELINE
+from headrace.tables.buffered_requests import PROCESS
+from tests.unit.support.demo_job import JOB, PIPELINE
 
 
 def findings(result) -> list[tuple[str, str, str]]:

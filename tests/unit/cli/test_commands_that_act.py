@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from headrace import checkpoint, spark
-from headrace.checkpoint.checkpoint import Checkpoint, Kind
+from headrace import spark
+from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.errors import FencedError
 from headrace.spark.options import Event, RunReport
 
@@ -47,8 +47,8 @@ class FakeEngine:
 def fake(home, monkeypatch) -> FakeEngine:
     made = FakeEngine()
     monkeypatch.setattr(spark, "run", made.run)
-    for name in ("restore", "savepoint", "compact"):
-        monkeypatch.setattr(checkpoint, name, made.change(name), raising=False)
+    for module, name in (("restore", "restore"), ("restore", "savepoint"), ("compaction", "compact")):
+        monkeypatch.setattr(f"headrace.commit.{module}.{name}", made.change(name))
     return made
 
 
@@ -136,7 +136,7 @@ def test_savepoint_and_compact_answer_with_their_checkpoint(headrace, fake):
 
 
 def test_compaction_that_is_not_due_is_no_error(headrace, fake, monkeypatch):
-    monkeypatch.setattr(checkpoint, "compact", lambda *_: None, raising=False)
+    monkeypatch.setattr("headrace.commit.compaction.compact", lambda *_: None)
     result = headrace("compact --every 7 --json")
     assert (result.exit_code, json.loads(result.stdout)["checkpoint"]) == (0, None)
 
@@ -148,7 +148,7 @@ def test_vacuum_removes_only_without_dry_run(headrace, fake, monkeypatch):
         asked.append(dry_run)
         return ["a.parquet"]
 
-    monkeypatch.setattr(checkpoint, "vacuum", vacuum, raising=False)
+    monkeypatch.setattr("headrace.commit.vacuum.vacuum", vacuum)
     assert "would be removed" in headrace("vacuum --dry-run").stdout
     assert json.loads(headrace("vacuum --json").stdout)["files"] == ["a.parquet"]
     assert asked == [True, False]
@@ -157,7 +157,7 @@ def test_vacuum_removes_only_without_dry_run(headrace, fake, monkeypatch):
 @pytest.mark.parametrize(("ok", "code"), [(True, 0), (False, 1)])
 def test_verify_ends_with_one_where_something_does_not_hold(headrace, fake, monkeypatch, ok, code):
     findings = [SimpleNamespace(check="ids", ok=ok, detail="1 to 3")]
-    monkeypatch.setattr(checkpoint, "verify", lambda _: findings, raising=False)
+    monkeypatch.setattr("headrace.commit.verify.verify", lambda _: findings)
     result = headrace("verify --json")
     assert (result.exit_code, json.loads(result.stdout)["ok"]) == (code, ok)
 
@@ -167,6 +167,6 @@ def test_a_held_job_ends_with_three(headrace, fake, monkeypatch):
         msg = "run 419 holds the job"
         raise FencedError(msg)
 
-    monkeypatch.setattr(checkpoint, "compact", fenced, raising=False)
+    monkeypatch.setattr("headrace.commit.compaction.compact", fenced)
     result = headrace("compact")
     assert (result.exit_code, result.stderr) == (3, "FencedError: run 419 holds the job\n")

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from headrace import cli
-from headrace.checkpoint.checkpoint import Kind
-from tests.unit.cli.conftest import HOUR, timer
+from headrace.commit.checkpoint import Kind
+from tests.unit.support.demo_job import HOUR, timer
 
 READERS = (
     "state list",

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from headrace import Pipeline, Struct, Timestamp
-from headrace.checkpoint.checkpoint import Kind
 from headrace.cli._history import _of_operator
+from headrace.commit.checkpoint import Kind
 from headrace.state.key_groups import key_group
-from tests.unit.cli.conftest import HOUR, moment
+from tests.unit.support.demo_job import HOUR, moment
 
 
 class Leg(Struct, frozen=True):

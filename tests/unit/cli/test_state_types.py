@@ -8,10 +8,10 @@ import shutil
 import msgspec
 import pytest
 
-from headrace.checkpoint.checkpoint import Kind
-from headrace.checkpoint.schema_check import DeclaredState
-from headrace.checkpoint.state_schemas import HISTORY, StateSchema
-from headrace.state.type_schema import describe
+from headrace.commit.checkpoint import Kind
+from headrace.commit.schema_check import DeclaredState
+from headrace.commit.state_schemas import HISTORY_STATE, StateSchema
+from headrace.state.type_schema import type_schema_of
 
 
 class Board(msgspec.Struct):
@@ -25,8 +25,11 @@ def recorded(state):
     """Checkpoint 5, which records types: those that the pipeline declares, unless given."""
 
     def record(last_leg=str, **more):
-        legs = {"last_leg": StateSchema(kind="value", types=(describe(last_leg),)), **more}
-        schemas = {"legs": legs, "latest": {HISTORY: DeclaredState(HISTORY, Event, describe(Event)).stored()}}
+        legs = {"last_leg": StateSchema(kind="value", types=(type_schema_of(last_leg),)), **more}
+        schemas = {
+            "legs": legs,
+            "latest": {HISTORY_STATE: DeclaredState(HISTORY_STATE, Event, type_schema_of(Event)).stored()},
+        }
         state.commit(Kind.BATCH, state_schemas=schemas, schemas_of=state.log.last.checkpoint_id + 1)
 
     return record
@@ -52,7 +55,7 @@ def test_state_list_shows_kinds_and_types(headrace, recorded):
 
 
 def test_a_state_that_is_not_declared_any_more_is_marked(headrace, state):
-    gone = StateSchema(kind="value", types=(describe(str),), removed=True)
+    gone = StateSchema(kind="value", types=(type_schema_of(str),), removed=True)
     state.commit(Kind.BATCH, state_schemas={"legs": {"last_leg": gone}}, schemas_of=state.log.last.checkpoint_id + 1)
     found = {row["state"]: row["kind"] for row in json.loads(headrace("state list demo --json").stdout)["states"]}
     assert found["last_leg"] == "value, removed"

@@ -7,10 +7,10 @@ import json
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from headrace.checkpoint.checkpoint import Kind
-from headrace.checkpoint.ttl_history import TtlHistory
+from headrace.commit.checkpoint import Kind
+from headrace.commit.ttl_history import TtlHistory
 from headrace.state.ttl import Gap
-from tests.unit.cli.conftest import HOUR, PIPELINE, START, entry
+from tests.unit.support.demo_job import HOUR, PIPELINE, START, entry
 
 
 def answer(result):

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from headrace.checkpoint.checkpoint import Kind
-from tests.unit.cli.conftest import HOUR, moment
+from headrace.commit.checkpoint import Kind
+from tests.unit.support.demo_job import HOUR, moment
 
 
 def waiting(key, status, *, attempts=0, next_attempt=None, error=None, deleted=False, checkpoint=3):

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp
-from headrace.checkpoint.checkpoint import Checkpoint, Kind
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.lineage import Lineage
 from headrace.config import AsyncStateConfig, format_duration, job_schema, load_job
 from headrace.execution.options import AsyncStateOptions, EventOrder, KeyOrder
 from headrace.plan.planner import plan_stages
@@ -132,9 +133,10 @@ def test_each_operators_tasks_get_its_options(home, job_file, monkeypatch, asked
         config=load_job("demo"),
         next_id=1,
         versions={},
-        lease=Mock(attempt_id="a"),
+        attempt_id="a",
         last=PARENT,
-        log=Mock(checkpoints=[], last=None),
+        checkpoints=[],
+        lineage=Lineage([]),
     )
     legs = Pipeline("demo").source("events", Leg, event_time="at").key_by("tail").process("legs", Legs())
     plan = plan_stages(legs.key_by("tail").process("gates", Legs()).sink("board"))

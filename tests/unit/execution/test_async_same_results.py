@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.api._functions import function_types
+from headrace.api.functions import function_types
 from headrace.execution.element import Element, Watermark
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.options import AsyncStateOptions, EventOrder, KeyOrder
 from headrace.execution.state_executor import ThreadedStateExecutor
 from headrace.plan.order import record_order
-from headrace.state.backend import GROUPED, VALUES, HashMapBackend
+from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX, HashMapBackend
 from headrace.state.broadcast_store import BROADCAST_KEY
 from headrace.state.codec import decode_key
 from headrace.state.entry import named, unpacked
@@ -217,18 +217,18 @@ class Job:
 
 
 def group_of(entry):
-    return key_group(named(entry).key_json if entry[:1] in {VALUES, GROUPED} else entry[10:], GROUPS)
+    return key_group(named(entry).key_json if entry[:1] in {VALUE_PREFIX, GROUPED_PREFIX} else entry[10:], GROUPS)
 
 
 def left_behind(entries):
     """The values as (state, key) to (value, stamp), and the timers as (time, key)."""
     values, timers = {}, set()
     for entry, stored in entries.items():
-        if entry[:1] == VALUES:
+        if entry[:1] == VALUE_PREFIX:
             state, _, key = entry[1:].partition(b"\x00")
             stamp, _, raw = unpacked(stored)
             values[state.decode(), decode_key(key)] = msgspec.json.decode(raw), stamp
-        elif entry[:1] == GROUPED:
+        elif entry[:1] == GROUPED_PREFIX:
             stamp, _, raw = unpacked(stored)
             values[named(entry).state, named(entry).user_key.decode()] = msgspec.json.decode(raw), stamp
         else:

@@ -11,7 +11,8 @@ from datetime import timedelta
 import pytest
 
 from headrace import StateFuture
-from headrace.execution.controller import AsyncExecutionController, ForeignAwaitError
+from headrace.execution.controller import AsyncExecutionController
+from headrace.execution.keyed_work import ForeignAwaitError
 from headrace.execution.options import AsyncStateOptions, EventOrder, KeyOrder
 from headrace.execution.record_context import RecordContext
 from tests.unit.support.hand_executor import HandExecutor
@@ -72,7 +73,7 @@ class Machine:
 
     def step(self):
         """Answer one batch of requests and run what it made ready."""
-        self.controller.fire()
+        self.controller.batches.fire()
         self.executor.finish()
         self.controller.poll()
 
@@ -397,7 +398,7 @@ def test_requests_of_records_that_have_begun_are_never_held_up(new):
 
 def test_callbacks_come_before_input(machine):
     machine.take("a1")
-    machine.controller.fire()
+    machine.controller.batches.fire()
     machine.executor.finish()
     machine.take("b1")
     assert machine.told() == ["a1 starts", "a1 ends", "b1 starts"]
@@ -415,7 +416,7 @@ def test_batches_may_be_answered_in_any_order(new):
 
 def test_nothing_starts_by_itself_if_it_must_not(new):
     machine = new(buffer_size=1)
-    machine.controller.fires_by_itself = False
+    machine.controller.batches.fires_by_itself = False
     machine.take("a1")
     machine.controller.poll()
     assert (machine.executor.batches, machine.counts) == ([], (1, 1, 0, 1))

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import KeyedCoProcessFunction, KeyedProcessFunction, Process, ValueState, declare
-from headrace.api._functions import function_types
+from headrace.api.functions import function_types
 from headrace.errors import StateSchemaError
 from headrace.execution.element import Element, Watermark
 from headrace.execution.fast_drain import seen_and_held
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.options import AsyncStateOptions
 from headrace.plan.order import record_order
-from headrace.state.backend import GROUPED, VALUES
+from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX
 from headrace.state.codec import encode
 from headrace.state.entry import named
 from headrace.state.key_groups import key_group, key_group_range
@@ -102,7 +102,7 @@ class StoppingJob(Job):
 
 
 def _key_of(entry):
-    return named(entry).key_json if entry[:1] in {VALUES, GROUPED} else entry[10:]
+    return named(entry).key_json if entry[:1] in {VALUE_PREFIX, GROUPED_PREFIX} else entry[10:]
 
 
 def operators(count, function=Steps):

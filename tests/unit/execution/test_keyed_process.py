@@ -12,8 +12,9 @@ import pytest
 from headrace import KeyedProcessFunction, Process, RowKind, SideOutput, StateTtl, Struct, TtlTime, ValueState
 from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.execution.declarations import declared_states
-from headrace.execution.element import Element, Watermark
-from headrace.execution.keyed_process import LATEST_TIMER, NO_WATERMARK, KeyedProcess
+from headrace.execution.element import NO_WATERMARK, Element, Watermark
+from headrace.execution.keyed_process import KeyedProcess
+from headrace.execution.process_context import LATEST_TIMER
 from headrace.plan.order import record_order
 from headrace.state.codec import encode
 

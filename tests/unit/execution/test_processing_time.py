@@ -7,8 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import KeyedProcessFunction, Process, Struct, TimeDomain, ValueState, declare
-from headrace.checkpoint.changelog import Changelog
-from headrace.checkpoint.tables import TIMERS
 from headrace.errors import UserFunctionError
 from headrace.execution.element import ProcessingTime, Watermark
 from headrace.execution.keyed_process import KeyedProcess
@@ -18,8 +16,12 @@ from headrace.plan.order import processing_time_order, record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.key_groups import key_group, key_group_range
 from headrace.state.timer_service import Timer, timer_entry
+from headrace.tables.changelog import Changelog
+from headrace.tables.schemas import TIMERS
+from headrace.tables.stored_entries import rebuild
 from headrace.testing import KeyedHarness
-from tests.unit.support.micro_batches import GROUPS, element_of, fake_delta, no_rows
+from tests.unit.support.arrow_tables import views_of
+from tests.unit.support.micro_batches import GROUPS, element_of, no_rows
 
 EVENT, PROCESSING = TimeDomain
 NOON = 1_000
@@ -105,11 +107,7 @@ class MicroBatches:
 
     def _task(self, groups, elements, watermarks, time):
         backend = self.new_backend()
-        with fake_delta(self.tables):
-            from headrace.checkpoint import changelog
-
-            versions = dict.fromkeys(self.tables, 0)
-            changelog.rebuild(backend, "job", versions, "waking", groups)
+        rebuild(backend, views_of(self.tables), "waking", groups)
         process = KeyedProcess(
             self.operator,
             backend,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.state.backend import VALUES
+from headrace.state.backend import VALUE_PREFIX
 from headrace.state.codec import decode_key
 from headrace.state.entry import unpacked
 from tests.unit.support.by_hand import run_by_hand
@@ -91,7 +91,7 @@ def live_state(job):
     values, timers = {}, set()
     for backend in job.backends.values():
         for entry, stored in backend.items():
-            if entry[:1] == VALUES:
+            if entry[:1] == VALUE_PREFIX:
                 state, _, key = entry[1:].partition(b"\x00")
                 declared = getattr(Steps, state.decode()).type
                 stamp, _, raw = unpacked(stored)

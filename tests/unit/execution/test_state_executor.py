@@ -6,9 +6,9 @@ import pytest
 
 from headrace.execution.request import AsyncRequest
 from headrace.execution.state_executor import InlineStateExecutor, ThreadedStateExecutor
-from headrace.state.backend import VALUES, HashMapBackend
+from headrace.state.backend import VALUE_PREFIX, HashMapBackend
 
-ENTRIES = [VALUES + bytes([number]) for number in range(4)]
+ENTRIES = [VALUE_PREFIX + bytes([number]) for number in range(4)]
 
 
 def requests(*numbers):

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import Cleanup, StateTtl, UpdateType, Visibility
-from headrace.execution.keyed_process import NO_WATERMARK
+from headrace.execution.element import NO_WATERMARK
 from headrace.execution.options import KeyOrder
 from tests.unit.conftest import Backends
 from tests.unit.support.kinds import STYLES, Call, Model, Rig, function_of

@@ -8,6 +8,7 @@ from headrace import KeyedProcessFunction, Process, Struct, TimeDomain, ValueSta
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Watermark
 from headrace.execution.keyed_process import KeyedProcess
+from headrace.execution.process_context import ProcessContext
 from headrace.plan.order import record_order
 from headrace.state.timer_service import EVENT_TIME_CLEANUP
 from headrace.testing import KeyedHarness
@@ -126,7 +127,7 @@ def test_an_internal_timer_never_reaches_the_function_and_comes_first_of_its_mom
 
     told = []
     process = process_over(backend)
-    process.timer_functions[EVENT_TIME_CLEANUP] = clean
+    process.due_timers.functions[EVENT_TIME_CLEANUP] = clean
     process.controller.poll()
     visit = Visit("k", event=((10, ""), (12, "")))
     element = element_of(record_order(1), 1, visit)
@@ -134,10 +135,10 @@ def test_an_internal_timer_never_reaches_the_function_and_comes_first_of_its_mom
     def on_timer(timestamp, ctx, /):
         told.append((timestamp, TimeDomain.EVENT_TIME))
 
-    process.timer_functions[TimeDomain.EVENT_TIME] = on_timer
+    process.due_timers.functions[TimeDomain.EVENT_TIME] = on_timer
     process.process(element)
     process.controller.drain()
-    context = process._context(b'"k"', None, TimeDomain.EVENT_TIME)
+    context = ProcessContext(process._outputs, process.timers, b'"k"', None, TimeDomain.EVENT_TIME)
     context.enter(record_order(1), 1, 0, 0)
     context.register(12, EVENT_TIME_CLEANUP, "group")
     process.run([], [Watermark(record_order(2), 20)])

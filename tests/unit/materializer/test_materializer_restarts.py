@@ -11,9 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import Emit, OnConflict, RowKind, Strategy, UpsertMaterialize
-from headrace.checkpoint import changelog
-from headrace.checkpoint.changelog import Changelog
-from headrace.checkpoint.tables import MATERIALIZER_HISTORY, STATE_TABLES, TIMERS
 from headrace.execution.element import Element, Watermark
 from headrace.materializer.options import Layouts
 from headrace.materializer.upsert_materializer import UpsertMaterializer
@@ -21,8 +18,12 @@ from headrace.plan.order import record_order
 from headrace.state.backend import HashMapBackend
 from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange, key_group, key_group_range
+from headrace.tables.changelog import Changelog
+from headrace.tables.schemas import MATERIALIZER_HISTORY, STATE_TABLES, TIMERS
+from headrace.tables.stored_entries import rebuild
 from tests.unit.materializer.test_materializer_lives import EVENT, Model, Row
-from tests.unit.support.micro_batches import GROUPS, fake_delta, no_rows
+from tests.unit.support.arrow_tables import views_of
+from tests.unit.support.micro_batches import GROUPS, no_rows
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,7 @@ class Life:
         self.checkpoint += 1
         if choices.rebuilt:
             self.backend = self.new_backend()
-            with fake_delta(self.tables):
-                changelog.rebuild(self.backend, "job", NO_VERSIONS, "lines", KeyGroupRange(0, 127))
+            rebuild(self.backend, views_of(self.tables), "lines", KeyGroupRange(0, 127))
         before = self.watermark
         if choices.has_ttl is not self.had_ttl:
             self.had_ttl, self.since = choices.has_ttl, self.watermark if choices.has_ttl else None
@@ -237,8 +237,7 @@ def test_other_numbers_of_tasks_rebuild_their_share_and_go_on(runs):
         emitted, rows = [], []
         for task in range(parallelism):
             groups, backend = key_group_range(task, GROUPS, parallelism), HashMapBackend()
-            with fake_delta(tables):
-                changelog.rebuild(backend, "job", dict.fromkeys(STATE_TABLES, 0), "lines", groups)
+            rebuild(backend, views_of(tables), "lines", groups)
             operator = UpsertMaterialize("lines", ("key",), None, strategy, Emit.EVERY_CHANGE)
             worker = UpsertMaterializer(operator, backend, record=Row, layouts=Layouts(strategy, 3, 1))
             worker.run([[one for one in elements if key_group(one.key_json, GROUPS) in groups]])

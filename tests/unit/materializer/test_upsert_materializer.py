@@ -10,9 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Emit, RowKind, Strategy, Struct, UpsertMaterialize
-from headrace.checkpoint import changelog
-from headrace.checkpoint.changelog import Changelog
-from headrace.checkpoint.tables import MATERIALIZER_HISTORY, STATE_TABLES
 from headrace.errors import UserFunctionError
 from headrace.execution.element import Element
 from headrace.materializer.options import Layouts
@@ -20,7 +17,11 @@ from headrace.materializer.upsert_materializer import UpsertMaterializer
 from headrace.plan.order import record_order
 from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange
-from tests.unit.support.micro_batches import fake_delta, no_rows
+from headrace.tables.changelog import Changelog
+from headrace.tables.schemas import MATERIALIZER_HISTORY
+from headrace.tables.stored_entries import rebuild
+from tests.unit.support.arrow_tables import views_of
+from tests.unit.support.micro_batches import no_rows
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = RowKind
 
@@ -316,8 +317,7 @@ def test_a_history_rebuilt_from_its_changelog_is_the_same(backends, upsert_key, 
             rows = Changelog("lines", checkpoint, 128).history(h.changes, lambda _: None)
             tables[MATERIALIZER_HISTORY].append(rows)
         rebuilt = new()
-        with fake_delta(tables):
-            changelog.rebuild(rebuilt, "job", dict.fromkeys(STATE_TABLES, 0), "lines", KeyGroupRange(0, 127))
+        rebuild(rebuilt, views_of(tables), "lines", KeyGroupRange(0, 127))
         h.run()
         again = UpsertMaterializer(h.operator, rebuilt, record=Row)
         for key in (b'"j"', b'"k"'):

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Struct, Timestamp
-from headrace.checkpoint._delta import create_table
-from headrace.checkpoint.sink_tables import to_schemas, to_stored
+from headrace.commit.sink_tables import to_schemas, to_stored
 from headrace.errors import ConfigError
 from headrace.plan.columns import RecordReader, columns_of, sink_schema, to_columns
 from headrace.plan.value_arrays import UnfitRecord
+from headrace.tables.stores import table_store
 
 
 class Colour(enum.Enum):
@@ -250,7 +250,7 @@ def test_delta_merges_nested_columns(tmp_path):
     keyed = msgspec.defstruct("Keyed", [("id", int), ("order", Order)])
     schema = sink_schema(keyed, ("id",))
     uri = str(tmp_path / "orders")
-    create_table(uri, schema)
+    table_store(uri).create(schema)
     other = Order([], {"z": 3})
     for records in ([keyed(1, FULL), keyed(2, FULL)], [keyed(2, other), keyed(3, other)]):
         merge = DeltaTable(uri).merge(

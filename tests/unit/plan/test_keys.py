@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from headrace import Struct
-from headrace.api._graph import KeyBy
+from headrace.api.graph import KeyBy
 from headrace.plan.keys import key_reader, stage_key
 from headrace.state.codec import encode
 

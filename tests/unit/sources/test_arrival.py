@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.checkpoint.checkpoint import SourceOffset
 from headrace.errors import ConfigError, SourceError
-from headrace.sources.arrival import EARLIEST, Queue, advance, release
+from headrace.plan.watermarks import advance
+from headrace.sources.arrival import EARLIEST, Queue, release
 from headrace.sources.intake import Intake, numbered
 from headrace.sources.interval import Interval
+from headrace.sources.offset import SourceOffset
 from headrace.sources.source import Ahead, SourceFile, TakenIn
 from headrace.sources.wanted import Standing, Wanted
 

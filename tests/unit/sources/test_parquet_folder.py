@@ -10,11 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from headrace.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.interval_order import taken_in
 from headrace.errors import ConfigError, SourceError
 from headrace.plan.pipelines import plan_of
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval, moment_text
+from headrace.sources.offset import SourceOffset
 from headrace.sources.parquet_folder import ParquetFolder, digest
 from headrace.sources.source import TakenIn
 from headrace.sources.wanted import Standing, Wanted
@@ -51,7 +53,7 @@ class Job:
     def plan(self, until=None, **what):
         config = self.home.config()
         recorded = None if until is None else {"purchases": SourceOffset(until)}
-        at = Standing({"purchases": self.offset}, {"purchases": TakenIn.by(self.trail, "purchases")}, 0, 0, "")
+        at = Standing({"purchases": self.offset}, {"purchases": taken_in(self.trail, "purchases")}, 0, 0, "")
         return Intake(plan_of(config.code), config).next(at, Wanted(**what, until=recorded))
 
     def take_in(self, *, names=True, **what):

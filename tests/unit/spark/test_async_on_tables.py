@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from headrace import AsyncFunction, AsyncWait, FixedDelay, NoRetry, OnFailure, OutputMode, Struct, clock
 from headrace.async_io.async_wait import AsyncWaitOperator
 from headrace.async_io.service_limit import ServiceLimit
-from headrace.checkpoint.job_tables import JobTables
-from headrace.checkpoint.tables import QUARANTINE
+from headrace.commit.job_tables import JobTables
 from headrace.errors import StateSchemaError
 from headrace.execution.element import Emitted
 from headrace.plan.loader import PipelineCode
 from headrace.plan.order import record_order
 from headrace.spark.async_stage import AsyncStage
-from headrace.spark.reports import AsyncSettings, Place
+from headrace.spark.reports import AsyncSettings, BatchSettings
 from headrace.spark.task_output import TaskOutput
 from headrace.state.key_groups import KeyGroupRange
+from headrace.tables.schemas import QUARANTINE
 from headrace.testing._virtual_loop import LoopClock, VirtualLoop
 from tests.unit.support.asking import in_virtual_time
 
@@ -91,14 +91,14 @@ class Task:
     def run(self, waits, orders=(), **settings):
         """The numbers that the stage sends on, and those that it gives up on."""
         self.checkpoint += 1
-        place = Place(
+        batch = BatchSettings(
             code=PipelineCode("", ""), job_folder=self.folder, checkpoint_id=self.checkpoint, attempt_id="attempt", max_parallelism=8,
             parallelism=1, local_folder="", backend="hashmap", cache_bytes=0, versions=self.versions, sinks={},
         )  # fmt: skip
-        output = TaskOutput(place, "source", "t0")
+        output = TaskOutput(batch, "source", "t0")
         settings = AsyncSettings(services={}, resumes=True, **settings)
         emitted = [Emitted(record_order(one.number), 0, 0, one) for one in orders]
-        with AsyncStage(place, settings, KeyGroupRange(0, 7), output, lambda: False) as stage:
+        with AsyncStage(batch, settings, KeyGroupRange(0, 7), output, lambda: False) as stage:
             for wait in waits:
                 emitted = stage.run(wait, emitted)
         files = output.report.state_files

@@ -7,25 +7,27 @@ from datetime import timedelta
 import pytest
 
 from headrace import AsyncFunction, AsyncWait, FixedDelay, OnFailure, OutputMode, clock
-from headrace.api._graph import KeyBy
+from headrace.api.graph import KeyBy
 from headrace.async_io.stored_element import came_as, is_element
-from headrace.checkpoint import requeue
-from headrace.checkpoint.async_requests import load
-from headrace.checkpoint.checkpoint import Bucket, Checkpoint, Kind, SourceOffset
-from headrace.checkpoint.opening import open_job
-from headrace.checkpoint.tables import ASYNC_REQUESTS
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.protocol import open_job
+from headrace.commit.requeue import requeue
+from headrace.commit.service_records import open_breakers
 from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.execution.element import Element, Emitted
 from headrace.plan.keys import stage_key
 from headrace.plan.order import record_order
 from headrace.plan.pipelines import plan_of
 from headrace.plan.stages import ToStage
+from headrace.plan.watermarks import Bucket
+from headrace.sources.offset import SourceOffset
 from headrace.spark.async_stage import AsyncStage
-from headrace.spark.micro_batch import open_breakers
-from headrace.spark.reports import AsyncSettings, Place
+from headrace.spark.reports import AsyncSettings, BatchSettings
 from headrace.spark.task_output import TaskOutput
 from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange
+from headrace.tables.async_requests import load_waiting_elements
+from headrace.tables.schemas import ASYNC_REQUESTS
 from tests.jobs.asking import Unavailable
 from tests.jobs.home import Home
 from tests.jobs.purchases import Purchase
@@ -87,13 +89,13 @@ class Job:
     def micro_batch(self, wait, purchases):
         """Run it in one task, and commit; return what it sent on."""
         with open_job(self.config, "test", create=True) as job:
-            place = Place(
+            batch = BatchSettings(
                 code=self.config.code, job_folder=self.config.job_folder, checkpoint_id=job.next_id,
-                attempt_id=job.lease.attempt_id, max_parallelism=128, parallelism=1, local_folder="", backend="hashmap",
+                attempt_id=job.attempt_id, max_parallelism=128, parallelism=1, local_folder="", backend="hashmap",
                 cache_bytes=0, versions=job.versions, sinks={},
             )  # fmt: skip
-            output = TaskOutput(place, "ask" if wait.key else "purchases", "t")
-            stage = AsyncStage(place, AsyncSettings(services={}, resumes=True), ALL, output, lambda: False)
+            output = TaskOutput(batch, "ask" if wait.key else "purchases", "t")
+            stage = AsyncStage(batch, AsyncSettings(services={}, resumes=True), ALL, output, lambda: False)
             if wait.key:
                 sent = stage.run_keyed(wait, [[element(one, *wait.key.fields) for one in purchases]])
                 first = plan_of(self.config.code).keyed[0]
@@ -108,7 +110,7 @@ class Job:
 
     def rows(self):
         with open_job(self.config, "looking") as job:
-            return load(self.config.job_folder, job.versions[ASYNC_REQUESTS], "ask", ALL)
+            return load_waiting_elements(self.config.job_folder, job.versions[ASYNC_REQUESTS], "ask", ALL)
 
 
 @pytest.fixture

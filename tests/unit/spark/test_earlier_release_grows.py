@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headrace.checkpoint import verify
+from headrace.commit.verify import verify
 from headrace.spark.options import RunOptions
 from headrace.spark.runner import run_on
 from headrace.testing._local_tasks import LocalTasks

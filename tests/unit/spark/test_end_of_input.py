@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.checkpoint import restore, verify
-from headrace.checkpoint._query import ask, connect
+from headrace.commit.restore import restore
+from headrace.commit.verify import verify
 from headrace.errors import ConfigError, SourceError
 from headrace.execution.process_context import END_OF_INPUT
+from headrace.readers.query import ask, connect
 from tests.jobs.outcome import assert_well_formed, checkpoints
 from tests.jobs.purchase_files import day_name, purchases_of, write_rows
 from tests.unit.support.noted_job import noted_job

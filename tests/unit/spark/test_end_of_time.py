@@ -21,8 +21,10 @@ from headrace import (
     Timestamp,
     ValueState,
 )
-from headrace.checkpoint import compact, verify
-from headrace.checkpoint.reader import StateReader
+from headrace.commit.compaction import compact
+from headrace.commit.verify import verify
+from headrace.readers import keyed_state
+from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 from headrace.testing import PipelineHarness
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows
 
@@ -139,7 +141,7 @@ def assert_sound(harness):
     assert_well_formed(harness.config)
     assert all(finding.ok for finding in verify(harness.config))
     compact(harness.config, "somebody")
-    StateReader(harness.config, with_expired=True).scan()
+    keyed_state.scan(JobAtCheckpoint(harness.config, with_expired=True))
 
 
 @pytest.mark.parametrize("bucket", [1, 1000])

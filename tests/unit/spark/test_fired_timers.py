@@ -8,7 +8,7 @@ from headrace import KeyedProcessFunction, Process, Struct
 from headrace.execution.element import ProcessingTime, Watermark
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.plan.order import processing_time_order, record_order
-from headrace.spark.micro_batch import BatchResult
+from headrace.spark.batch_result import BatchResult
 from headrace.spark.reports import TaskReport
 from tests.unit.support.micro_batches import element_of
 

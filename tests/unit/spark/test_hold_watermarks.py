@@ -7,7 +7,7 @@ import pytest
 from headrace.execution.element import Watermark, before_watermark
 from headrace.execution.fast_drain import seen_and_held
 from headrace.plan.order import output_order, record_order
-from headrace.spark.micro_batch import BatchResult
+from headrace.spark.batch_result import BatchResult
 
 WATERMARKS = [(10, 1000), (20, 2000), (30, 3000)]
 

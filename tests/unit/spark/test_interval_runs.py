@@ -6,10 +6,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from headrace.checkpoint import compact, restore
-from headrace.checkpoint.checkpoint import Kind
+from headrace.commit.checkpoint import Kind
+from headrace.commit.compaction import compact
+from headrace.commit.restore import restore
 from headrace.errors import ConfigError, IntervalError, ReplayUnfinishedError, SourceError
-from headrace.spark import runner
+from headrace.spark.batch_sequence import BatchSequence
 from tests.jobs.outcome import assert_well_formed, checkpoints
 from tests.jobs.purchase_files import day_name
 from tests.unit.support.noted_job import noted_job
@@ -127,7 +128,7 @@ def test_a_restore_that_never_committed_changes_nothing(job):
 def test_a_replay_out_of_budget_says_so(job, monkeypatch, limit, missing):
     job.straight()
     if limit == "budget":
-        monkeypatch.setattr(runner._Run, "_seconds_left", lambda run: 1.0 - len(run.committed))
+        monkeypatch.setattr(BatchSequence, "seconds_left", lambda run: 1.0 - len(run.committed))
     report = job.days(0, replay=True, max_batches=1)
     assert report.stopped_because == limit
     assert f"state and sinks lack {missing} to 2024-03-04. The next run goes on with it" in job.told()
@@ -135,14 +136,14 @@ def test_a_replay_out_of_budget_says_so(job, monkeypatch, limit, missing):
 
 def test_a_stopped_replay_leaves_the_rest(job, monkeypatch):
     job.straight()
-    batch = runner._Run._batch
+    batch = BatchSequence.make
 
     def stopped_after(self, *arguments, **options):
         batch(self, *arguments, **options)
         self.stop()
 
     with monkeypatch.context() as patched:
-        patched.setattr(runner._Run, "_batch", stopped_after)
+        patched.setattr(BatchSequence, "make", stopped_after)
         assert job.days(0, replay=True).stopped_because == "terminated"
     assert job.contents == each(0)
     job.run()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.checkpoint.checkpoint import Kind, OutputFile
-from headrace.sources.interval import Interval, replay_note
+from headrace.commit.checkpoint import Kind
+from headrace.commit.interval_order import replay_note
+from headrace.sinks.sink import OutputFile
+from headrace.sources.interval import Interval
 from headrace.spark.replay import Step, open_replay, outage
 from tests.unit.support.checkpoint_lines import DAY, Line, days
 

@@ -23,10 +23,13 @@ from headrace import (
     Timestamp,
     ValueState,
 )
-from headrace.checkpoint import compact, restore
-from headrace.checkpoint.reader import StateReader
 from headrace.cli import _arrow, app
+from headrace.commit.compaction import compact
+from headrace.commit.restore import restore
 from headrace.errors import StateSchemaError
+from headrace.readers import keyed_state
+from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.readers.key_history import key_history
 from headrace.testing import PipelineHarness
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows
 
@@ -166,7 +169,7 @@ def test_a_line_without_a_watermark_gets_none_of_another():
 
 def live(harness):
     """By operator, the keys that `headrace state` shows."""
-    rows = StateReader(harness.config).scan()
+    rows = keyed_state.scan(JobAtCheckpoint(harness.config))
     place = {name: rows.columns.index(name) for name in ("operator", "key")}
     return {(row[place["operator"]], row[place["key"]].strip('"')) for row in rows.rows}
 
@@ -195,8 +198,8 @@ def test_the_history_of_a_key_goes_by_its_line():
     feed(harness, "one", ("a", 10), ("b", 1_000))
     feed(harness, "two", ("a", 10))
     harness.run()
-    reader = StateReader(harness.config, with_expired=True)
-    first, second = (reader.history("a", operator=f"watch_{number}") for number in (1, 2))
+    last = JobAtCheckpoint(harness.config, with_expired=True)
+    first, second = (key_history(last, "a", operator=f"watch_{number}") for number in (1, 2))
     what = first.columns.index("what")
     assert [row[what] for row in first.rows] == ["written", "expired, and still stored"]
     assert [row[what] for row in second.rows] == ["written"]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from headrace import Context, KeyedCoProcessFunction, Pipeline, Struct, Timestamp, ValueState
-from headrace.checkpoint import restore
+from headrace.commit.restore import restore
 from headrace.errors import ConfigError, SourceError
 from headrace.testing import PipelineHarness
 from tests.jobs.outcome import checkpoints

@@ -20,7 +20,7 @@ def at_zero():
 
 
 def sign(stop_at=None, stop_file=None):
-    return StopSign(SimpleNamespace(stop_at=stop_at, stop_file=stop_file, place=SimpleNamespace(storage=None)))
+    return StopSign(SimpleNamespace(stop_at=stop_at, stop_file=stop_file, batch=SimpleNamespace(storage=None)))
 
 
 def test_it_says_so_from_its_time_on(at_zero):

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.checkpoint import state_files
-from headrace.checkpoint.tables import KEYED_STATE
 from headrace.state.backend import Page, after, answers, end_of_group
 from headrace.state.codec import encode
 from headrace.state.entry import entry_group, named, stored_value, value_entry
 from headrace.state.state_cache import StateCache
+from headrace.tables import state_files
+from headrace.tables.schemas import KEYED_STATE
 from tests.unit.support.committed_state import CommittedState, Memory
 
 keys = st.sampled_from(["a", "aa", "é\x00"]).map(encode)

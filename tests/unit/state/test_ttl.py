@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Cleanup, ExpiryClock, OnGap, StateTtl, TtlTime, UpdateType, Visibility
-from headrace.state.ttl import Gap, Lives, LiveTtl
+from headrace.state.ttl import EntryLifetimes, Gap, LiveTtl
 
 
 def ms(number):
@@ -80,6 +80,13 @@ def test_the_youngest_stamp_that_is_dead(ttl, gaps, clock, since):
     assert dead == ([] if youngest is None else list(range(-100, youngest + 1)))
 
 
+def test_youngest_dead_stamp_at_the_end_of_gap():
+    #   stamp 20 | gap 20-30 | 30 --10--> 40: whoever began by the end of the gap has lived 10 at 40
+    live = LiveTtl.of(prolonging(10), [Gap(20, 30)])
+    assert [live.is_dead_at(40, stamp) for stamp in (20, 30, 31)] == [True, True, False]
+    assert [live.dead_until(clock) for clock in (39, 40, 41)] == [19, 30, 31]
+
+
 @given(times, st.integers(1, 20), gaps, times)
 def test_gaps_change_nothing_unless_they_prolong(stamp, ttl, gaps, clock):
     live = LiveTtl.of(StateTtl(ms(ttl)), gaps)
@@ -130,11 +137,11 @@ def test_what_stamps_and_what_ages(ttl, stamp, clock):
 def test_a_ttl_that_is_disabled_is_none():
     assert LiveTtl.of(None) is None
     assert LiveTtl.of(StateTtl(ms(10), update=UpdateType.DISABLED)) is None
-    assert Lives((), {"a": 5}).of(None, "a") is None
+    assert EntryLifetimes((), {"a": 5}).of(None, "a") is None
 
 
 def test_lives_give_each_state_its_own_switch():
-    lives = Lives([Gap(20, 30)], {"a": 15})
+    lives = EntryLifetimes([Gap(20, 30)], {"a": 15})
     assert lives.of(prolonging(10), "a").expires_at(0) == 35
     assert lives.of(prolonging(10), "b").expires_at(0) == 10
 

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from headrace.state.codec import Codec
 from headrace.state.type_changes import differences
-from headrace.state.type_schema import TypeSchema, describe
+from headrace.state.type_schema import TypeSchema, type_schema_of
 
 
 def told(old, new):
     """The differences, by way of what is stored: JSON."""
-    stored = msgspec.json.decode(msgspec.json.encode(describe(old).stored()), type=TypeSchema)
-    return [str(each) for each in differences(stored, describe(new))]
+    stored = msgspec.json.decode(msgspec.json.encode(type_schema_of(old).stored()), type=TypeSchema)
+    return [str(each) for each in differences(stored, type_schema_of(new))]
 
 
 def struct(*fields, **options):
@@ -183,9 +183,12 @@ def test_a_schema_is_shown_as_one_would_write_it():
     leg = struct(
         ("at", int), ("gate", str | None, None), ("stops", list[Literal["a", "b"]], msgspec.field(default_factory=list))
     )
-    assert str(describe(leg)) == "Leg(at: int, gate: None | str = null, stops: list[Literal['a', 'b']] = [])"
-    assert str(describe(leg).stored()) == "Leg(at: int, gate: None | str = ..., stops: list[Literal['a', 'b']] = ...)"
-    assert str(describe(tuple[int, ...])) == "tuple[int, ...]"
+    assert str(type_schema_of(leg)) == "Leg(at: int, gate: None | str = null, stops: list[Literal['a', 'b']] = [])"
+    assert (
+        str(type_schema_of(leg).stored())
+        == "Leg(at: int, gate: None | str = ..., stops: list[Literal['a', 'b']] = ...)"
+    )
+    assert str(type_schema_of(tuple[int, ...])) == "tuple[int, ...]"
 
 
 # ------------------------------------------------------------------------------------------------------ any pair of types

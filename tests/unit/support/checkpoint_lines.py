@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.checkpoint.checkpoint import Checkpoint, Kind, SourceOffset
-from headrace.sources.interval import Interval, place_of
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.interval_order import place_of
+from headrace.sources.interval import Interval
+from headrace.sources.offset import SourceOffset
 from headrace.spark.replay import open_replay
 
 DAY = 86_400_000

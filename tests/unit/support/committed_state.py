@@ -9,20 +9,19 @@ from typing import Any
 import msgspec
 
 from headrace import RowKind
-from headrace.checkpoint._compaction import live_entries
-from headrace.checkpoint._delta import open_table, read
-from headrace.checkpoint.changelog import Changelog
-from headrace.checkpoint.delta_backend import DeltaBackend
-from headrace.checkpoint.job_tables import JobTables
-from headrace.checkpoint.state_files import stage_state
-from headrace.checkpoint.tables import KEYED_STATE, MATERIALIZER_HISTORY, STATE_TABLES, TIMERS
+from headrace.commit.job_tables import JobTables
 from headrace.materializer.histories import HistoryChange
 from headrace.materializer.stored_history import HistoryRow, history_entry, stored_history
-from headrace.state.backend import GROUPED, VALUES, HashMapBackend
+from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX, HashMapBackend
 from headrace.state.entry import EntryChange, named, stored_value, value_entry
 from headrace.state.key_groups import KeyGroupRange, key_group, task_of
 from headrace.state.state_cache import StateCache
 from headrace.state.timer_service import Timer, TimerChange, timer_entry, timer_of
+from headrace.tables.changelog import Changelog
+from headrace.tables.delta_backend import DeltaBackend
+from headrace.tables.schemas import KEYED_STATE, MATERIALIZER_HISTORY, TIMERS
+from headrace.tables.state_files import stage_state
+from headrace.tables.stores import state_views
 
 GROUPS = 16
 EVERYTHING = KeyGroupRange(0, GROUPS - 1)
@@ -100,9 +99,8 @@ class CommittedState:
 
     def compact(self, name: str) -> None:
         """Rewrite a table to one row per live entry."""
-        schema = STATE_TABLES[name].schema
-        rows = read(open_table(self.tables.uri(name), storage=self.storage), schema)
-        staged = stage_state(self.folder, name, self._file_name(), live_entries(rows, name), self.storage)
+        rows = state_views(self.folder, self.versions, self.storage)(name).live()
+        staged = stage_state(self.folder, name, self._file_name(), rows, self.storage)
         self.versions[name] = self.tables.replace(name, [staged] if staged.rows else [], self.versions[name])
 
     def backend(
@@ -137,7 +135,7 @@ class CommittedState:
 
 def key_of(entry: bytes) -> bytes:
     """The key in an entry."""
-    if entry[:1] in {VALUES, GROUPED}:
+    if entry[:1] in {VALUE_PREFIX, GROUPED_PREFIX}:
         return named(entry).key_json
     return entry[1:] if entry[:1] == b"h" else timer_of(entry).key_json
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from headrace import KeyedBroadcastFunction
-from headrace.api._functions import function_types, input_methods
+from headrace.api.functions import function_types, input_methods
 from headrace.execution.element import Element
-from headrace.state.backend import GROUPED
+from headrace.state.backend import GROUPED_PREFIX
 from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastRow
 from headrace.state.codec import encode
 from headrace.state.entry import named, unpacked
@@ -43,5 +43,5 @@ def broadcast_apart(elements):
 
 def stored_broadcast(entries):
     """Return the rows of broadcast state among a backend's entries."""
-    found = [(named(entry), unpacked(value)) for entry, value in entries if entry[:1] == GROUPED]
+    found = [(named(entry), unpacked(value)) for entry, value in entries if entry[:1] == GROUPED_PREFIX]
     return [BroadcastRow(name.state, name.user_key, value.raw, value.stamp) for name, value in found]

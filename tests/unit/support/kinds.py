@@ -22,7 +22,7 @@ from headrace import (
     ValueState,
     Visibility,
 )
-from headrace.execution.keyed_process import NO_WATERMARK
+from headrace.execution.element import NO_WATERMARK
 from headrace.execution.options import AsyncStateOptions, KeyOrder
 from headrace.state.entry import named
 from headrace.state.key_groups import key_group, task_of
@@ -229,7 +229,8 @@ class Rig:
 
     def _shuffle(self, harness):
         if self.answers_by is not None:
-            harness._process.controller._executor = DrawnExecutor(harness._store, self.answers_by)
+            controller = harness._process.controller
+            controller._executor = controller.batches._executor = DrawnExecutor(harness._store, self.answers_by)
 
     def _harness(self, function):
         return KeyedHarness(

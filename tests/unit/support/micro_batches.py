@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from unittest import mock
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from deltalake import Schema
-
-from headrace.api._functions import function_types
-from headrace.checkpoint import changelog
-from headrace.checkpoint.changelog import Changelog
-from headrace.checkpoint.checkpoint import Bucket
-from headrace.checkpoint.tables import KEYED_STATE, STATE_TABLES, TIMERS
+from headrace.api.functions import function_types
 from headrace.execution.element import Element, Watermark
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.plan.order import record_order
-from headrace.sources.arrival import advance
+from headrace.plan.watermarks import Bucket, advance
 from headrace.state.broadcast_store import BROADCAST_KEY
 from headrace.state.codec import encode
 from headrace.state.key_groups import key_group, key_group_range
+from headrace.tables.changelog import Changelog
+from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
+from headrace.tables.stored_entries import rebuild
+from tests.unit.support.arrow_tables import views_of
 from tests.unit.support.inputs import broadcast_apart, element_for, owned_by, stored_broadcast
 
 GROUPS = 16
 BUCKET = 4
 LAG = 6
-PREDICATE = re.compile(r"operator = '(\w+)' AND key_group >= (\d+) AND key_group <= (\d+)")
 
 
 @dataclass
@@ -148,8 +140,7 @@ class RebuiltJob(Job):
     def backend(self, stage, groups):
         if (stage, groups) not in self.backends:
             backend = super().backend(stage, groups)
-            with fake_delta(self.tables):
-                changelog.rebuild(backend, "job", dict.fromkeys(STATE_TABLES, 0), self.operators[stage].name, groups)
+            rebuild(backend, views_of(self.tables), self.operators[stage].name, groups)
         return self.backends[stage, groups]
 
     def keep(self, stage, groups, process):
@@ -158,35 +149,6 @@ class RebuiltJob(Job):
             self.tables[KEYED_STATE].append(rows.values(store, changes))
         self.tables[TIMERS].append(rows.timers(process.timers.changes()))
         super().keep(stage, groups, process)
-
-
-class FakeTable:
-    """Rows that can be scanned as a Delta table can."""
-
-    table_uri = "memory"
-
-    def __init__(self, rows):
-        self.rows = rows
-
-    def schema(self):
-        return Schema.from_arrow(self.rows.schema)
-
-    def scan(self, *, columns, predicate):
-        operator, first, last = PREDICATE.fullmatch(predicate).groups()
-        wanted = pc.field("operator") == operator
-        wanted &= (pc.field("key_group") >= int(first)) & (pc.field("key_group") <= int(last))
-        return self.rows.filter(wanted).select(columns)
-
-
-@contextmanager
-def fake_delta(tables):
-    """Let `rebuild` read rows from memory."""
-
-    def open_table(uri, **_):
-        return FakeTable(pa.concat_tables(tables[uri.removeprefix("job/")]))
-
-    with mock.patch.object(changelog, "open_table", open_table):
-        yield
 
 
 def element_of(order, timestamp, record):

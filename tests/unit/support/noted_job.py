@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from headrace.checkpoint.checkpoint import Kind
-from headrace.sources.arrival import advance
-from headrace.sources.interval import line
-from headrace.spark import runner
-from headrace.spark.micro_batch import BatchResult, LineResult
+from headrace.commit.checkpoint import Kind
+from headrace.commit.lineage import Lineage
+from headrace.plan.watermarks import advance
+from headrace.spark import batch_sequence, runner
+from headrace.spark.batch_result import BatchResult
+from headrace.spark.line_watermarks import LineResult
 from headrace.spark.options import RunOptions
 from tests.jobs.home import Home
 from tests.jobs.outcome import checkpoints
@@ -45,13 +46,13 @@ class Job:
     @property
     def rows(self):
         """Which rows each slice of that line took of its files, and the ordinal of the first of them."""
-        trail = line(checkpoints(self.home.config()))
+        trail = Lineage(checkpoints(self.home.config())).line
         return [self.inputs[c.checkpoint_id] for c in trail if c.kind is Kind.BATCH]
 
     @property
     def contents(self):
         """The files of the line that leads to the last checkpoint, slice by slice."""
-        trail = line(checkpoints(self.home.config()))
+        trail = Lineage(checkpoints(self.home.config())).line
         return [self.files[c.checkpoint_id] for c in trail if c.kind is Kind.BATCH]
 
     def told(self, kind="warning"):
@@ -84,5 +85,5 @@ def noted_job(folder, monkeypatch, **changes):
             result.metrics["rows_in"] = taken.rows
             return result
 
-    monkeypatch.setattr(runner, "MicroBatch", NotedBatch)
+    monkeypatch.setattr(batch_sequence, "MicroBatch", NotedBatch)
     return made

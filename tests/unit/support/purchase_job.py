@@ -7,13 +7,14 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from headrace import clock
-from headrace.checkpoint.checkpoint import Checkpoint, Kind, OutputFile
-from headrace.checkpoint.files import stage
-from headrace.checkpoint.open_job import OpenJob
-from headrace.checkpoint.state_files import stage_state
-from headrace.checkpoint.tables import KEYED_STATE, STATE_TABLES
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.protocol import OpenJob
 from headrace.plan.columns import ROW_KIND
 from headrace.plan.pipelines import plan_of, sink_schemas
+from headrace.sinks.sink import OutputFile
+from headrace.tables.files import stage
+from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
+from headrace.tables.state_files import stage_state
 from tests.jobs.home import LOCAL
 from tests.unit.support.s3 import BUCKET
 

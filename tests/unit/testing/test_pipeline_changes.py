@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from headrace import KeyedCoProcessFunction, KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
-from headrace.checkpoint import restore
-from headrace.checkpoint.checkpoint import Checkpoint
-from headrace.checkpoint.tables import CHECKPOINTS_SCHEMA
+from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.restore import restore
 from headrace.errors import ConfigError, StateSchemaError
 from headrace.execution import keyed_process
+from headrace.tables.schemas import CHECKPOINTS_SCHEMA
 from headrace.testing import PipelineHarness
 
 

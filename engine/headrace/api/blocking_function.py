@@ -1,0 +1,71 @@
+"""Clients that block: each call in a thread (Flink Async I/O, synchronous clients in a thread pool)."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import ClassVar, TypeVar
+
+import msgspec
+
+from headrace import clock
+from headrace.api.functions import AsyncFunction
+
+_SECONDS_BETWEEN_LOOKS = 0.02
+
+In = TypeVar("In", bound=msgspec.Struct)
+Out = TypeVar("Out", bound=msgspec.Struct)
+
+
+class BlockingFunction(AsyncFunction[In, Out]):
+    """An `AsyncFunction` over a client that blocks.
+
+    Write `call` in place of `invoke`. It runs in one of `threads` threads, so what it shares must be safe for that. A
+    thread cannot be interrupted: a call that runs into the timeout is given up on, but takes its thread until it returns.
+    """
+
+    threads: ClassVar[int] = 16
+    """Calls at once; more wait for a thread, and their timeout runs."""
+
+    patience: ClassVar[timedelta] = timedelta(seconds=5)
+    """How long `close` waits for calls that were given up on. One that hangs for ever must not hold up the run for ever."""
+
+    _pool: ThreadPoolExecutor | None = None
+
+    @abc.abstractmethod
+    def call(self, record: In, /) -> list[Out]:
+        """Answer with the records to emit for `record`; as `AsyncFunction.invoke`, but blocking."""
+
+    async def open(self, services: dict[str, str], /) -> None:
+        """Start the threads. Whoever overrides this calls it as well."""
+        await super().open(services)
+        self._calls: set[object] = set()
+        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix=type(self).__name__)
+
+    async def close(self) -> None:
+        """End the threads, after the calls that they are in, if those end within `patience`; whoever overrides this calls it."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+            until = clock.monotonic() + self.patience.total_seconds()
+            while self._calls and clock.monotonic() < until:
+                await clock.sleep_async(_SECONDS_BETWEEN_LOOKS)
+        await super().close()
+
+    async def invoke(self, record: In, /) -> list[Out]:
+        """See `AsyncFunction.invoke`. Raises `RuntimeError` before `open`."""
+        if self._pool is None:
+            raise RuntimeError(f"{type(self).__name__} was called before open(); does its open() call super().open()?")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._called, record)
+
+    def _called(self, record: In) -> list[Out]:
+        self._calls.add(call := object())
+        try:
+            return self.call(record)
+        except StopIteration as error:
+            # No future can carry one: whoever waits for the answer would wait for ever.
+            raise RuntimeError(f"{type(self).__name__}.call() raised StopIteration") from error
+        finally:
+            self._calls.discard(call)

@@ -1,0 +1,53 @@
+"""Records and what travels with them."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import msgspec
+
+Struct = msgspec.Struct
+"""Base class of records and state values. Declare them `frozen=True`: the engine keeps decoded
+values in a cache, so changing one in place would change state behind its back."""
+
+TIMESTAMP = "timestamp"
+
+Timestamp = Annotated[int, msgspec.Meta(extra={"arrow": TIMESTAMP})]
+"""Milliseconds since the epoch, UTC. An `int` in Python; a timestamp column in sources and sinks."""
+
+
+class RowKind(enum.IntEnum):
+    """What a row does to the table that its changelog describes (FLIP-544, "Changelog Mode")."""
+
+    INSERT = 0
+    UPDATE_BEFORE = 1
+    UPDATE_AFTER = 2
+    DELETE = 3
+
+    @property
+    def symbol(self) -> str:
+        """The short form: `+I`, `-U`, `+U` or `-D`."""
+        return _SYMBOLS[self]
+
+    @property
+    def is_retraction(self) -> bool:
+        """Whether the row takes an earlier one back."""
+        return self in {RowKind.UPDATE_BEFORE, RowKind.DELETE}
+
+    @classmethod
+    def parse(cls, symbol: str) -> RowKind:
+        """Turn `+I`, `-U`, `+U` or `-D` into a kind.
+
+        Raises `KeyError` for anything else.
+        """
+        return _KIND_OF_SYMBOL[symbol]
+
+
+_SYMBOLS = {
+    RowKind.INSERT: "+I",
+    RowKind.UPDATE_BEFORE: "-U",
+    RowKind.UPDATE_AFTER: "+U",
+    RowKind.DELETE: "-D",
+}
+_KIND_OF_SYMBOL = {symbol: kind for kind, symbol in _SYMBOLS.items()}

@@ -1,0 +1,339 @@
+"""Streams: what a pipeline is built with. Every operator method returns the next stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import msgspec
+
+from headrace.api.async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption, check_limits
+from headrace.api.changelog_stream import ChangelogStream
+from headrace.api.functions import (
+    AsyncFunction,
+    KeyedBroadcastFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    function_types,
+    is_blocking,
+)
+from headrace.api.graph import (
+    AssignEventTime,
+    AsyncWait,
+    Filter,
+    FlatMap,
+    Input,
+    KeyBy,
+    Map,
+    Operator,
+    OutputMode,
+    Process,
+    SideOutput,
+    SinkNode,
+    Union,
+    name_of,
+)
+from headrace.api.retry_strategies import AsyncRetryStrategy, NoRetry
+from headrace.api.stream_types import (
+    check_callable,
+    check_field,
+    check_key_field,
+    check_plain,
+    check_record,
+    input_type,
+    output_type,
+    returned_type,
+)
+from headrace.api.upsert_materialize import UpsertMaterialize
+from headrace.names import check_name
+
+if TYPE_CHECKING:
+    from headrace.api.pipeline import Pipeline
+
+R = TypeVar("R", bound=msgspec.Struct)
+S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Stream(ChangelogStream[R]):
+    """Records of one type on their way through a pipeline.
+
+    A stream may be used any number of times: each use gets all records. Methods take it to an operator and return the
+    operator's output; `sink` ends it and returns the pipeline. `key_by` returns the same records, keyed: only `process`,
+    `connect` and `async_wait(mode=KEYED_ORDERED)` may follow it.
+    """
+
+    # ------------------------------------------------------------------------------------------------ stateless
+
+    def map(self, function: Callable[[R], S], /, *, record: type[S] | None = None) -> Stream[S]:
+        """Send on one record for each: `function(record)`.
+
+        `record` is the type of what it returns; unless given, the function's annotation says it. The function is plain, and
+        depends on its argument alone: it may be called again for the same record. Order, event time and row kind stay.
+
+        Raises `TypeError` for a coroutine or a generator function, and without a type.
+        """
+        check_plain("map", function)
+        self._check_argument("map", function)
+        output = returned_type("map", function) if record is None else record
+        check_record(f"map({name_of(function)})", output)
+        return self._then(Map(function, output), output)
+
+    def filter(self, predicate: Callable[[R], object], /) -> Stream[R]:
+        """Send on the records for which `predicate(record)` is true. See `map` for what the function must be."""
+        check_plain("filter", predicate)
+        self._check_argument("filter", predicate)
+        return self._then(Filter(predicate), self._record)
+
+    def flat_map(self, function: Callable[[R], Iterable[S]], /, *, record: type[S]) -> Stream[S]:
+        """Send on the records of type `record` that `function(record)` returns or yields, in their order: none, one or many.
+
+        See `map` for what the function must be; it may be a generator.
+        """
+        check_callable("flat_map", function)
+        self._check_argument("flat_map", function)
+        check_record(f"flat_map({name_of(function)})", record)
+        return self._then(FlatMap(function, record), record)
+
+    def assign_event_time(self, time: str | Callable[[R], int], /) -> Stream[R]:
+        """Give records another event time: a field (`Timestamp`, not optional), or what `time(record)` returns (ms since 1970, UTC).
+
+        Operators see it as `ctx.timestamp`, and TTL and lateness go by it. The watermark stays that of the sources: where the
+        new times lie further back, give the sources an `out_of_orderness` that covers it, else records are late.
+
+        Raises `ValueError` for a field that the record lacks.
+        """
+        if isinstance(time, str):
+            check_field(self._record, time)
+        else:
+            check_plain("assign_event_time", time)
+            self._check_argument("assign_event_time", time)
+        return self._then(AssignEventTime(time), self._record)
+
+    def union(self, *others: Stream[R]) -> Stream[R]:
+        """Return the records of this stream and the `others` as one stream, in the order of their arrival.
+
+        A stream may be united with itself: each record then comes twice.
+
+        Raises `TypeError` unless all have the same type, `ValueError` without others and for streams of another pipeline.
+        """
+        if not others:
+            msg = f"union of '{self._origin}' needs at least one other stream"
+            raise ValueError(msg)
+        for other in others:
+            self._check_same_pipeline("union", other)
+            self._check_same_type("union", other)
+        return self._then(Union(), self._record, *others)
+
+    # ---------------------------------------------------------------------------------------------------- keyed
+
+    def key_by(self, key: str | Callable[[R], Any], /, *more: str) -> Stream[R]:
+        """Key the stream by a field, by several, or by what a function returns; a record whose key is null goes to quarantine.
+
+        A key is text, a whole number, a float, a truth value, or a tuple of them. Several fields make a tuple; one of them
+        null makes the key null. A function is plain, and depends on its argument alone; annotate what it returns, and
+        `connect` compares the types of the keys.
+
+        Raises `ValueError` for a field that the record lacks, or that holds a list, a map or a record, and for fields after a
+        function.
+        """
+        if not isinstance(key, str):
+            check_plain("key_by", key)
+            if more:
+                msg = (
+                    f"key_by({name_of(key)}) takes no fields after a function: let the function return them in a tuple"
+                )
+                raise ValueError(msg)
+            self._check_argument("key_by", key)
+            return self._keyed(KeyBy(function=key))
+        for column in (key, *more):
+            check_key_field(self._record, column)
+        return self._keyed(KeyBy((key, *more)))
+
+    def broadcast(self) -> Stream[R]:
+        """Return the same records for all tasks of a keyed function: give it to `connect` of a keyed stream.
+
+        The records change broadcast state there, alike in all tasks (`KeyedBroadcastFunction`). Raises `ValueError` for a
+        stream that is keyed.
+        """
+        self._check_free("broadcast()")
+        return Stream(self._pipeline, self._node, self._record, side=self._side, is_broadcast=True)
+
+    def connect(self, other: Stream[S], /) -> ConnectedStreams[R, S]:
+        """Return two keyed streams for one function with state and timers of its own for each key: `process` must follow.
+
+        `other` is keyed by the same type, or a `broadcast()`.
+
+        Raises `ValueError` where a stream is not keyed, or comes from another pipeline; `TypeError` where the keys' types differ.
+        """
+        self._check_same_pipeline("connect", other)
+        self._check_connected(other)
+        return ConnectedStreams(self, other)
+
+    def process(self, name: str, function: KeyedProcessFunction[Any, S], /) -> ProcessedStream[S]:
+        """Run a keyed process function; needs `key_by` before it.
+
+        `process` and `on_timer` must both be `async def`, or both plain `def`, else `TypeError`, as when the function takes
+        other records than these.
+        """
+        if self._key is None:
+            msg = f"process '{name}' needs a key: call key_by() before it"
+            raise ValueError(msg)
+        self._check_function(f"process '{name}'", function, KeyedProcessFunction)
+        is_blocking(function)
+        takes, gives = input_type(function), cast("type[S]", output_type(function))
+        self._check_accepted(f"process '{name}'", takes)
+        node = self._pipeline._add(Process(name, str(self._key), function), self._use())
+        return ProcessedStream(self._pipeline, node, gives)
+
+    # ----------------------------------------------------------------------------------------- calls, sinks
+
+    def async_wait(
+        self,
+        name: str,
+        function: AsyncFunction[Any, S],
+        /,
+        *,
+        mode: OutputMode = OutputMode.UNORDERED,
+        capacity: int = 100,
+        timeout: timedelta,
+        retry: AsyncRetryStrategy | None = None,
+        park_after: timedelta | None = None,
+        recovery: RecoveryOption = RecoveryOption.COST_TIME,
+        on_failure: OnFailure = OnFailure.FAIL,
+        breaker: CircuitBreaker | None = None,
+        cache: LookupCache | None = None,
+        batch: Batching | None = None,
+        service: str | None = None,
+    ) -> Stream[S]:
+        """Call `function` for each record, up to `capacity` calls at once a task (waits between attempts included).
+
+        `timeout` covers all attempts of one record, from the moment it is accepted. `mode` tells how results leave; within a
+        micro-batch operators downstream see arrival order in every mode. `KEYED_ORDERED` needs `key_by` before it.
+
+        `park_after`: an element whose next attempt is so far off, or farther, does not wait in the task but in the table
+        `async_requests`, and the first micro-batch after it is due takes it up. None: it always waits in the task.
+        `recovery` tells what is left of its timeout then. `on_failure` tells what becomes of one that is given up on.
+        `service` names the service in the job's file whose `rate` and `concurrency` this operator shares with others.
+        """
+        check_limits(name, capacity, timeout, park_after)
+        self._check_mode(name, mode)
+        self._check_function(f"async_wait '{name}'", function, AsyncFunction)
+        takes, gives = input_type(function), cast("type[S]", output_type(function))
+        self._check_accepted(f"async_wait '{name}'", takes)
+        wait = AsyncWait(
+            name,
+            function,
+            mode,
+            capacity,
+            timeout,
+            retry or NoRetry(),
+            park_after=park_after,
+            recovery=recovery,
+            on_failure=on_failure,
+            breaker=breaker,
+            cache=cache,
+            batch=batch,
+            service=service,
+            key=self._key,
+        )
+        return Stream(self._pipeline, self._pipeline._add(wait, self._use()), gives)
+
+    def sink(self, name: str, /) -> Pipeline:
+        """End the stream in the sink `name`, and return the pipeline.
+
+        Raises `ValueError` for a stream that is keyed, or a broadcast.
+        """
+        self._check_free(f"sink '{name}'")
+        self._pipeline._add(SinkNode(name), self._use())
+        return self._pipeline
+
+    # ------------------------------------------------------------------------------------------------- how it's done
+
+    def _keyed(self, key: KeyBy) -> Stream[R]:
+        self._check_free("key_by()")
+        return Stream(self._pipeline, self._node, self._record, side=self._side, key=key)
+
+    def _then(self, operator: Operator, record: type[S], *others: Stream[Any]) -> Stream[S]:
+        for stream in (self, *others):
+            stream._check_free(f"'{operator.name}'")
+        node = self._pipeline._add(operator, *(stream._use() for stream in (self, *others)))
+        return Stream(self._pipeline, node, record)
+
+    def _materialized(self, materializer: UpsertMaterialize, record: type[S]) -> Stream[S]:
+        self._check_free(f"'{materializer.name}'")
+        key = KeyBy(materializer.keyed_by)
+        use = Input(self._node, self._side, key)
+        return Stream(self._pipeline, self._pipeline._add(materializer, use), record)
+
+
+class ProcessedStream(Stream[R]):
+    """What a keyed process function collects. Its side outputs are streams, too."""
+
+    def side(self, name: str, record: type[S], /) -> Stream[S]:
+        """Return what the function outputs as `name`: `ctx.output(name, record)`, a stream like any other.
+
+        Raises `ValueError` where `name` was declared with another type.
+        """
+        check_name(name)
+        check_record(f"side('{name}')", record)
+        process = self._process
+        declared = next((side for side in process.side_outputs if side.name == name), None)
+        if declared is None:
+            self._node.operator = replace(process, side_outputs=(*process.side_outputs, SideOutput(name, record)))
+        elif declared.record is not record:
+            msg = (
+                f"side output '{name}' of '{process.name}' has records of type {declared.record.__name__}, "
+                f"not {record.__name__}"
+            )
+            raise ValueError(msg)
+        return Stream(self._pipeline, self._node, record, side=name)
+
+    def side_output(self, name: str, record: type[msgspec.Struct], /, *, sink: str) -> ProcessedStream[R]:
+        """Send what the function outputs as `name` to the append-only sink `sink`, and return this stream again."""
+        process = self._process
+        if any(name == other.name for other in process.side_outputs):
+            msg = f"process '{process.name}' has two side outputs named '{name}'"
+            raise ValueError(msg)
+        check_name(sink)
+        self.side(name, record).sink(sink)
+        sides = tuple(replace(side, sink=sink) if side.name == name else side for side in self._process.side_outputs)
+        self._node.operator = replace(self._process, side_outputs=sides)
+        return self
+
+    @property
+    def _process(self) -> Process:
+        assert isinstance(self._node.operator, Process)  # noqa: S101 - only process() makes such streams
+        return self._node.operator
+
+
+class ConnectedStreams(Generic[R, S]):
+    """Two keyed streams, or a keyed one and a broadcast, on their way to one function."""
+
+    def __init__(self, first: Stream[R], second: Stream[S]) -> None:
+        """Hold the two; `Stream.connect` makes it."""
+        self._first = first
+        self._second = second
+
+    def process(
+        self, name: str, function: KeyedCoProcessFunction[Any, Any, T] | KeyedBroadcastFunction[Any, Any, T], /
+    ) -> ProcessedStream[T]:
+        """Run a function of two inputs: `process1` gets the records of the stream on which `connect` was called, `process2` the others.
+
+        Behind `connect(rules.broadcast())` it is a `KeyedBroadcastFunction`: `process` and `process_broadcast`. The records come
+        in the order of their arrival. Raises `TypeError` for another kind of function, and for one that takes
+        other records than these.
+        """
+        first, second = self._first, self._second
+        taker = f"process '{name}'"
+        wanted_class = KeyedBroadcastFunction if second._is_broadcast else KeyedCoProcessFunction
+        first._check_function(taker, function, wanted_class)
+        is_blocking(function)
+        takes, gives = function_types(function)
+        first._check_accepted(taker, takes[0])
+        second._check_accepted(taker, takes[1])
+        process = Process(name, f"{first._key} | {second._key or 'broadcast'}", function)
+        node = first._pipeline._add(process, first._use(), second._use())
+        return ProcessedStream(first._pipeline, node, cast("type[T]", gives))

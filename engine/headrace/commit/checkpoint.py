@@ -1,0 +1,131 @@
+"""A checkpoint: what one row of `checkpoints` says, and what kinds there are."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from headrace.commit.sink_tables import SinkTables
+from headrace.commit.state_schemas import StateSchemas
+from headrace.commit.ttl_history import TtlHistory
+from headrace.plan.watermarks import Bucket, latest
+from headrace.sinks.sink import OutputFile
+from headrace.sources.offset import SourceOffset, latest_watermark, line_of
+from headrace.tables.schemas import FORMAT_VERSION
+
+
+class Kind(enum.Enum):
+    """Why a row of `checkpoints` exists. A lease row is a claim on the job, not a checkpoint.
+
+    A vacuum leaves the state as it is, like a savepoint: it commits a list of files that may be deleted (`vacuum_intents`).
+    """
+
+    INITIAL = "initial"
+    BATCH = "batch"
+    COMPACTION = "compaction"
+    MIGRATION = "migration"
+    REQUEUE = "requeue"
+    RESTORE = "restore"
+    SAVEPOINT = "savepoint"
+    VACUUM = "vacuum"
+    LEASE = "lease"
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One committed checkpoint. Times are milliseconds since the epoch.
+
+    `versions` names the Delta version of every state table. `outputs` names, per sink, the staged
+    files to publish. `local_copies` names, per operator and key-group range, the local copy that
+    this checkpoint's tasks left behind. `state_ttl` is what lives of entries depend on.
+    `schemas_of` names the checkpoint whose row has `state_schemas`, the types of the stored states: a row has them only where
+    they are not its parent's; `sinks_of` and `sink_tables` are the same for the tables of the sinks. `timers_fired` says, per operator and clock, up to which moment no timer is left (ms).
+    `watermark` is the earliest one of all lines of ordinals. `lines` names, by operator, a source of its line: that source's offset
+    has the operator's watermark (earlier releases had one line).
+    `numbers` are those in the places of records: ranks of operators, and edges (earlier releases had none to record).
+    `note` says who and why (restores, savepoints, migrations).
+    """
+
+    checkpoint_id: int
+    kind: Kind
+    run_id: str
+    attempt_id: str
+    max_parallelism: int
+    versions: dict[str, int]
+    committed_at: int
+    parent_id: int | None = None
+    name: str | None = None
+    interval_start: int | None = None
+    interval_end: int | None = None
+    watermark: int | None = None
+    lines: dict[str, str] = {}
+    offsets: dict[str, SourceOffset] = {}
+    numbers: dict[str, int] = {}
+    outputs: dict[str, list[OutputFile]] = {}
+    local_copies: dict[str, dict[str, str]] = {}
+    state_ttl: TtlHistory = TtlHistory()
+    state_schemas: StateSchemas | None = None
+    schemas_of: int | None = None
+    sink_tables: SinkTables | None = None
+    sinks_of: int | None = None
+    timers_fired: dict[str, dict[str, int]] = {}
+    metrics: dict[str, Any] = {}
+    note: str | None = None
+    restored_from: int | None = None
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def held(self) -> bool:
+        """Whether records that were taken in are still in `buffered_requests`."""
+        return any(offset.held for offset in self.offsets.values())
+
+    @property
+    def pending(self) -> int:
+        """Elements in `async_requests`: each source says it of all."""
+        return max((offset.pending for offset in self.offsets.values()), default=0)
+
+    @property
+    def due(self) -> int | None:
+        """When the first of them is to be called for (ms); None if none is."""
+        return min((offset.due for offset in self.offsets.values() if offset.due is not None), default=None)
+
+    def watermark_of(self, operator: str) -> int | None:
+        """Return the last watermark that all operators of an operator's line have seen (ms)."""
+        return self._offset_of(operator).seen if operator in self.lines else self.watermark
+
+    def latest_watermark_of(self, operator: str) -> int | None:
+        """Return the last watermark that any operator of an operator's line has seen (ms)."""
+        if operator in self.lines:
+            return self._offset_of(operator).watermark
+        repeated = [offset.repeated[-1][1] for offset in self.offsets.values() if offset.repeated]
+        return max(repeated, default=self.watermark)
+
+    def _offset_of(self, operator: str) -> SourceOffset:
+        """Return the offset that has the watermarks of an operator. A source that never had a file has none."""
+        return self.offsets.get(self.lines[operator], SourceOffset())
+
+    def watermarks(self, sources: Iterable[str]) -> tuple[int | None, int | None]:
+        """Return the last watermark of the line that these sources share, and the last one that all its operators have seen (ms)."""
+        offsets = [self.offsets[name] for name in sources if name in self.offsets]
+        return latest_watermark(offsets), latest(offset.seen for offset in offsets)
+
+    def line(self, sources: Iterable[str]) -> Bucket:
+        """Return where the line of ordinals stands that these sources share."""
+        return line_of(self.offsets[name] for name in sources if name in self.offsets)
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """A claim on a job, renewed by its holder until `expires_at` (ms)."""
+
+    run_id: str
+    attempt_id: str
+    holder: str
+    expires_at: int
+    claimed_at: int
+
+
+def metrics_of(counted: Mapping[str, int], durations: Mapping[str, float]) -> dict[str, Any]:
+    """The metrics of a checkpoint: counts, and seconds by phase, rounded to milliseconds."""
+    return {**dict(sorted(counted.items())), "seconds": {k: round(v, 3) for k, v in durations.items()}}

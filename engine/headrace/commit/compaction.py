@@ -1,0 +1,93 @@
+"""Compaction: state tables rewritten to one row per live entry (FLIP-25, compaction filter)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from headrace import clock, faults
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.protocol import OpenJob, open_job
+from headrace.commit.ttl_history import certain_expiries, declared_ttls
+from headrace.config import JobConfig
+from headrace.plan.pipelines import plan_of
+from headrace.state.key_groups import KeyGroupRange
+from headrace.tables.files import StagedFile
+from headrace.tables.last_rows import last_rows
+from headrace.tables.row_expiry import RowExpiry, unexpired
+from headrace.tables.schemas import KEYED_STATE, QUARANTINE, STATE_TABLES
+from headrace.tables.state_files import parts
+
+_CHUNKS = 8
+"""A table is rewritten in so many ranges of key groups, so memory holds an eighth of it at a time."""
+
+
+def compact(config: JobConfig, run_id: str, every: int | None = None) -> Checkpoint | None:
+    """Rewrite the state tables, as a checkpoint of its own; the live state does not change.
+
+    Drops overwritten and deleted entries and, one by one, those that the TTL which the job declares now has expired,
+    unless `Cleanup.at_compaction` is off. With `every`, does nothing (and returns None) unless at least that many runs
+    committed micro-batches since the last compaction.
+    """
+    with open_job(config, run_id) as job:
+        if every is not None and _runs_since_compaction(job) < every:
+            return None
+        versions = dict(job.versions)
+        before = after = expired = 0
+        for name in STATE_TABLES:
+            if name == QUARANTINE:
+                continue
+            staged, rows, dead = _rewrite(job, name)
+            if rows == sum(file.rows for file in staged) and len(staged) >= _file_count(job, name):
+                continue
+            before, after = before + rows, after + sum(file.rows for file in staged)
+            expired += dead
+            versions[name] = job.replace_table(name, staged)
+        faults.reached("compaction.prepared")
+        metrics = {"rows_before": before, "rows_after": after, "expired": expired}
+        checkpoint = job.commit(Kind.COMPACTION, versions=versions, metrics=metrics)
+        job.compact_log()
+        return checkpoint
+
+
+def _runs_since_compaction(job: OpenJob) -> int:
+    runs: set[str] = set()
+    for checkpoint in reversed(job.checkpoints):
+        if checkpoint.kind is Kind.COMPACTION:
+            break
+        if checkpoint.kind is Kind.BATCH:
+            runs.add(checkpoint.run_id)
+    return len(runs)
+
+
+def _file_count(job: OpenJob, name: str) -> int:
+    return len(job.view(name).files())
+
+
+def _rewrite(job: OpenJob, name: str) -> tuple[list[StagedFile], int, int]:
+    """The files that take the place of a table's, the rows that it has, and how many entries have expired."""
+    staged: list[StagedFile] = []
+    rows = expired = 0
+    expiries = _expiries(job) if name == KEYED_STATE else []
+    for number, changes in enumerate(_chunks(job, name)):
+        rows += changes.num_rows
+        live = last_rows(changes, STATE_TABLES[name])
+        kept = unexpired(live, expiries)
+        expired += live.num_rows - kept.num_rows
+        staged += [job.stage(name, f"compaction-{number}", part) for part in parts(name, kept)]
+    return staged, rows, expired
+
+
+def _chunks(job: OpenJob, name: str) -> Iterator[pa.Table]:
+    groups = job.last.max_parallelism
+    step = -(-groups // _CHUNKS)
+    for first in range(0, groups, step):
+        yield job.view(name).of(key_groups=KeyGroupRange(first, first + step - 1)).changes()
+
+
+def _expiries(job: OpenJob) -> list[RowExpiry]:
+    declared = declared_ttls(plan_of(job.config.code))
+    dropped = {name: ttl for name, ttl in declared.items() if ttl is not None and ttl.cleanup.at_compaction}
+    paused_since = job.lineage.last_micro_batch()
+    return certain_expiries(dropped, job.last, processing_time=clock.now(), paused_since=paused_since)

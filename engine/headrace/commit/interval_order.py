@@ -1,0 +1,154 @@
+"""Which interval follows which. The order in which a scheduler starts runs is never trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.lineage import Lineage
+from headrace.errors import IntervalError
+from headrace.sources.interval import Interval, moment_text
+from headrace.sources.source import TakenIn
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalPlace:
+    """Where an interval goes: behind the last checkpoint, behind an earlier one, or nowhere since this run has taken it in."""
+
+    restore_to: int | None = None
+    is_done: bool = False
+
+
+class Run(Protocol):
+    """Says which run, and which attempt of it, has written a checkpoint."""
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        ...
+
+    @property
+    def attempt_id(self) -> str:
+        """The attempt."""
+        ...
+
+
+def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint], run: Run, *, replay: bool = False) -> IntervalPlace:
+    """Find where `wanted` belongs in the line of checkpoints that leads to the last one.
+
+    It continues that line; or it begins further back: then `restore_to` names the last checkpoint at or before its start.
+
+        committed    |--- 1 ---|--- 2 ---|--- 3 ---|
+        wanted                      |-4-|               restore 1
+
+    A retry of a `run` (same `run_id`) that has taken `wanted` in already goes nowhere. With `replay` that holds only if the
+    run has gone back for it, or this attempt has taken it in. Raises `IntervalError` where `wanted` would leave a gap behind
+    the last checkpoint.
+    """
+    trail = Lineage(checkpoints).line
+    position = position_of(trail)
+    if position is not None and wanted.end <= position and _is_done(wanted, trail, run, replay=replay):
+        return IntervalPlace(is_done=True)
+    stands_at = _beginning(checkpoints) if position is None else position
+    if stands_at is None or wanted.start == stands_at:
+        return IntervalPlace()
+    if wanted.start > stands_at:
+        msg = (
+            f"interval {wanted} would leave a gap: the job has taken in everything up to {moment_text(stands_at)}"
+            f"{_restored_by_hand(trail)}. Run the interval that starts there first."
+        )
+        raise IntervalError(msg)
+    covered = [checkpoint for checkpoint in trail if checkpoint.interval_end is not None]
+    if not covered:
+        return IntervalPlace()
+    before = (checkpoint for checkpoint in reversed(covered) if (checkpoint.interval_end or 0) <= wanted.start)
+    if (target := next(before, None)) is not None:
+        return IntervalPlace(target.checkpoint_id)
+    return IntervalPlace(next(checkpoint for checkpoint in covered if checkpoint.kind is Kind.BATCH).parent_id)
+
+
+def refusal(wanted: Interval, checkpoints: Sequence[Checkpoint], *, finished_replay: bool) -> IntervalError:
+    """Return the error for an interval that goes back without leave."""
+    changed = "Nothing but the open replay, which was finished," if finished_replay else "Nothing"
+    return IntervalError(
+        f"interval {wanted} has been taken in already: the job has taken in everything up to "
+        f"{moment_text(position_of(Lineage(checkpoints).line))}. {changed} was changed. If its input is the same, there is nothing to do: "
+        "mark a cleared Airflow task as success. To take it in again, with all later intervals, which are missing from state "
+        "and sinks meanwhile, run it with --replay (in Airflow: a backfill of this interval, or a new DAG run in mode "
+        "interval, with the param replay=true)."
+    )
+
+
+def goes_back(wanted: Interval, checkpoints: Sequence[Checkpoint]) -> bool:
+    """Tell whether `wanted` begins before what the job has taken in at present."""
+    position = position_of(Lineage(checkpoints).line)
+    return position is not None and wanted.start < position
+
+
+def replay_note(wanted: Interval) -> str:
+    """Return the note of the restore that begins a replay: it is how a later run knows what to go on with."""
+    return f"interval {wanted} is run again"
+
+
+def intervals_of(trail: Iterable[Checkpoint]) -> list[tuple[Interval, Checkpoint]]:
+    """Return the intervals that micro-batches of a line have taken in, each without what an earlier one had."""
+    intervals: list[tuple[Interval, Checkpoint]] = []
+    reached: int | None = None
+    for checkpoint in trail:
+        interval = interval_of(checkpoint)
+        if interval is None or (reached is not None and interval.end <= reached):
+            continue
+        start = interval.start if reached is None else max(interval.start, reached)
+        intervals.append((Interval(start, interval.end), checkpoint))
+        reached = interval.end
+    return intervals
+
+
+def interval_of(checkpoint: Checkpoint) -> Interval | None:
+    """Return the interval of a micro-batch; None for other checkpoints, and for slices without one."""
+    start, end = checkpoint.interval_start, checkpoint.interval_end
+    if checkpoint.kind is not Kind.BATCH or start is None or end is None:
+        return None
+    return Interval(start, end)
+
+
+def taken_in(trail: Sequence[Checkpoint], source: str) -> TakenIn:
+    """Return what the checkpoints of a line have taken in of a source together."""
+    offsets = (checkpoint.offsets[source] for checkpoint in trail if source in checkpoint.offsets)
+    recorded = [offset.names for offset in offsets if offset.names is not None]
+    names = frozenset(name for names in recorded for name in names) if recorded else None
+    return TakenIn(names, tuple(interval for interval, _ in intervals_of(trail)))
+
+
+def position_of(trail: Sequence[Checkpoint]) -> int | None:
+    """Return up to where a line has taken in everything (ms); None if no interval was."""
+    return next((c.interval_end for c in reversed(trail) if c.interval_end is not None), None)
+
+
+def _is_done(wanted: Interval, trail: Sequence[Checkpoint], run: Run, *, replay: bool) -> bool:
+    """Tell whether a run has gone back for an interval, or has taken it in without that."""
+    note = replay_note(wanted)
+    if any(c.kind is Kind.RESTORE and c.run_id == run.run_id and c.note == note for c in trail):
+        return True
+    parts = [(part, by) for part, by in intervals_of(trail) if part.start < wanted.end and wanted.start < part.end]
+    if not parts or parts[0][0].start > wanted.start:
+        return False
+    return all(by.attempt_id == run.attempt_id if replay else by.run_id == run.run_id for _, by in parts)
+
+
+def _restored_by_hand(trail: Sequence[Checkpoint]) -> str:
+    """Name the restore behind which nothing was taken in yet, if the line ends in one."""
+    for checkpoint in reversed(trail):
+        if checkpoint.kind is Kind.RESTORE:
+            return f" (checkpoint {checkpoint.checkpoint_id} restored it to checkpoint {checkpoint.restored_from})"
+        if checkpoint.kind is Kind.BATCH:
+            break
+    return ""
+
+
+def _beginning(checkpoints: Sequence[Checkpoint]) -> int | None:
+    """Return where the first slice began that was ever taken in: a job restored to before it still has to go on there."""
+    starts = (checkpoint.interval_start for checkpoint in checkpoints if checkpoint.kind is Kind.BATCH)
+    return min((start for start in starts if start is not None), default=None)

@@ -1,0 +1,142 @@
+"""The claim of one run on a job: taken at its start, renewed while it works, given up at its end."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+
+from headrace import clock
+from headrace.commit.checkpoint import Checkpoint, Lease
+from headrace.commit.log import CheckpointLog, lease_until
+from headrace.errors import FencedError, StorageError
+
+_POLL = 0.5
+
+_held_here: set[str] = set()
+"""Attempts of this process that hold a job: a lease of ours that is not among them could not be given up."""
+
+
+def this_process() -> str:
+    """`host:pid:start`, which names this process for as long as the machine is up."""
+    return f"{socket.gethostname()}:{os.getpid()}:{psutil.Process().create_time():.2f}"
+
+
+def is_alive(holder: str) -> bool | None:
+    """Whether the process of a lease still runs; None where that cannot be told (another host)."""
+    host, pid, started = holder.rsplit(":", 2)
+    if host != socket.gethostname():
+        return None
+    try:
+        process = psutil.Process(int(pid))
+        return f"{process.create_time():.2f}" == started and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+class JobLease:
+    """A claimed job. All appends to its `checkpoints` table go through here while the run lasts."""
+
+    def __init__(self, log: CheckpointLog, run_id: str, attempt_id: str, seconds: float) -> None:
+        """Describe the claim; `claimed` makes it."""
+        self.run_id, self.attempt_id = run_id, attempt_id
+        self._log = log
+        self._seconds = seconds
+        self._holder = this_process()
+        self._lock = threading.Lock()
+        self._lost: FencedError | None = None
+
+    @contextmanager
+    def claimed(self, *, force: bool = False) -> Iterator[JobLease]:
+        """Hold the job for the length of a block.
+
+        A lease whose process has died on this machine is taken over at once; one held on another
+        machine is waited for until it ends. Raises `FencedError` when its holder is alive or
+        renews it meanwhile. `force` takes the job in any case; the former holder then fails.
+        """
+        if not force:
+            self._wait_for_holder()
+        self._log.claim(self._lease())
+        _held_here.add(self.attempt_id)
+        stop = threading.Event()
+        heart = threading.Thread(target=self._renew, args=(stop,), daemon=True, name="headrace-lease")
+        heart.start()
+        try:
+            yield self
+        finally:
+            stop.set()
+            heart.join()
+            _held_here.discard(self.attempt_id)
+            self._give_up()
+
+    def check(self) -> None:
+        """Raise `FencedError` if a renewal found that the job was lost."""
+        if self._lost is not None:
+            raise self._lost
+
+    def append(self, checkpoint: Checkpoint) -> None:
+        """Commit a checkpoint, renewing the lease in the same row.
+
+        Raises `FencedError` when another run wrote to the table meanwhile.
+        """
+        with self._lock:
+            self.check()
+            self._log.append(checkpoint, self._lease())
+
+    def compact_log(self) -> None:
+        """Rewrite the `checkpoints` table as one file."""
+        with self._lock:
+            self.check()
+            self._log.compact()
+
+    def _lease(self) -> Lease:
+        return lease_until(self.run_id, self.attempt_id, self._holder, self._seconds)
+
+    def _wait_for_holder(self) -> None:
+        while (lease := self._log.lease) is not None and lease.expires_at > clock.now():
+            alive = is_alive(lease.holder)
+            if alive is False or (lease.holder == self._holder and lease.attempt_id not in _held_here):
+                return
+            if alive:
+                raise _held(lease)
+            first = lease
+            clock.sleep(_POLL)
+            self._log.refresh()
+            if self._log.lease is not None and self._log.lease.expires_at > first.expires_at:
+                raise _held(self._log.lease)
+
+    def _renew(self, stop: threading.Event) -> None:
+        while not stop.wait(self._seconds / 3):
+            with self._lock:
+                if self._lost is None:
+                    self._try_renewal()
+
+    def _try_renewal(self) -> None:
+        try:
+            self._log.claim(self._lease())
+        except FencedError as error:
+            self._lost = error
+        except StorageError:
+            return  # tried again in a while; meanwhile every commit is a compare-and-set all the same
+
+    def _give_up(self) -> None:
+        if self._lost is None:
+            ended = lease_until(self.run_id, self.attempt_id, self._holder, 0)
+            try:
+                self._log.claim(ended)
+            except FencedError as error:
+                self._lost = error
+            except StorageError:
+                return  # the lease ends by itself, and what went wrong in the block is the error to report
+
+
+def _held(lease: Lease) -> FencedError:
+    remaining = max(lease.expires_at - clock.now(), 0) / 1000
+    return FencedError(
+        f"run {lease.run_id}, attempt {lease.attempt_id} ({lease.holder}) holds the job; its lease ends in "
+        f"{remaining:.0f} s unless renewed. Nothing was done: let that run finish, then run again."
+    )

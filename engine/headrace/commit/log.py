@@ -1,0 +1,270 @@
+"""Reading and appending the `checkpoints` table, the only source of truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec.structs import replace
+
+from headrace import clock
+from headrace.commit.checkpoint import Checkpoint, Kind, Lease
+from headrace.commit.lineage import Lineage
+from headrace.commit.sink_tables import SinkTables
+from headrace.commit.state_schemas import StateSchemas
+from headrace.config import JobConfig
+from headrace.errors import ConfigError, FencedError
+from headrace.tables.files import Storage, stage
+from headrace.tables.schemas import CHECKPOINTS, CHECKPOINTS_SCHEMA, FORMAT_VERSION, KEYED_STATE
+from headrace.tables.store import TableMissingError, VersionTakenError, storage_errors
+from headrace.tables.stores import table_store
+from headrace.tables.view import in_milliseconds
+
+_JSON = (
+    "offsets",
+    "versions",
+    "outputs",
+    "local_copies",
+    "metrics",
+    "state_ttl",
+    "state_schemas",
+    "timers_fired",
+    "lines",
+    "numbers",
+    "sink_tables",
+)
+_TIMES = ("interval_start", "interval_end", "watermark", "committed_at", "lease_expires_at")
+
+
+class CheckpointLog:
+    """The `checkpoints` table of one job, as of the version last read.
+
+    Appending is a compare-and-set: it succeeds only if nobody appended since `refresh`.
+    """
+
+    def __init__(self, job_folder: str | Path, storage: Storage = None) -> None:
+        """Open the table in `job_folder`. `exists` tells whether there is one."""
+        self._storage = storage
+        self._store = table_store(f"{job_folder}/{CHECKPOINTS}", storage)
+        self._version = -1
+        self.checkpoints: list[Checkpoint] = []
+        self.lease: Lease | None = None
+        self.refresh()
+
+    @property
+    def exists(self) -> bool:
+        """Whether the job has ever been initialised."""
+        return self._version >= 0
+
+    @property
+    def last(self) -> Checkpoint | None:
+        """The last committed checkpoint."""
+        return self.checkpoints[-1] if self.checkpoints else None
+
+    def refresh(self) -> None:
+        """Read the table's latest version."""
+        try:
+            with storage_errors(f"to read {self._store.uri}"):
+                table = self._store.latest()
+        except TableMissingError:
+            return
+        if table.version == self._version:
+            return
+        rows = in_milliseconds(table.read(CHECKPOINTS_SCHEMA)).to_pylist()
+        committed = [row for row in rows if row["kind"] != Kind.LEASE.value]
+        _check_format(max((row["format_version"] for row in committed), default=0), self._store.uri)
+        decoded = [_decode(row) for row in committed]
+        self.checkpoints = sorted(decoded, key=lambda checkpoint: checkpoint.checkpoint_id)
+        self.lease = _last_lease(rows)
+        self._version = table.version
+
+    @property
+    def lineage(self) -> Lineage:
+        """The line that leads to the last checkpoint."""
+        return Lineage(self.checkpoints)
+
+    def get(self, checkpoint_id: int) -> Checkpoint:
+        """The checkpoint with this id.
+
+        Raises `ConfigError` when there is none.
+        """
+        for checkpoint in self.checkpoints:
+            if checkpoint.checkpoint_id == checkpoint_id:
+                return checkpoint
+        ids = [checkpoint.checkpoint_id for checkpoint in self.checkpoints]
+        known = f"{ids[0]} to {ids[-1]}" if ids else "none yet"
+        msg = f"there is no checkpoint {checkpoint_id} (known: {known}); see 'headrace checkpoints'"
+        raise ConfigError(msg)
+
+    def savepoint(self, name: str) -> Checkpoint:
+        """The latest savepoint of this name.
+
+        Raises `ConfigError` when there is none.
+        """
+        found = [c for c in self.checkpoints if c.kind is Kind.SAVEPOINT and c.name == name]
+        if not found:
+            msg = f"there is no savepoint '{name}'; see 'headrace checkpoints'"
+            raise ConfigError(msg)
+        return found[-1]
+
+    def resolve(self, config: JobConfig, at: int | str | None = None) -> Checkpoint:
+        """Return the checkpoint that `at` names: an id, a savepoint's name, or the last one (None).
+
+        Raises `ConfigError` when there is none.
+        """
+        if self.last is None:
+            msg = (
+                f"job '{config.job}' has no checkpoint yet: nothing is committed in {config.job_folder}. "
+                f"Start it with 'headrace run {config.job}'."
+            )
+            raise ConfigError(msg)
+        if at is None:
+            return self.last
+        text = str(at)
+        return self.get(int(text)) if text.isdecimal() else self.savepoint(text)
+
+    def state_schemas(self, checkpoint: Checkpoint) -> StateSchemas | None:
+        """The types of the states at a checkpoint; None where there is state whose types were not recorded (before format 2)."""
+        if checkpoint.schemas_of is None:
+            return None if checkpoint.versions.get(KEYED_STATE) else {}
+        return self.get(checkpoint.schemas_of).state_schemas
+
+    def sink_tables(self, checkpoint: Checkpoint) -> SinkTables | None:
+        """Return the tables of the job's sinks at a checkpoint; None where an earlier release did not record them."""
+        return None if checkpoint.sinks_of is None else self.get(checkpoint.sinks_of).sink_tables
+
+    def create(self) -> None:
+        """Make the table if nobody has."""
+        self._store.create(CHECKPOINTS_SCHEMA)
+        self.refresh()
+
+    def append(self, checkpoint: Checkpoint, lease: Lease | None) -> None:
+        """Commit `checkpoint`, renewing `lease` in the same row.
+
+        Raises `FencedError` when somebody else appended since the last refresh.
+        """
+        row = msgspec.to_builtins(checkpoint)
+        if lease is not None:
+            row |= {"lease_expires_at": lease.expires_at, "holder": lease.holder}
+        self._append(row, f"checkpoint {checkpoint.checkpoint_id}")
+        self.checkpoints.append(checkpoint)
+        if lease is not None:
+            self.lease = lease
+
+    def claim(self, lease: Lease) -> None:
+        """Append a lease row; an expiry in the past gives the job up.
+
+        Raises `FencedError` when somebody else appended since the last refresh.
+        """
+        row: dict[str, Any] = {
+            "kind": Kind.LEASE.value,
+            "run_id": lease.run_id,
+            "attempt_id": lease.attempt_id,
+            "committed_at": lease.claimed_at,
+            "lease_expires_at": lease.expires_at,
+            "holder": lease.holder,
+            "format_version": FORMAT_VERSION,
+        }
+        self._append(row, "its lease")
+        self.lease = lease
+
+    def compact(self) -> None:
+        """Rewrite the table as one file, without leases that have ended: reading it stays quick.
+
+        Raises `FencedError` when somebody else appended since the last refresh.
+        """
+        rows = self._store.at(self._version).read(CHECKPOINTS_SCHEMA)
+        is_lease = pc.equal(rows["kind"], Kind.LEASE.value)
+        is_newest = pc.equal(rows["log_version"], pc.max(rows["log_version"]))
+        kept = rows.filter(pc.or_(pc.invert(is_lease), is_newest))
+        staged = stage(self._store.uri, f"compaction-{clock.unique_id()}.parquet", kept, self._storage)
+        self._version = self._committed(
+            "the compaction of checkpoints", lambda: self._store.replace(self._version, CHECKPOINTS_SCHEMA, [staged])
+        )
+
+    def _append(self, row: dict[str, Any], what: str) -> None:
+        rows = _encode({**row, "log_version": self._version + 1})
+        self._version = self._committed(what, lambda: self._store.append_rows(self._version, rows))
+
+    def _committed(self, what: str, commit: Callable[[], int]) -> int:
+        try:
+            with storage_errors(f"{what} in {self._store.uri}"):
+                return commit()
+        except VersionTakenError as error:
+            raise self._fenced(what) from error
+
+    def _fenced(self, what: str) -> FencedError:
+        self.refresh()
+        holder = self.lease
+        who = f"run {holder.run_id}, attempt {holder.attempt_id} ({holder.holder})" if holder else "another writer"
+        return FencedError(
+            f"lost the job before {what} was committed: {who} wrote to {self._store.uri} meanwhile. "
+            "Nothing was committed; let that run finish, then run again."
+        )
+
+
+def _encode(row: dict[str, Any]) -> pa.Table:
+    columns = {}
+    for column in CHECKPOINTS_SCHEMA:
+        value = row.get(column.name)
+        if value is not None and column.name in _JSON:
+            value = msgspec.json.encode(value).decode()
+        if column.name in _TIMES:
+            columns[column.name] = pa.array([value], pa.timestamp("ms", tz="UTC")).cast(column.type)
+        else:
+            columns[column.name] = pa.array([value], column.type)
+    return pa.table(columns, schema=CHECKPOINTS_SCHEMA)
+
+
+def _decode(row: dict[str, Any]) -> Checkpoint:
+    fields = {name: value for name, value in row.items() if value is not None}
+    for name in _JSON:
+        if name in fields:
+            fields[name] = msgspec.json.decode(fields[name])
+    return _with_watermark(msgspec.convert(fields, Checkpoint))
+
+
+def _with_watermark(checkpoint: Checkpoint) -> Checkpoint:
+    """Give the source its watermark where an earlier release, which knew one source, has it at the checkpoint alone."""
+    if len(checkpoint.offsets) != 1:
+        return checkpoint
+    ((name, offset),) = checkpoint.offsets.items()
+    if offset.watermark is not None:
+        return checkpoint
+    seen = checkpoint.watermark
+    last = offset.repeated[-1][1] if offset.repeated else seen
+    return replace(checkpoint, offsets={name: replace(offset, watermark=last, seen=seen)})
+
+
+def _check_format(newest: int, uri: str) -> None:
+    """Raise `ConfigError` for a format that this program does not know: it would read, or restore, what it misunderstands."""
+    if newest > FORMAT_VERSION:
+        msg = (
+            f"the state in {uri.rpartition('/')[0]} was written in format {newest}; this program knows up to {FORMAT_VERSION}. "
+            "Update Headrace."
+        )
+        raise ConfigError(msg)
+
+
+def _last_lease(rows: list[dict[str, Any]]) -> Lease | None:
+    claims = [row for row in rows if row["lease_expires_at"] is not None]
+    if not claims:
+        return None
+    row = max(claims, key=lambda row: row["log_version"])
+    return Lease(
+        row["run_id"],
+        row["attempt_id"],
+        row["holder"],
+        row["lease_expires_at"],
+        row["committed_at"],
+    )
+
+
+def lease_until(run_id: str, attempt_id: str, holder: str, seconds: float) -> Lease:
+    """A lease that starts now."""
+    now = clock.now()
+    return Lease(run_id, attempt_id, holder, now + round(seconds * 1000), now)

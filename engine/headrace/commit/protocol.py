@@ -1,0 +1,324 @@
+"""The commit protocol: how a micro-batch becomes part of a job, whole or not at all.
+
+    claim      one driver at a time holds the job's lease, a row of `checkpoints`
+    fence      undo what no checkpoint names; publish the last checkpoint, if that has not happened
+    run        tasks write files under names of their own; no commit names them yet
+    prepare    add the files to the state tables, each as its version at the parent + 1
+    commit     append the checkpoint's row to `checkpoints`: this is what makes it count
+    publish    write what the checkpoint gives to each sink, under a transaction with the checkpoint's id
+
+Each step may assume that those before it are done, and nothing else: any of them may be the last one that a process makes. After a
+crash before `commit` the next claim finds tables ahead of the last checkpoint, and its fence takes them back; after a crash behind
+it, it finds a checkpoint that is not published, and publishes it. Every commit is a compare-and-set, so a process that was
+taken for dead, and is not, fails at its next one. docs/commit-protocol.md has the same with pictures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from headrace import clock, faults
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.format_migrations import next_migration
+from headrace.commit.job_tables import JobTables, Versions
+from headrace.commit.lease import JobLease
+from headrace.commit.lineage import Lineage
+from headrace.commit.log import CheckpointLog
+from headrace.commit.publish import Publisher
+from headrace.commit.sink_position import check_sinks
+from headrace.commit.sink_tables import SinkTables, to_schemas, to_stored
+from headrace.commit.state_schemas import StateSchemas
+from headrace.config import JobConfig
+from headrace.errors import ConfigError
+from headrace.plan.pipelines import plan_of, sink_schemas
+from headrace.plan.stages import Plan
+from headrace.sinks.sink import SparkMerge
+from headrace.tables.files import StagedFile
+from headrace.tables.schemas import FORMAT_VERSION
+from headrace.tables.state_files import stage_state
+from headrace.tables.stores import state_view
+from headrace.tables.view import TableView
+
+Notify = Callable[[str, str], None]
+"""Told what happens: a kind of event and a sentence."""
+
+OF_STATE = (
+    "offsets",
+    "numbers",
+    "watermark",
+    "lines",
+    "local_copies",
+    "state_ttl",
+    "schemas_of",
+    "sinks_of",
+    "timers_fired",
+    "interval_start",
+    "interval_end",
+    "format_version",
+)
+"""Fields of a checkpoint that describe the state: a checkpoint has them of its parent, and a restore of its target."""
+
+
+def silent(kind: str, message: str) -> None:
+    """Tell nobody."""
+    del kind, message
+
+
+@contextmanager
+def open_job(
+    config: JobConfig,
+    run_id: str,
+    *,
+    create: bool = False,
+    force: bool = False,
+    restores: bool = False,
+    plan: Plan | None = None,
+    spark_merge: SparkMerge | None = None,
+    notify: Notify = silent,
+) -> Iterator[OpenJob]:
+    """Claim a job, fence it, and hold it for the length of the block.
+
+    `create` makes a job's tables and its initial checkpoint the first time. `restores` also opens a job whose sinks have
+    lost what was published to them, for a restore to what they still have. State in an older format is migrated first: a
+    checkpoint for each step.
+
+    `plan` is that of a run, which writes its sinks as today's code says. Without it no user code is loaded: the last
+    checkpoint says what its sinks are, unless an earlier release wrote it.
+
+    Raises `FencedError` when another run holds the job, `SinkMismatchError` when the job and a sink disagree on what was
+    published, and `ConfigError` when the job was never run (without `create`), when the number of key groups differs from
+    the stored one, or when the format is newer than this program.
+    """
+    attempt_id = clock.unique_id()
+    log = CheckpointLog(config.job_folder, config.storage_options)
+    if not log.exists:
+        if not create:
+            msg = f"job '{config.job}' has no checkpoints in {config.job_folder}: run it first"
+            raise ConfigError(msg)
+        log.create()
+    lease = JobLease(log, run_id, attempt_id, config.run.lease.total_seconds())
+    tables = JobTables(config.job_folder, run_id, attempt_id, storage=config.storage_options)
+    sinks = sinks_of(config, log, plan)
+    publisher = Publisher(config, to_schemas(sinks), spark_merge)
+    with lease.claimed(force=force):
+        publisher.check_columns()
+        # Not before the claim: as long as another run may publish, the log that was read is older than the sinks.
+        publishes = check_sinks(config, log.checkpoints, restores=restores)
+        publisher.create_sinks()
+        if log.last is None:
+            versions = tables.create()
+            faults.reached("create.half")
+            lease.append(_initial(config, run_id, attempt_id, versions, sinks))
+        job = OpenJob(config, log, lease, tables, publisher=publisher, sink_tables=sinks, notify=notify)
+        check_key_groups(config, job.last)
+        job.fence(publishes=publishes)
+        job.migrate_format()
+        yield job
+
+
+class OpenJob:
+    """A claimed and fenced job. `last` is the checkpoint to build on, `versions` the tables' versions."""
+
+    def __init__(
+        self,
+        config: JobConfig,
+        log: CheckpointLog,
+        lease: JobLease,
+        tables: JobTables,
+        *,
+        publisher: Publisher,
+        sink_tables: SinkTables,
+        notify: Notify = silent,
+    ) -> None:
+        """Use `open_job`."""
+        self.config = config
+        self.notify = notify
+        self.sink_tables = sink_tables
+        """The tables of the sinks as this run writes them. Recorded with its first micro-batch."""
+        self.versions: Versions = {}
+        self.declared_schemas: StateSchemas | None = None
+        """What the code of this run says of its states; None for whoever runs no code. Recorded with the next micro-batch."""
+        self._log = log
+        self._lease = lease
+        self._tables = tables
+        self._publisher = publisher
+
+    @property
+    def run_id(self) -> str:
+        """The run that holds the job."""
+        return self._lease.run_id
+
+    @property
+    def attempt_id(self) -> str:
+        """The attempt of the run, unique to this process: names of staged files have it."""
+        return self._lease.attempt_id
+
+    @property
+    def checkpoints(self) -> Sequence[Checkpoint]:
+        """All checkpoints of the job, oldest first, those that a restore left behind too."""
+        return self._log.checkpoints
+
+    @property
+    def lineage(self) -> Lineage:
+        """The line of checkpoints that leads to the last one."""
+        return self._log.lineage
+
+    @property
+    def last(self) -> Checkpoint:
+        """The last committed checkpoint."""
+        last = self._log.last
+        assert last is not None  # noqa: S101 - open_job has made the initial one
+        return last
+
+    @property
+    def next_id(self) -> int:
+        """The id that the next checkpoint gets. Ids only ever grow."""
+        return self.last.checkpoint_id + 1
+
+    @property
+    def state_schemas(self) -> StateSchemas | None:
+        """The types of the states at the last checkpoint; see `CheckpointLog.state_schemas`."""
+        return self._log.state_schemas(self.last)
+
+    def checkpoint(self, name: int | str) -> Checkpoint:
+        """Return a checkpoint by its id, or the name of a savepoint. Raises `ConfigError` when there is none."""
+        return self._log.savepoint(name) if isinstance(name, str) else self._log.get(name)
+
+    def view(self, table: str) -> TableView:
+        """Return the rows of a state table that the next checkpoint builds on."""
+        return state_view(self.config.job_folder, table, self.versions[table], self.config.storage_options)
+
+    def stage(self, table: str, label: str, rows: pa.Table) -> StagedFile:
+        """Write rows of a state table as a file that no commit names yet. Raises `StorageError` when the storage refuses."""
+        name = f"{self.next_id:010d}-{label}-{clock.unique_id()[:12]}.parquet"
+        return stage_state(self.config.job_folder, table, name, rows, self.config.storage_options)
+
+    def check_lease(self) -> None:
+        """Raise `FencedError` if the job was lost."""
+        self._lease.check()
+
+    def fence(self, *, publishes: bool = True) -> None:
+        """Undo what no checkpoint names, and publish the last checkpoint, unless a restore is to replace it."""
+        committed = self.last.versions
+        self.versions = self._tables.fence(committed)
+        faults.reached("fence.after")
+        undone = sorted(name for name, version in self.versions.items() if version != committed[name])
+        if undone:
+            self.notify("fenced", f"undid what an earlier attempt left in {', '.join(undone)}")
+        published = self.publish() if publishes else 0
+        if published:
+            self.notify("published", f"published checkpoint {self.last.checkpoint_id} to {published} sink(s)")
+
+    def commit(
+        self,
+        kind: Kind,
+        *,
+        files: Mapping[str, Sequence[StagedFile]] | None = None,
+        versions: Versions | None = None,
+        **fields: Any,
+    ) -> Checkpoint:
+        """Prepare, commit and publish a checkpoint on top of `last`.
+
+        `files` are added to their tables; `versions` says that the tables were already brought
+        there. Other `fields` are as in `Checkpoint`; what describes the state (offsets, watermark, interval, local copies,
+        schemas, ...) is the parent's unless given. Raises `FencedError` when the job was lost, `StorageError`
+        when a sink refuses (the checkpoint is committed then, and published by the next run).
+        """
+        self.check_lease()
+        prepared = versions if versions is not None else self._tables.prepare(files or {}, self.versions)
+        checkpoint = self._next_checkpoint(kind, prepared, fields)
+        faults.reached("commit.before")
+        self._lease.append(checkpoint)
+        faults.reached("commit.after")
+        self.versions = prepared
+        self.publish()
+        faults.reached("publish.after")
+        return checkpoint
+
+    def publish(self) -> int:
+        """Publish the last checkpoint if it is not published; return how many sinks were written."""
+        return self._publisher.publish(self.last, self.lineage)
+
+    def replace_table(self, table: str, staged: Sequence[StagedFile]) -> int:
+        """Make staged files the whole content of a state table; return the version, for `commit`. See `JobTables.replace`."""
+        return self._tables.replace(table, staged, self.versions[table])
+
+    def restore_tables(self, targets: Versions) -> Versions:
+        """Bring state tables back to old versions; return the versions of all, for `commit`. See `JobTables.restore`."""
+        return {**self.versions, **self._tables.restore(targets, self.versions)}
+
+    def compact_log(self) -> None:
+        """Rewrite `checkpoints` as one file: reading it stays quick."""
+        self._lease.compact_log()
+
+    def migrate_format(self) -> None:
+        """Bring the state to this program's format, a checkpoint a step; nothing where it has that format.
+
+        A crash before a step's commit leaves tables ahead of what is committed; the next fence takes them back.
+        """
+        while (migration := next_migration(self.last.format_version)) is not None:
+            self.check_lease()
+            faults.reached("migration.before")
+            versions = migration.prepare(self._tables, self.versions)
+            faults.reached("migration.prepared")
+            note = f"format {migration.number}: {migration.what}"
+            made = self.commit(Kind.MIGRATION, versions=versions, format_version=migration.number, note=note)
+            self.notify("migrated", f"checkpoint {made.checkpoint_id}: {note}")
+
+    def _next_checkpoint(self, kind: Kind, versions: Versions, fields: dict[str, Any]) -> Checkpoint:
+        parent = self.last
+        inherited = {name: getattr(parent, name) for name in OF_STATE}
+        if kind is Kind.BATCH and self.declared_schemas not in (None, self.state_schemas):
+            fields["state_schemas"] = self.declared_schemas
+        if "state_schemas" in fields:
+            fields["schemas_of"] = self.next_id
+        if kind is Kind.BATCH and self.sink_tables != self._log.sink_tables(parent):
+            fields |= {"sink_tables": self.sink_tables, "sinks_of": self.next_id}
+        return Checkpoint(
+            checkpoint_id=self.next_id,
+            parent_id=parent.checkpoint_id,
+            kind=kind,
+            run_id=self.run_id,
+            attempt_id=self.attempt_id,
+            max_parallelism=parent.max_parallelism,
+            versions=versions,
+            committed_at=clock.now(),
+            **{**inherited, **fields},
+        )
+
+
+def sinks_of(config: JobConfig, log: CheckpointLog, plan: Plan | None = None) -> SinkTables:
+    """Return the tables of a job's sinks: as `plan` has them, else as stored, else as the job's pipeline has them."""
+    stored = None if plan is not None or log.last is None else log.sink_tables(log.last)
+    if stored is not None:
+        return {name: table for name, table in stored.items() if name in config.sinks}
+    return to_stored(sink_schemas(plan or plan_of(config.code), config.appended))
+
+
+def _initial(config: JobConfig, run_id: str, attempt_id: str, versions: Versions, sinks: SinkTables) -> Checkpoint:
+    return Checkpoint(
+        checkpoint_id=0,
+        kind=Kind.INITIAL,
+        run_id=run_id,
+        attempt_id=attempt_id,
+        max_parallelism=config.max_parallelism,
+        versions=versions,
+        committed_at=clock.now(),
+        sink_tables=sinks,
+        sinks_of=0,
+        format_version=FORMAT_VERSION,
+    )
+
+
+def check_key_groups(config: JobConfig, last: Checkpoint) -> None:
+    """Raise `ConfigError` when the state has another number of key groups than the job's file says."""
+    if last.max_parallelism != config.max_parallelism:
+        msg = (
+            f"{config.where('max_parallelism')}: the state has {last.max_parallelism} key groups, not "
+            f"{config.max_parallelism}. The number is fixed with the first run: set it back."
+        )
+        raise ConfigError(msg)

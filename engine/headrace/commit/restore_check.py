@@ -1,0 +1,108 @@
+"""The check before a restore: all files of the versions that it goes back to exist, and stay.
+
+A restore is committed first, and the sinks follow. A sink that cannot follow would stop every later run: none publishes
+anything before that restore is published. So all files are looked for before the commit. Files of a state table are deleted
+by `headrace vacuum`; those of a sink, and old entries of its Delta log, by whoever looks after that table.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.protocol import OpenJob
+from headrace.commit.publish import version_of
+from headrace.commit.vacuum_intents import open_intents
+from headrace.errors import SinkMismatchError, StorageError
+from headrace.tables.files import list_files
+from headrace.tables.store import StoreError, TableMissingError, storage_errors
+from headrace.tables.stores import table_store
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """A version of a table that a restore goes back to; `table` is what messages call it."""
+
+    table: str
+    uri: str
+    version: int
+
+
+class RestoreCheck:
+    """The versions of all tables, and the files that there are, as seen by an open job. Each folder is listed once."""
+
+    def __init__(self, job: OpenJob) -> None:
+        """Read the open vacuum intents: files that they name are as good as deleted."""
+        self._job = job
+        self._storage = job.config.storage_options
+        # Before any folder is listed: an intent that is completed meanwhile has left no files to find.
+        folder = job.config.job_folder
+        self._doomed = {f"{folder}/{file}" for i in open_intents(job.config, job.checkpoints) for file in i.files}
+        self._files: dict[str, set[str]] = {}
+
+    def refuse_unless_restorable(self, target: Checkpoint) -> None:
+        """Refuse a `target` that a table cannot go back to.
+
+        Raises `StorageError` with the table, the version and the files that are gone, and `SinkMismatchError` when a sink
+        never had what belongs to `target`.
+        """
+        with storage_errors(f"to look for the files of checkpoint {target.checkpoint_id}"):
+            problem = self._problem(target)
+            if problem is not None:
+                msg = (
+                    f"checkpoint {target.checkpoint_id} cannot be restored: {problem}. Nothing was changed. "
+                    f"{self._alternative(target)}'headrace checkpoints {self._job.config.job}' lists all."
+                )
+                raise StorageError(msg)
+
+    def _problem(self, target: Checkpoint) -> str | None:
+        return next((problem for version in self._versions(target) if (problem := self._loss(version))), None)
+
+    def _versions(self, target: Checkpoint) -> Iterator[TableVersion]:
+        """Yield the versions that a restore goes back to, of tables that it changes."""
+        config = self._job.config
+        for name, version in target.versions.items():
+            if version != self._job.last.versions[name]:
+                yield TableVersion(f"state table {name}", f"{config.job_folder}/{name}", version)
+        for name in sorted(self._job.sink_tables):
+            sink = config.sinks[name]
+            table = table_store(sink.path, self._storage).latest()
+            version = version_of(table, name, self._job.lineage.to(target))
+            if version != table.version:
+                yield TableVersion(f"sink '{name}'", sink.path, version)
+
+    def _loss(self, wanted: TableVersion) -> str | None:
+        """Return what a version has lost, as part of a sentence; None if it is whole."""
+        of = f"version {wanted.version} of {wanted.table} at {wanted.uri}"
+        try:
+            files = table_store(wanted.uri, self._storage).at(wanted.version).files()
+        except (StoreError, TableMissingError) as error:
+            return f"{of} cannot be read, since its Delta log no longer reaches back that far ({error})"
+        lost = sorted(files - self._available(wanted.uri))
+        if not lost:
+            return None
+        return f"{len(lost):,} of the {len(files):,} files of {of} are gone or being deleted, such as {lost[0]}"
+
+    def _available(self, uri: str) -> set[str]:
+        if uri not in self._files:
+            files = list_files(uri, self._storage)
+            self._files[uri] = {file for file in files if f"{uri}/{file}" not in self._doomed}
+        return self._files[uri]
+
+    def _alternative(self, target: Checkpoint) -> str:
+        """Return a later checkpoint that can be restored, as part of a sentence; nothing if the search finds none.
+
+        Vacuums delete what is old, so a search by halves finds the first checkpoint that is whole, unless a savepoint is before it.
+        """
+
+        def is_whole(checkpoint: Checkpoint) -> bool:
+            try:
+                return self._problem(checkpoint) is None
+            except (SinkMismatchError, StorageError):  # a sink that never had it, or has forgotten
+                return False
+
+        later = [c for c in self._job.checkpoints[:-1] if c.checkpoint_id > target.checkpoint_id]
+        position = bisect_left(later, True, key=is_whole)
+        return f"Checkpoint {later[position].checkpoint_id} can be restored; " if position < len(later) else ""

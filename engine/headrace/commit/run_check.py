@@ -1,0 +1,155 @@
+"""Refuses what a run would refuse, before Spark starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from headrace.api import Pipeline, Process
+from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.log import CheckpointLog
+from headrace.commit.protocol import check_key_groups, sinks_of
+from headrace.commit.publish import Publisher
+from headrace.commit.sink_position import check_sinks
+from headrace.commit.sink_tables import to_schemas
+from headrace.config import JobConfig, binding_problems, import_pipeline, job_problems, raise_problems
+from headrace.errors import ConfigError, HeadraceError
+from headrace.execution.declarations import declared_blocks, declared_states
+from headrace.plan.pipelines import plan_of, sink_schemas
+from headrace.plan.planner import plan_stages, problems_of
+from headrace.plan.stages import Plan, waits_of
+from headrace.tables.async_requests import waiting_for
+from headrace.tables.buffered_requests import holders
+from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS
+
+
+def checked_plan(config: JobConfig) -> Plan:
+    """Return the plan of a job's pipeline.
+
+    Raises `ConfigError` that lists all that is wrong with the job's file, the pipeline, and how the one binds the other.
+    """
+    problems = job_problems(config)
+    try:
+        pipeline = import_pipeline(config)
+    except ConfigError as error:
+        raise_problems(config.file, [*problems, str(error)])
+        raise
+    raise_problems(config.file, [*problems, *binding_problems(config, pipeline), *_code_problems(config, pipeline)])
+    return plan_of(config.code)
+
+
+def _code_problems(config: JobConfig, pipeline: Pipeline) -> Iterator[str]:
+    """Yield what is wrong with the pipeline, whatever job it is of."""
+    problems = problems_of(pipeline)
+    yield from problems
+    for operator in pipeline.operators:
+        if isinstance(operator, Process):
+            yield from _declaration_problems(operator)
+    if not problems:
+        yield from _sink_problems(config, plan_stages(pipeline))
+
+
+def _declaration_problems(process: Process) -> Iterator[str]:
+    for declared in (declared_states, declared_blocks):
+        try:
+            declared(process.function)
+        except TypeError as error:
+            yield f"process '{process.name}': {error}; give one of them another name"
+
+
+def _sink_problems(config: JobConfig, plan: Plan) -> Iterator[str]:
+    for name, sink in plan.sinks.items():
+        try:
+            sink_schemas(replace(plan, sinks={name: sink}), config.appended)
+        except ConfigError as error:
+            yield f"sink '{name}': {error}"
+
+
+def stored_problems(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterator[tuple[str, str]]:
+    """Return what keeps a run from going on from a job's checkpoints and sinks: what was looked at, and the sentence.
+
+    The types of states are not among it: see `schema_check`.
+    """
+    publisher = Publisher(config, to_schemas(sinks_of(config, log, plan)))
+    yield from (("sinks", problem) for problem in publisher.column_problems())
+    try:
+        check_sinks(config, log.checkpoints)
+    except HeadraceError as error:
+        yield "sinks", str(error)
+    if log.last is None:
+        return
+    try:
+        check_key_groups(config, log.last)
+    except ConfigError as error:
+        yield "state", str(error)
+    yield from (("state", problem) for problem in lost_elements(config, log.last, log.last.versions, plan))
+
+
+def lost_elements(config: JobConfig, last: Checkpoint, versions: dict[str, int], plan: Plan) -> Iterator[str]:
+    """Return a sentence for elements that wait for, or are held by, operators that the pipeline does not have any more."""
+    folder, storage = config.job_folder, config.storage_options
+    offsets = last.offsets.values()
+    if any(offset.pending for offset in offsets):
+        waiting = waiting_for(folder, versions[ASYNC_REQUESTS], storage=storage)
+        if gone := _listed(waiting - {wait.name for wait in waits_of(plan)}):
+            yield (
+                f"elements wait for operator {gone} (headrace retries {config.job}), and the pipeline has no such async wait any "
+                f"more. Bring the name back and let the job finish what waits (headrace run {config.job} --finish), or restore "
+                "to a checkpoint before."
+            )
+    if last.held or last.pending:
+        yield from _moved_places(config.job, last, plan)
+        yield from _joined_lines(last, plan)
+    if any(offset.held for offset in offsets):
+        held = holders(folder, versions[BUFFERED_REQUESTS], storage=storage)
+        inputs = {stage.name: len(stage.takes) for stage in plan.keyed}
+        if gone := _listed({name for name, number in held if number >= inputs.get(name, number + 1)}):
+            yield (
+                f"operator {gone} holds records of its second input in a run that had to stop, and has no such input any more. "
+                "Bring the input back until a run has gone through, or restore to a checkpoint before the run that stopped."
+            )
+        if gone := _listed({name for name, _ in held} - {*inputs}):
+            yield (
+                f"operator {gone} holds records of a run that had to stop, and the pipeline has no such operator any more. "
+                "Bring the name back until a run has gone through, or restore to a checkpoint before the run that stopped."
+            )
+
+
+def _moved_places(job: str, last: Checkpoint, plan: Plan) -> Iterator[str]:
+    """Return a sentence when records that wait have places that the plan gives to others.
+
+    A place has the ranks of operators and the edges of streams that are used more than once.
+    """
+    before, now = last.numbers, plan.numbers()
+    both = before.keys() & now.keys()
+    ranks = {name for name in both if before[name] != now[name]}
+    # A new edge to a new operator moves nobody.
+    edges = {name for name in before.keys() ^ now.keys() if name.startswith("edge:") and _leads_to(name) & both}
+    if moved := _listed({name.partition(":")[2] for name in ranks | edges}):
+        yield (
+            f"records wait whose order the graph of before has settled, and it has changed at {moved}: they might overtake "
+            "each other. Nothing was changed. Go back to the code that took them in and let it finish what waits (headrace run "
+            f"{job} --finish), or "
+            "restore to a checkpoint before they came."
+        )
+
+
+def _joined_lines(last: Checkpoint, plan: Plan) -> Iterator[str]:
+    """Return a sentence for sources that meet now, and did not when records came that wait: their places may be equal."""
+    for group in plan.groups:
+        lines = {source for source in last.lines.values() if source in group}
+        if len(lines) > 1:
+            yield (
+                f"sources {_listed(lines)} did not meet when the records came that still wait, and now they do: nobody can tell "
+                "which of these was first. Go back to the code that took them in and let it finish what waits (headrace run JOB "
+                "--finish), or restore to a checkpoint before they came."
+            )
+
+
+def _leads_to(edge: str) -> set[str]:
+    """Return the operators to which an edge leads, by the names that their ranks have."""
+    return {f"operator:{end.partition('/')[0]}" for end in edge.partition("->")[2].split(",")}
+
+
+def _listed(names: set[str]) -> str:
+    return ", ".join(f"'{name}'" for name in sorted(names))

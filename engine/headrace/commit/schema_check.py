@@ -1,0 +1,230 @@
+"""Compares the states that the code declares with those that are stored, before any task runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.api import (
+    AggregatingState,
+    BroadcastState,
+    ListState,
+    MapState,
+    Migration,
+    Process,
+    ReducingState,
+    State,
+    ValueState,
+)
+from headrace.commit.state_schemas import HISTORY_STATE, StateSchema, StateSchemas
+from headrace.errors import StateSchemaError
+from headrace.execution.declarations import declared_states
+from headrace.state.type_changes import differences
+from headrace.state.type_schema import TypeSchema, type_schema_of
+
+if TYPE_CHECKING:
+    from headrace.plan.stages import Plan
+
+_KINDS: dict[type[State], str] = {
+    ValueState: "value",
+    ListState: "list",
+    MapState: "map",
+    ReducingState: "reducing",
+    AggregatingState: "aggregating",
+    BroadcastState: "broadcast",
+}
+
+_WAYS_OUT = (
+    "Give the state a migration from the old type (migrate=Migration(Old, function)), take the change back, or restore a "
+    "checkpoint from before it. Fields may be added with defaults and removed, and numbers widened, without one."
+)
+
+
+_NO_MIGRATION = (
+    "A materializer's rows cannot be migrated: take the change back, or fill the sink anew under another operator name."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredState:
+    """A state as the code has it now."""
+
+    kind: str
+    type: Any
+    schema: TypeSchema
+    key_type: TypeSchema | None = None
+    migrations: tuple[Migration[Any, Any], ...] = ()
+
+    @property
+    def version(self) -> int:
+        """The number of its last migration."""
+        return self.migrations[-1].number if self.migrations else 0
+
+    def stored(self) -> StateSchema:
+        """As it is remembered when all that is stored has this type."""
+        key_type = None if self.key_type is None else self.key_type.stored()
+        return StateSchema(kind=self.kind, types=(self.schema.stored(),), key_type=key_type, version=self.version)
+
+
+DeclaredStates = Mapping[str, Mapping[str, DeclaredState]]
+"""States by operator and name."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingMigration:
+    """A state whose entries must be rewritten, all at once, before a task may read them.
+
+    Without `steps` it is a materializer's history: its rows are found by their text, which is that of their type. So
+    where a field was added, removed, moved or widened, rows from before would never match again.
+    """
+
+    operator: str
+    state: str
+    steps: tuple[Migration[Any, Any], ...]
+    declared: DeclaredState
+
+
+@dataclass(slots=True)
+class SchemaCheck:
+    """What comes of the comparison: what is to be remembered from now on, and what is to be migrated before."""
+
+    schemas: StateSchemas = field(default_factory=dict)
+    migrations: list[PendingMigration] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def raise_problems(self) -> None:
+        """Raise `StateSchemaError` with all problems, if there are any."""
+        if self.problems:
+            raise StateSchemaError("\n".join(self.problems))
+
+
+def declared_schemas(plan: Plan) -> DeclaredStates:
+    """The states of a pipeline's keyed operators."""
+    found: dict[str, dict[str, DeclaredState]] = {}
+    for stage in plan.keyed:
+        operator = stage.operator
+        if isinstance(operator, Process):
+            states = declared_states(operator.function).values()
+            found[operator.name] = {state.name: _declared(state) for state in states}
+        else:
+            found[operator.name] = {
+                HISTORY_STATE: DeclaredState(HISTORY_STATE, stage.takes[0], type_schema_of(stage.takes[0]))
+            }
+    return found
+
+
+def _declared(state: Any) -> DeclaredState:
+    kind = next(kind for cls, kind in _KINDS.items() if isinstance(state, cls))
+    key_type = type_schema_of(state.key_type) if isinstance(state, MapState | BroadcastState) else None
+    return DeclaredState(kind, state.type, type_schema_of(state.type), key_type, state.migrations)
+
+
+def check_schemas(stored: StateSchemas | None, declared: DeclaredStates) -> SchemaCheck:
+    """Compare. `stored` is None where nobody recorded it: then what is stored may be anything, and counts as not migrated yet.
+
+    Nothing is raised: see `SchemaCheck.raise_problems`.
+    """
+    stored = unknown(declared) if stored is None else stored
+    check = SchemaCheck()
+    _check_names(check, "operator", in_use=_in_use(stored), known=set(stored), now=set(declared))
+    for operator, states in declared.items():
+        _check_operator(check, operator, stored.get(operator, {}), states)
+    for operator in sorted(stored.keys() - declared.keys()):
+        check.schemas[operator] = {name: _removed(state) for name, state in stored[operator].items()}
+    return check
+
+
+def unknown(declared: DeclaredStates) -> StateSchemas:
+    """What is to be thought of state that was stored before schemas were recorded (format 1)."""
+    return {
+        operator: {name: msgspec.structs.replace(state.stored(), types=(), version=0) for name, state in states.items()}
+        for operator, states in declared.items()
+    }
+
+
+def _in_use(stored: StateSchemas) -> set[str]:
+    return {name for name, states in stored.items() if any(not state.removed for state in states.values())}
+
+
+def _check_operator(
+    check: SchemaCheck, operator: str, stored: Mapping[str, StateSchema], declared: Mapping[str, DeclaredState]
+) -> None:
+    in_use = {name for name, state in stored.items() if not state.removed}
+    if stored:
+        _check_names(
+            check, "state", where=f"operator '{operator}', ", in_use=in_use, known=set(stored), now=set(declared)
+        )
+    schemas = check.schemas[operator] = {
+        name: _removed(state) for name, state in stored.items() if name not in declared
+    }
+    for name, state in declared.items():
+        if name in stored:
+            schemas[name] = _settled(check, operator, name, stored[name], state)
+        else:
+            schemas[name] = state.stored()
+
+
+def _check_names(
+    check: SchemaCheck, what: str, *, where: str = "", in_use: set[str], known: set[str], now: set[str]
+) -> None:
+    """What is gone while something new is there was probably renamed, and a new name finds nothing of what is stored."""
+    gone, new = sorted(in_use - now), sorted(now - known)
+    if not gone or not new:
+        return
+    before, after = (", ".join(map(repr, names)) for names in (gone, new))
+    check.problems.append(
+        f"{where}{what} {before}: has stored state and is not declared any more, while {what} {after} is new and would start "
+        f"empty. If it was renamed, give it its old name back: the name belongs to what is stored"
+        f"{' (the attribute may be called anything)' if what == 'state' else ''}. If it was not, make two releases of it: remove "
+        f"{before}, run the job once, then add {after}. What is removed stays stored, and is there again when its name is."
+    )
+
+
+def _settled(check: SchemaCheck, operator: str, name: str, stored: StateSchema, declared: DeclaredState) -> StateSchema:
+    """What is to be remembered of a state that is stored already."""
+    problems = list(_problems(stored, declared))
+    if problems:
+        where = f"operator '{operator}', state '{name}'"
+        way_out = _NO_MIGRATION if declared.kind == HISTORY_STATE else _WAYS_OUT
+        check.problems += [f"{where}: {problem}. {way_out}" for problem in problems]
+        return stored
+    steps = _pending(stored, declared)
+    if steps or _has_other_texts(stored, declared):
+        check.migrations.append(PendingMigration(operator, name, steps, declared))
+        return declared.stored()
+    now = declared.schema.stored()
+    types = (*(each for each in stored.types if each != now), now)
+    return msgspec.structs.replace(stored, types=types, removed=False)
+
+
+def _has_other_texts(stored: StateSchema, declared: DeclaredState) -> bool:
+    return declared.kind == HISTORY_STATE and any(each != declared.schema.stored() for each in stored.types)
+
+
+def _problems(stored: StateSchema, declared: DeclaredState) -> Iterator[str]:
+    if stored.kind != declared.kind:
+        yield f"it is stored as a {stored.kind} state, and declared as a {declared.kind} state. No migration leads there"
+        return
+    if declared.key_type is not None and stored.key_type != declared.key_type.stored():
+        yield f"its keys are stored as {stored.key_type}, and declared as {declared.key_type}. No migration leads there"
+    steps = _pending(stored, declared)
+    if declared.migrations and declared.version < stored.version:
+        yield f"migration {stored.version} was applied to it, and the code knows only up to {declared.version}"
+    elif steps and steps[0].number != stored.version + 1:
+        yield f"it is at migration {stored.version}, and the code has the next one not: the first is {steps[0].number}"
+    else:
+        target = type_schema_of(steps[0].old) if steps else declared.schema
+        by = f" by the old type of migration {steps[0].number}" if steps else ""
+        found = {str(each) for type_ in stored.types for each in differences(type_, target)}
+        yield from (f"{each}{by}" for each in sorted(found))
+
+
+def _pending(stored: StateSchema, declared: DeclaredState) -> tuple[Migration[Any, Any], ...]:
+    return tuple(step for step in declared.migrations if step.number > stored.version)
+
+
+def _removed(state: StateSchema) -> StateSchema:
+    return msgspec.structs.replace(state, removed=True)

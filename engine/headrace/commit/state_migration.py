@@ -1,0 +1,156 @@
+"""State whose type has changed is rewritten all at once, as a checkpoint of its own for each state.
+
+Converting values when they are read would leave old ones in the tables for as long as nobody reads them: every later change of
+the code would have to go through all former types, and `headrace sql` would show several at once. So after a migration all that
+is stored has one type. Local copies of the operator are made anew from the tables.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+from itertools import compress
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from headrace import faults
+from headrace.commit.checkpoint import Kind
+from headrace.commit.schema_check import PendingMigration, check_schemas, declared_schemas, unknown
+from headrace.commit.state_schemas import HISTORY_STATE
+from headrace.errors import HeadraceError, UserFunctionError
+from headrace.materializer.identities import canonical
+from headrace.state.codec import Codec
+from headrace.state.key_groups import KeyGroupRange
+from headrace.tables.schemas import KEYED_STATE, MATERIALIZER_HISTORY
+from headrace.tables.state_files import parts
+
+if TYPE_CHECKING:
+    from headrace.commit.protocol import OpenJob
+    from headrace.commit.state_schemas import StateSchemas
+    from headrace.plan.stages import Plan
+    from headrace.tables.files import StagedFile
+
+_CHUNKS = 8
+"""A state is read in so many ranges of key groups, so memory holds an eighth of it at a time."""
+
+
+def settle_schemas(job: OpenJob, plan: Plan) -> None:
+    """Make sure that all stored state can be read as the code declares it; migrate what has to be.
+
+    To be called before the first task of a run, and again after a restore within it. The next micro-batch records what is
+    declared. Raises `StateSchemaError` with operator, state, field and both types where stored state does not fit, and
+    `UserFunctionError` when the function of a migration fails; then nothing has changed.
+    """
+    declared = declared_schemas(plan)
+    stored = job.state_schemas
+    check = check_schemas(stored, declared)
+    check.raise_problems()
+    schemas = unknown(declared) if stored is None else stored
+    for pending in check.migrations:
+        states = {**schemas[pending.operator], pending.state: pending.declared.stored()}
+        schemas = {**schemas, pending.operator: states}
+        _migrate(job, pending, schemas)
+    job.declared_schemas = check.schemas
+
+
+def _migrate(job: OpenJob, pending: PendingMigration, schemas: StateSchemas) -> None:
+    job.check_lease()
+    staged = list(_rewritten(job, pending))
+    faults.reached("state_migration.staged")
+    if not staged:
+        return
+    note = f"state '{pending.state}' of operator '{pending.operator}': {_what(pending)}"
+    copies = {name: found for name, found in job.last.local_copies.items() if name != pending.operator}
+    made = job.commit(
+        Kind.MIGRATION,
+        files={_table(pending): staged},
+        state_schemas=schemas,
+        local_copies=copies,
+        metrics={"rows_migrated": sum(file.rows for file in staged)},
+        note=note,
+    )
+    job.notify("migrated", f"checkpoint {made.checkpoint_id}: {note}")
+
+
+def _what(pending: PendingMigration) -> str:
+    if not pending.steps:
+        return f"its rows are {pending.declared.schema} now"
+    return f"migration {', '.join(str(step.number) for step in pending.steps)}"
+
+
+def _table(pending: PendingMigration) -> str:
+    return MATERIALIZER_HISTORY if pending.declared.kind == HISTORY_STATE else KEYED_STATE
+
+
+def _rewritten(job: OpenJob, pending: PendingMigration) -> Iterator[StagedFile]:
+    """Files with a new row for each live entry whose text changes. They are named by no commit yet."""
+    table = _table(pending)
+    convert = _Converter(pending)
+    for number, rows in enumerate(_chunks(job, pending)):
+        for part in parts(table, convert.rows(rows, job.next_id)):
+            yield job.stage(table, f"{pending.operator}-migration-{number}", part)
+
+
+def _chunks(job: OpenJob, pending: PendingMigration) -> Iterator[pa.Table]:
+    table = _table(pending)
+    view = job.view(table).of(pending.operator, states=pending.state if table == KEYED_STATE else None)
+    groups = job.last.max_parallelism
+    step = -(-groups // _CHUNKS)
+    for first in range(0, groups, step):
+        yield view.of(key_groups=KeyGroupRange(first, first + step - 1)).live()
+
+
+class _Converter:
+    """Values of the old type to values of the declared one."""
+
+    def __init__(self, pending: PendingMigration) -> None:
+        self._pending = pending
+        what = f"state '{pending.state}' of operator '{pending.operator}'"
+        self._codecs = [Codec(step.old, f"{what}, in migration {step.number},") for step in pending.steps]
+        self._new = Codec(pending.declared.type, f"{what}, by its migration," if pending.steps else what)
+        self._column = "row" if pending.declared.kind == HISTORY_STATE else "value"
+
+    def rows(self, rows: pa.Table, checkpoint_id: int) -> pa.Table:
+        """Rows with converted values, as changes of a checkpoint; what a function drops is removed.
+
+        Of a history, only those whose text is another one now.
+        """
+        keys, values = rows["key"].to_pylist(), rows[self._column].to_pylist()
+        converted = [self._value(key, value) for key, value in zip(keys, values, strict=True)]
+        if not self._pending.steps:
+            changed = [new != old for new, old in zip(converted, values, strict=True)]
+            rows, converted = rows.filter(pa.array(changed, pa.bool_())), list(compress(converted, changed))
+        columns = {
+            self._column: converted,
+            "checkpoint_id": [checkpoint_id] * rows.num_rows,
+            "deleted": [value is None for value in converted],
+        }
+        for name, column in columns.items():
+            place = rows.schema.get_field_index(name)
+            rows = rows.set_column(place, rows.schema.field(name), pa.array(column, rows.schema.field(name).type))
+        return rows
+
+    def _value(self, key: str, stored: str) -> str | None:
+        raw = stored.encode()
+        if not self._pending.steps:
+            return canonical(self._new.decode(raw)).decode()
+        for step, codec in zip(self._pending.steps, self._codecs, strict=True):
+            old = codec.decode(raw)
+            try:
+                new = step.function(old)
+            except HeadraceError:
+                raise
+            except Exception as error:
+                where = f"of state '{self._pending.state}' in migration {step.number}: {stored[:500]}"
+                why = "".join(traceback.format_exception(error))
+                raise UserFunctionError(self._pending.operator, key, where, why) from error
+            if new is None:
+                return None
+            raw = self._after(step.number).encode(new)
+        return raw.decode()
+
+    def _after(self, number: int) -> Codec[object]:
+        """What the result of a step is stored as: the old type of the next step, or the declared type."""
+        following = number - self._pending.steps[0].number + 1
+        return self._codecs[following] if following < len(self._codecs) else self._new

@@ -1,0 +1,111 @@
+"""Checks of what a job has committed, for the `verify` step after each run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import msgspec
+import pyarrow as pa
+
+from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.log import CheckpointLog
+from headrace.commit.protocol import sinks_of
+from headrace.commit.sink_position import SinkPosition
+from headrace.commit.sink_tables import to_schemas
+from headrace.config import JobConfig
+from headrace.sinks.sink import NEVER
+from headrace.tables.files import list_files
+from headrace.tables.schemas import STATE_TABLES
+from headrace.tables.store import StoreError, TableMissingError
+from headrace.tables.stores import table_store
+
+
+class CheckResult(msgspec.Struct, frozen=True):
+    """The outcome of one check: what was looked at, whether it holds, and the details."""
+
+    check: str
+    ok: bool
+    detail: str
+
+
+def verify(config: JobConfig) -> list[CheckResult]:
+    """Check the last checkpoint against the tables and sinks; changes nothing, needs no lease."""
+    log = CheckpointLog(config.job_folder, config.storage_options)
+    last = log.last
+    if last is None:
+        return [CheckResult("checkpoints", False, f"job '{config.job}' was never run")]
+    return [
+        _ids_grow(log.checkpoints),
+        _versions_follow(log.checkpoints),
+        *_tables(config, last),
+        *_sinks(config, log),
+    ]
+
+
+def _ids_grow(checkpoints: list[Checkpoint]) -> CheckResult:
+    ids = [checkpoint.checkpoint_id for checkpoint in checkpoints]
+    wrong = [second for first, second in pairwise(ids) if second != first + 1]
+    detail = f"{len(ids)} checkpoints, {ids[0]} to {ids[-1]}" if not wrong else f"gap or repeat before {wrong}"
+    return CheckResult("checkpoint ids grow by one", not wrong, detail)
+
+
+def _versions_follow(checkpoints: list[Checkpoint]) -> CheckResult:
+    wrong = [
+        f"{name} at checkpoint {second.checkpoint_id}"
+        for first, second in pairwise(checkpoints)
+        for name in STATE_TABLES
+        if second.versions[name] < first.versions[name]
+    ]
+    return CheckResult("table versions never go back", not wrong, ", ".join(wrong) or "all tables")
+
+
+def _tables(config: JobConfig, last: Checkpoint) -> Iterator[CheckResult]:
+    for name in STATE_TABLES:
+        uri = f"{config.job_folder}/{name}"
+        committed = last.versions[name]
+        store = table_store(uri, config.storage_options)
+        try:
+            latest = store.latest().version
+            files = store.at(committed).files()
+        except (TableMissingError, StoreError) as error:
+            yield CheckResult(f"table {name}", False, str(error))
+            continue
+        lost = sorted(files - list_files(uri, config.storage_options))
+        ahead = (
+            f"; {latest - committed} uncommitted version(s), which the next run undoes" if latest > committed else ""
+        )
+        detail = f"version {committed}, {len(files)} files{ahead}" if not lost else f"files are gone: {lost[:3]}"
+        yield CheckResult(f"table {name}", not lost and latest >= committed, detail)
+
+
+def _sinks(config: JobConfig, log: CheckpointLog) -> Iterator[CheckResult]:
+    for name, (schema, keys) in to_schemas(sinks_of(config, log)).items():
+        position = SinkPosition(config, name, log.checkpoints)
+        if position.ahead() or position.behind():
+            log.refresh()  # a run may have committed and published meanwhile: look once more
+            position = SinkPosition(config, name, log.checkpoints)
+        yield _published(name, position)
+        if keys and position.exists:
+            yield _unique(name, config.sinks[name].path, schema, keys, config)
+
+
+def _published(name: str, position: SinkPosition) -> CheckResult:
+    check = f"sink {name} is published"
+    problem = position.ahead() or position.behind()
+    if problem is not None:
+        return CheckResult(check, False, problem)
+    if not position.exists:
+        return CheckResult(check, False, "the table is gone; the next run makes an empty one")
+    published = position.published
+    detail = f"published up to checkpoint {published}" if published != NEVER else "nothing published yet"
+    if position.first_missing is not None:
+        detail += f"; the next run publishes checkpoint {position.first_missing}"
+    return CheckResult(check, position.first_missing is None, detail)
+
+
+def _unique(name: str, uri: str, schema: pa.Schema, keys: tuple[str, ...], config: JobConfig) -> CheckResult:
+    rows = table_store(uri, config.storage_options).latest().read(schema, columns=keys)
+    distinct = rows.group_by(list(keys)).aggregate([]).num_rows
+    detail = f"{rows.num_rows:,} rows, {distinct:,} keys"
+    return CheckResult(f"sink {name} has one row a key", distinct == rows.num_rows, detail)

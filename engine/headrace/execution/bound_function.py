@@ -1,0 +1,81 @@
+"""Binds a process function to one task: its declared states and blocks become live handles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CoroutineType
+from typing import Any
+
+from headrace.api import BroadcastState, Process, StateTtl
+from headrace.api.blocks import BoundBlock
+from headrace.api.functions import KeyedFunction, has_timers, input_methods, is_blocking, listed_methods
+from headrace.execution.broadcast_input import BroadcastInput
+from headrace.execution.controller import AsyncExecutionController
+from headrace.execution.declarations import declared_blocks, declared_states
+from headrace.state.backend import StateBackend
+from headrace.state.state_store import StateStore
+from headrace.state.stores import store_for
+from headrace.state.ttl import EntryLifetimes
+
+
+class BoundFunction:
+    """A process function whose states and blocks are those of one task.
+
+    The function is bound in place. Its declarations stay in the class, so binding it again (the next task of this worker
+    process) finds them as they were written.
+    """
+
+    def __init__(
+        self,
+        operator: Process,
+        backend: StateBackend,
+        controller: AsyncExecutionController,
+        broadcast: BroadcastInput,
+        lives: EntryLifetimes,
+        *,
+        waits: bool,
+    ) -> None:
+        """Bind the operator's function. `waits` is false where reads are answered at once, whatever that takes."""
+        function = operator.function
+        self.operator = operator.name
+        self.is_plain = is_blocking(function)
+        """Whether its methods are plain functions, to which state calls answer with the value itself."""
+        self.methods = input_methods(function)
+        """The names of the methods that take records, one for each input."""
+        self.stores: list[StateStore] = []
+        self.blocks: dict[str, BoundBlock] = {}
+        self.broadcast = broadcast
+        self._class = type(function).__name__
+        for name, state in declared_states(function).items():
+            if isinstance(state, BroadcastState):
+                broadcast.bind(name, state)
+                continue
+            store = store_for(state, operator.name, backend, controller, lives, blocking=self.is_plain)
+            store.waits = waits
+            self.stores.append(store)
+            setattr(function, name, store.handle)
+        for name, block in declared_blocks(function).items():
+            bound = BoundBlock(block, function, controller)
+            self.blocks[block.block_id] = bound
+            setattr(function, name, bound)
+        self.inputs: tuple[Callable[..., Any] | None, ...] = tuple(getattr(function, name) for name in self.methods)
+        """The methods that take records, in the order of the inputs."""
+
+    def not_plain(self, returned: object) -> TypeError:
+        """Return the error for a plain function that has returned something."""
+        if isinstance(returned, CoroutineType):
+            returned.close()
+        return TypeError(
+            f"{listed_methods([*self.methods, 'on_timer'])} of {self._class} are plain functions and must return nothing, not {type(returned).__name__}: "
+            "emit with ctx.collect(); what wraps an 'async def' must be one itself"
+        )
+
+
+def on_timer_of(function: KeyedFunction) -> Callable[..., Any]:
+    """Return what a due timer calls; it does nothing for a function without timers."""
+    return function.on_timer if has_timers(function) else lambda *_: None
+
+
+def ttls_of(function: KeyedFunction) -> dict[str, StateTtl | None]:
+    """Return the TTL of each declared state, by name."""
+    return {state.name: state.ttl for state in declared_states(function).values()}

@@ -1,0 +1,137 @@
+"""Decides which timer of a key fires before or after a record, and at which place in arrival order (FLIP-425, "Timers").
+
+    order      1   2   | W |   4        key of 4: its timers up to W fire right before 4
+                                        keys without later records: their timers fire when all before W is done
+
+A timer fires with the watermark, or with the processing time, that it was due at first. A timer that user code registers for
+a time already past fires right after that code.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Any
+
+from headrace.api import TimeDomain
+from headrace.execution.element import NO_WATERMARK, ProcessingTime, Watermark
+from headrace.execution.epoch import Epoch, EpochStatus
+from headrace.execution.process_context import Outputs, ProcessContext, TimerContext
+from headrace.plan.order import processing_timer_order, timer_order
+from headrace.state.timer_service import DOMAINS, Timer, TimerService, turn
+
+
+class DueTimers:
+    """The due timers of one operator in one task, as contexts that the controller runs.
+
+    `stage` is the operator's place among the pipeline's keyed ones. `on_timer` is the user code of a timer.
+    """
+
+    def __init__(self, timers: TimerService, outputs: Outputs, stage: int, on_timer: Callable[..., Any]) -> None:
+        """Start before the first watermark."""
+        self.functions: dict[str, Callable[..., Any]] = dict.fromkeys(TimeDomain, on_timer)
+        """By domain, what a timer calls with its time and context. Internal ones are for whoever sets their timers."""
+        self._timers = timers
+        self._outputs = outputs
+        self._stage = stage
+        self._watermarks: list[tuple[int, bytes, Epoch]] = []
+        self._processing_times: list[ProcessingTime] = []
+
+    def pass_watermark(self, watermark: Watermark, epoch: Epoch) -> None:
+        """Make the timers up to a watermark due. `epoch` is the one that the watermark closes."""
+        self._timers.extend(watermark.timestamp)
+        self._watermarks.append((watermark.timestamp, watermark.order, epoch))
+
+    def pass_processing_time(self, time: ProcessingTime) -> None:
+        """Make the timers up to a processing time due."""
+        self._timers.extend(time.timestamp, TimeDomain.PROCESSING_TIME)
+        self._processing_times.append(time)
+
+    def unseen_watermarks(self) -> list[Watermark]:
+        """Return the watermarks that wait for records before them."""
+        return [Watermark(order, time) for time, order, epoch in self._watermarks if epoch.status is EpochStatus.CLOSED]
+
+    def at_watermark(self, watermark: Watermark) -> Iterator[ProcessContext]:
+        """Yield a context for each key with due timers. It has no code of its own: `before` has its timers."""
+        for key_json in self._timers.keys_due(watermark.timestamp):
+            context = ProcessContext(self._outputs, self._timers, key_json, None, TimeDomain.EVENT_TIME)
+            context.enter(watermark.order, watermark.timestamp, watermark.timestamp, NO_WATERMARK)
+            yield context
+
+    def at_processing_time(self, time: ProcessingTime, watermark: int) -> Iterator[ProcessContext]:
+        """Yield a context for each key with due timers of processing time; see `at_watermark`."""
+        for key_json in self._timers.keys_due(time.timestamp, TimeDomain.PROCESSING_TIME):
+            context = ProcessContext(self._outputs, self._timers, key_json, None, TimeDomain.PROCESSING_TIME)
+            context.enter(time.order, _right_after(watermark), watermark, watermark)
+            yield context
+
+    def before(self, context: ProcessContext) -> TimerContext | None:
+        """Take out the key's next timer that fires before `context`; see `KeyedWork.before`."""
+        if not self._timers.live:
+            return None
+        return self._event_timer_due(context) or self._processing_timer_due(context)
+
+    def _event_timer_due(self, context: ProcessContext) -> TimerContext | None:
+        timer = self._timers.first_due(context.key_json, context.watermark) if self._watermarks else None
+        if timer is None:
+            return None
+        self._timers.take(timer)
+        watermark, order, epoch = self._watermarks[bisect.bisect_left(self._watermarks, timer.timestamp, key=_time_of)]
+        earlier = self._timer_context(timer)
+        place = timer_order(order, timer.timestamp, timer.key_json, self._stage, timer.namespace)
+        earlier.enter(place, timer.timestamp, watermark, timer.timestamp)
+        earlier.processing_overdue_until = self._timers.processing_time
+        earlier.epoch = epoch
+        return earlier
+
+    def _processing_timer_due(self, context: ProcessContext) -> TimerContext | None:
+        times = self._processing_times
+        latest = times[-1].timestamp if times else NO_WATERMARK
+        timer = self._timers.first_due(context.key_json, latest, TimeDomain.PROCESSING_TIME)
+        if timer is None:
+            return None
+        self._timers.take(timer)
+        time = times[bisect.bisect_left(times, timer.timestamp, key=attrgetter("timestamp"))]
+        earlier = self._timer_context(timer)
+        place = processing_timer_order(time.order, timer.timestamp, timer.key_json, self._stage, timer.namespace)
+        earlier.enter(place, _right_after(context.watermark), context.watermark, context.watermark)
+        earlier.processing_overdue_until = timer.timestamp
+        return earlier
+
+    def after(self, context: ProcessContext) -> TimerContext | None:
+        """Take out the next timer that the context has registered for a time already past; see `KeyedWork.after`."""
+        while context.overdue:
+            timer = min(context.overdue, key=turn)
+            context.overdue.remove(timer)
+            if self._timers.take(timer):
+                follower = self._timer_context(timer)
+                is_event = DOMAINS[timer.domain].clock is TimeDomain.EVENT_TIME
+                timestamp = timer.timestamp if is_event else _right_after(context.watermark)
+                follower.enter(context.order, timestamp, context.watermark, context.overdue_until)
+                follower.processing_overdue_until = context.processing_overdue_until
+                follower.index, follower.overdue = context.index, context.overdue
+                return follower
+        return None
+
+    def _timer_context(self, timer: Timer) -> TimerContext:
+        key_json, time = timer.key_json, timer.timestamp
+        # None where the function no longer declares what the engine has set the timer for.
+        function = self.functions.get(timer.domain)
+        return TimerContext(self._outputs, self._timers, key_json, function, time, timer)
+
+
+def shown_timer(timer: Timer) -> str:
+    """Return a timer as errors show it."""
+    clock = "processing-time " if DOMAINS[timer.domain].clock is TimeDomain.PROCESSING_TIME else ""
+    where = f" in namespace '{timer.namespace}'" if timer.namespace else ""
+    return f"{clock}timer at {timer.timestamp} ms{where}"
+
+
+def _time_of(passed: tuple[int, bytes, Epoch]) -> int:
+    return passed[0]
+
+
+def _right_after(watermark: int) -> int:
+    """Return the event time at which processing-time timers fire: not late downstream, and no state lives longer by it."""
+    return 0 if watermark == NO_WATERMARK else watermark + 1

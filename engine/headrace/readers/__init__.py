@@ -1,0 +1,1 @@
+"""What people ask of stored state: keyed state, histories, timers, SQL."""

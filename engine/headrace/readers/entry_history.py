@@ -1,0 +1,115 @@
+"""Why an entry is there, or no longer: its changes, each with what it did, and what became of it without a change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from headrace.commit.checkpoint import Checkpoint
+from headrace.readers.query import Rows, milliseconds, moment
+from headrace.state.ttl import LiveTtl
+
+ChangeRow = dict[str, Any]
+EntryIdentity = tuple[Any, ...]
+
+ENTRY_COLUMNS = ("operator", "state", "key", "namespace", "user_key")
+
+
+class Compacted(NamedTuple):
+    """A compaction, and the entries that it left."""
+
+    checkpoint_id: int
+    left: set[EntryIdentity]
+
+
+class EntryHistory:
+    """Tells what happened to entries.
+
+    `ttls` are the TTLs by operator and state, and `clocks` says for a TTL and a checkpoint (None: now) what its clock said (ms).
+    """
+
+    def __init__(
+        self,
+        checkpoints: Iterable[Checkpoint],
+        compactions: Iterable[Compacted],
+        ttls: Mapping[tuple[str, str], LiveTtl],
+        clocks: Callable[[str, LiveTtl, Checkpoint | None], int | None],
+    ) -> None:
+        """Nothing is read before `events`."""
+        self._checkpoints = {checkpoint.checkpoint_id: checkpoint for checkpoint in checkpoints}
+        self._compactions = sorted(compactions)
+        self._ttls = ttls
+        self._clocks = clocks
+
+    def events(self, changes: Rows) -> Rows:
+        """Return the changes with two columns before theirs: `what` happened, and `at` which time it was committed, or came to pass.
+
+        Further rows tell of entries that expired, or that a compaction dropped for that; `checkpoint_id` is the compaction's.
+        """
+        columns = ["what", "at", *changes.columns]
+        events: list[ChangeRow] = []
+        ordered = sorted(changes.dicts(), key=lambda row: (_sortable(row), row["checkpoint_id"]))
+        for _, rows in groupby(ordered, key=_sortable):
+            events += self._entry(list(rows))
+        events.sort(key=lambda row: (row["checkpoint_id"] is None, row["checkpoint_id"] or 0))
+        return Rows(columns, [tuple(event.get(name) for name in columns) for event in events])
+
+    def _entry(self, rows: Sequence[ChangeRow]) -> Iterator[ChangeRow]:
+        before: ChangeRow | None = None
+        for row, following in zip(rows, [*rows[1:], None], strict=True):
+            yield {"what": self._what(before, row), "at": self._committed(row["checkpoint_id"]), **row}
+            before = None if row["deleted"] else row
+            if before is not None and (dropped := self._dropped(before, following)) is not None:
+                yield self._ended(before, "expired, and dropped by this compaction", dropped)
+                before = None
+        if before is not None and self._is_dead(before, None):
+            yield {**self._ended(before, "expired, and still stored", None), "at": self._death(before)}
+
+    def _what(self, before: ChangeRow | None, row: ChangeRow) -> str:
+        if row["deleted"]:
+            if before is not None and self._is_dead(before, self._checkpoints.get(row["checkpoint_id"])):
+                return "removed, since it had expired"
+            return "removed"
+        if before is None:
+            return "written"
+        return "renewed" if before["value"] == row["value"] else "changed"
+
+    def _dropped(self, row: ChangeRow, following: ChangeRow | None) -> int | None:
+        """The compaction that dropped the entry after this row, and before the following one."""
+        until = float("inf") if following is None else following["checkpoint_id"]
+        for compaction in self._compactions:
+            if row["checkpoint_id"] < compaction.checkpoint_id < until and identity(row) not in compaction.left:
+                return compaction.checkpoint_id
+        return None
+
+    def _ended(self, row: ChangeRow, what: str, checkpoint_id: int | None) -> ChangeRow:
+        own = {name: row[name] for name in (*ENTRY_COLUMNS, "key_group", "last_access")}
+        at = None if checkpoint_id is None else self._committed(checkpoint_id)
+        return {**own, "what": what, "at": at, "checkpoint_id": checkpoint_id, "expires_at": self._death(row)}
+
+    def _death(self, row: ChangeRow) -> Any:
+        ttl = self._ttls.get((row["operator"], row["state"]))
+        if ttl is None or row["last_access"] is None:
+            return row["expires_at"]
+        return moment(ttl.expires_at(milliseconds(row["last_access"]), row["ttl_ms"] or 0))
+
+    def _is_dead(self, row: ChangeRow, at: Checkpoint | None) -> bool:
+        ttl, stamp = self._ttls.get((row["operator"], row["state"])), row["last_access"]
+        clock = None if ttl is None else self._clocks(row["operator"], ttl, at)
+        if ttl is None or stamp is None or clock is None:
+            return False
+        return ttl.is_dead_at(clock, milliseconds(stamp), row["ttl_ms"] or 0)
+
+    def _committed(self, checkpoint_id: int) -> Any:
+        known = self._checkpoints.get(checkpoint_id)
+        return None if known is None else moment(known.committed_at)
+
+
+def identity(row: ChangeRow) -> EntryIdentity:
+    """What names the entry of a row."""
+    return tuple(row[name] for name in ENTRY_COLUMNS)
+
+
+def _sortable(row: ChangeRow) -> tuple[str, ...]:
+    return tuple(str(row[name] or "") for name in ENTRY_COLUMNS)

@@ -1,0 +1,87 @@
+"""A job's state as of one checkpoint, read without a JVM.
+
+Versions come from `checkpoints` alone, never from the tables' own latest version: a table may be ahead of its last commit.
+Conditions go to the tables' scan, which skips files by their statistics; DuckDB then picks the last row per entry. Neither
+pyarrow's datasets nor pandas are imported: they would cost more than all the rest of `headrace state get`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.lineage import Lineage
+from headrace.commit.log import CheckpointLog
+from headrace.config import JobConfig
+from headrace.readers.job_ttl import JobTtl
+from headrace.readers.query import Rows, ask_once, reading
+from headrace.tables.last_rows import last_rows_sql
+from headrace.tables.predicate import Conditions
+from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
+from headrace.tables.store import Snapshot
+from headrace.tables.stores import table_store
+from headrace.tables.view import TableView
+
+
+class JobAtCheckpoint:
+    """The state of a job as of one checkpoint.
+
+    `at` is a checkpoint id, the name of a savepoint, or None for the last checkpoint. Entries that the TTL which the job
+    declares now has expired are hidden unless `with_expired`: see `JobTtl`.
+    Raises `ConfigError` when the job has no checkpoint yet or `at` names none; all that reads raises `StorageError` when the
+    files of an old checkpoint are gone.
+    """
+
+    def __init__(self, config: JobConfig, at: int | str | None = None, *, with_expired: bool = False) -> None:
+        """Read the list of checkpoints and resolve `at`."""
+        self.config = config
+        self.log = CheckpointLog(config.job_folder, config.storage_options)
+        self.checkpoint = self.log.resolve(config, at)
+        self.ttl = JobTtl(config, self.log, self.checkpoint, is_now=at is None)
+        self.with_expired = with_expired
+
+    @property
+    def lineage(self) -> Lineage:
+        """The line of checkpoints that leads to this one, without what restores left behind."""
+        return self.log.lineage.to(self.checkpoint)
+
+    def snapshot(self, uri: str, version: int | None) -> Snapshot:
+        """Open a table at a version; None: the latest."""
+        store = table_store(uri, self.config.storage_options)
+        return store.latest() if version is None else store.at(version)
+
+    def changes(
+        self,
+        name: str,
+        conditions: Conditions = (),
+        *,
+        columns: Sequence[str] | None = None,
+        at: Checkpoint | None = None,
+    ) -> Any:
+        """Return the rows of a state table at the checkpoint, or at another one, as an Arrow stream that can be read once.
+
+        A table that the checkpoint does not name is empty.
+        """
+        table = STATE_TABLES[name]
+        version = (self.checkpoint if at is None else at).versions.get(name)
+        if version is None:
+            return table.schema.empty_table().to_reader()
+        uri = f"{self.config.job_folder}/{name}"
+        with reading(uri, version):
+            return TableView(table, self.snapshot(uri, version), conditions).stream(columns)
+
+    def hidden_sql(self, name: str) -> str:
+        """Return SQL that is true of rows of a state table that readers must not show."""
+        return self.ttl.dead_sql() if name == KEYED_STATE and not self.with_expired else "false"
+
+    def live_sql(self, name: str, changes: str = "raw") -> str:
+        """Return SQL for the live entries of a state table, over a relation with its changes."""
+        return last_rows_sql(changes, STATE_TABLES[name], unless=self.hidden_sql(name))
+
+    def live_rows(
+        self, name: str, conditions: Conditions, order: str, parameters: Sequence[Any] = (), *, columns: str = "*"
+    ) -> Rows:
+        """Return the live entries of a state table. `columns` and `order` (or what else ends the query) are SQL."""
+        query = f"SELECT {columns} FROM ({self.live_sql(name)}) {order}"  # noqa: S608 - our own names
+        return ask_once(self.changes(name, conditions), query, parameters)

@@ -1,0 +1,96 @@
+"""The TTLs that a job declares now, as of a checkpoint: which rows of keyed state are dead, and when the others die."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace import clock
+from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.log import CheckpointLog
+from headrace.commit.ttl_history import DeclaredTtls, declared_ttls, row_expiries
+from headrace.config import JobConfig
+from headrace.errors import ConfigError
+from headrace.readers.query import Rows, milliseconds, moment
+from headrace.state.ttl import LiveTtl
+from headrace.tables.row_expiry import NEVER_DEAD, RowExpiry, dead_sql
+
+if TYPE_CHECKING:
+    from headrace.api import StateTtl
+
+AGE_COLUMNS = ("last_access", "expires_at", "ttl_ms")
+"""The columns from which it follows whether an entry is dead."""
+
+
+class JobTtl:
+    """The TTLs that a job declares now, and their clocks.
+
+    The clocks are the checkpoint's watermark, and for processing time the time of day; for a checkpoint that is named
+    (`is_now` is false), processing time stands at its commit.
+    """
+
+    def __init__(self, config: JobConfig, log: CheckpointLog, checkpoint: Checkpoint, *, is_now: bool) -> None:
+        """Load the pipeline. One that cannot be loaded is no reason to hide the state."""
+        self._config = config
+        self._checkpoint = checkpoint
+        self._now = clock.now() if is_now else checkpoint.committed_at
+        self._paused_since = log.lineage.last_micro_batch() if is_now else None
+        self._expiries: list[RowExpiry] | None = None
+        self.not_declared: str | None = None
+        """Why nobody knows what the job declares: then the moment that was stored with an entry counts."""
+        try:
+            self._expiries = self.expiries_of(self.declared())
+        except (ConfigError, TypeError) as error:
+            self.not_declared = f"the pipeline cannot be loaded ({error}), so its TTLs are not known: what counts is 'expires_at' as stored"
+
+    def declared(self) -> dict[str, StateTtl | None]:
+        """Return the TTL of every declared state, by `operator.state`.
+
+        Raises `ConfigError` or `TypeError` when the pipeline cannot be loaded.
+        """
+        from headrace.config import load_pipeline
+        from headrace.plan.planner import plan_stages
+
+        return declared_ttls(plan_stages(load_pipeline(self._config)))
+
+    def expiries_of(self, declared: DeclaredTtls) -> list[RowExpiry]:
+        """Return what would expire if this were declared, for a micro-batch that starts now, or at the checkpoint's commit."""
+        return row_expiries(declared, self._checkpoint, processing_time=self._now, paused_since=self._paused_since)
+
+    @property
+    def live(self) -> Mapping[tuple[str, str], LiveTtl]:
+        """The TTLs that expire something, by operator and state. Empty where nobody knows what the job declares."""
+        return {(expiry.operator, expiry.state): expiry.live for expiry in self._expiries or ()}
+
+    def clock_at(self, operator: str, ttl: LiveTtl, checkpoint: Checkpoint | None) -> int | None:
+        """Return what the clock of an operator's TTL said at a checkpoint, or says now (None)."""
+        if ttl.by_watermark:
+            return (checkpoint or self._checkpoint).watermark_of(operator)
+        return self._now if checkpoint is None else checkpoint.committed_at
+
+    def dead_sql(self) -> str:
+        """Return SQL that is true of dead rows of keyed_state."""
+        if self._expiries is not None:
+            return dead_sql(self._expiries)
+        watermark = self._checkpoint.watermark
+        return NEVER_DEAD if watermark is None else f"coalesce(epoch_ms(expires_at) <= {int(watermark)}, false)"
+
+    def with_deaths(self, entries: Rows) -> Rows:
+        """Return rows of keyed_state with the `expires_at` that the TTLs declared now give them."""
+        if self._expiries is None:
+            return entries
+        live = self.live
+        place = {name: entries.columns.index(name) for name in ("operator", "state", *AGE_COLUMNS)}
+        return Rows(entries.columns, [_with_death(row, place, live) for row in entries.rows])
+
+
+def _with_death(
+    row: tuple[Any, ...], place: Mapping[str, int], live: Mapping[tuple[str, str], LiveTtl]
+) -> tuple[Any, ...]:
+    ttl, stamp = live.get((row[place["operator"]], row[place["state"]])), row[place["last_access"]]
+    values = list(row)
+    values[place["expires_at"]] = None
+    if ttl is not None and stamp is not None:
+        end = ttl.expires_at(milliseconds(stamp), row[place["ttl_ms"]] or 0)
+        values[place["expires_at"]] = moment(end)
+    return tuple(values)

@@ -1,0 +1,48 @@
+"""`headrace state get` and `scan`: live entries of keyed state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.commit.state_schemas import HISTORY_STATE
+from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.readers.key_conditions import key_conditions
+from headrace.readers.materialized import rows_as_entries
+from headrace.readers.query import Rows
+from headrace.tables.predicate import BeginsWith, Conditions, entries_of
+from headrace.tables.schemas import KEYED_STATE
+
+
+def get(job: JobAtCheckpoint, key: str, operator: str | None = None, state: str | None = None) -> Rows:
+    """Return the live entries of one key, the rows of a materializer included.
+
+    `key` is JSON, or the bare text of a text key. A materializer's rows have the state
+    `history` and their sequence number as user key.
+    """
+    conditions = [*key_conditions(key, job.checkpoint.max_parallelism), *entries_of(operator)]
+    order = "ORDER BY operator, state, namespace, user_key"
+    entries = _entries(job, [*conditions, *entries_of(states=state)], order)
+    if state not in {None, HISTORY_STATE}:
+        return entries
+    return Rows(entries.columns, [*entries.rows, *rows_as_entries(job, conditions).rows])
+
+
+def scan(
+    job: JobAtCheckpoint,
+    operator: str | None = None,
+    state: str | None = None,
+    prefix: str | None = None,
+    limit: int = 50,
+) -> Rows:
+    """Return live entries in key order, of keys that begin with `prefix`."""
+    conditions = entries_of(operator, states=state)
+    if prefix is not None:
+        conditions.append(BeginsWith("key", (prefix, f'"{prefix}')))
+    return _entries(job, conditions, "ORDER BY operator, state, key, namespace, user_key LIMIT ?", [limit])
+
+
+def _entries(job: JobAtCheckpoint, conditions: Conditions, order: str, parameters: Sequence[Any] = ()) -> Rows:
+    """Return rows of keyed_state; `expired` says whether they are dead, where dead ones are shown."""
+    columns = f"*, {job.ttl.dead_sql()} AS expired" if job.with_expired else "*"
+    return job.ttl.with_deaths(job.live_rows(KEYED_STATE, conditions, order, parameters, columns=columns))

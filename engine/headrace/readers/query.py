@@ -1,0 +1,142 @@
+"""DuckDB over Arrow streams, fenced in: what the readers ask their questions with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from headrace.errors import StorageError
+from headrace.tables.store import TableMissingError
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """The answer of a query: column names, and rows in their order."""
+
+    columns: list[str]
+    rows: list[tuple[Any, ...]]
+
+    def dicts(self) -> list[dict[str, Any]]:
+        """One mapping a row."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+
+def connect() -> duckdb.DuckDBPyConnection:
+    """A database in memory that can reach no file, no network and no Python variable, for good."""
+    import duckdb
+
+    connection = duckdb.connect()
+    for setting in (
+        "autoinstall_known_extensions = false",
+        "autoload_known_extensions = false",
+        "python_enable_replacements = false",
+        "TimeZone = 'UTC'",
+        "enable_progress_bar = false",  # it would go to stdout, among the answers
+        "enable_external_access = false",
+        "lock_configuration = true",
+    ):
+        connection.execute(f"SET {setting}")
+    return connection
+
+
+@contextmanager
+def reading(uri: str, version: int | None) -> Iterator[None]:
+    """Turn what tables raise into a `StorageError` that says which checkpoints can be read."""
+    try:
+        yield
+    except TableMissingError as error:
+        msg = f"there is no table {uri} (yet)"
+        raise StorageError(msg) from error
+    except OSError as error:
+        raise unreadable(uri, version, error) from error
+
+
+def copy(connection: duckdb.DuckDBPyConnection, target: str, stream: Any) -> None:
+    """Fill a new table from an Arrow stream. A stream can be read once; a query may read twice."""
+    import duckdb
+
+    connection.register("incoming", stream)
+    try:
+        connection.execute(f'CREATE TABLE "{target}" AS SELECT * FROM incoming')  # noqa: S608 - our own names
+    except duckdb.Error as error:
+        raise unreadable(target, None, error) from error
+    finally:
+        connection.unregister("incoming")
+
+
+def ask_once(stream: Any, query: str, parameters: Sequence[Any] = ()) -> Rows:
+    """Answer a query over `raw`, the stream, which it may name once. Nothing is copied.
+
+    Raises `StorageError` when the stream breaks.
+    """
+    import duckdb
+
+    connection = connect()
+    connection.register("raw", stream)
+    try:
+        return ask(connection, query, parameters)
+    except duckdb.Error as error:
+        raise unreadable("the table", None, error) from error
+
+
+def ask(connection: duckdb.DuckDBPyConnection, query: str, parameters: Sequence[Any] = ()) -> Rows:
+    """Answer a query over whatever `connection` holds. Raises `duckdb.Error`."""
+    relation = connection.sql(query, params=list(parameters))
+    table = relation.to_arrow_table()
+    return Rows(table.column_names, list(zip(*map(_values, table.columns), strict=True)))
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """A column's values. Moments go by way of integers: pyarrow's own way costs a microsecond each, and pandas."""
+    import pyarrow as pa
+
+    from headrace.plan.raw_row import readable
+
+    if pa.types.is_nested(column.type):
+        return list(map(readable, column))
+    if not pa.types.is_timestamp(column.type):
+        return list(column.to_pylist())
+    numbers = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64()).to_pylist()
+    try:
+        return [None if number is None else _EPOCH + timedelta(microseconds=number) for number in numbers]
+    except OverflowError:
+        return [None if number is None else _nearest(number) for number in numbers]
+
+
+def _nearest(microseconds: int) -> datetime:
+    """Return a moment; the first or last one that Python has for those before or after."""
+    try:
+        return _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC) if microseconds > 0 else datetime.min.replace(tzinfo=UTC)
+
+
+def moment(time: int) -> datetime | None:
+    """Milliseconds as a moment; None for one that no calendar has."""
+    try:
+        return _EPOCH + timedelta(milliseconds=time)
+    except OverflowError:
+        return None
+
+
+def milliseconds(moment: datetime) -> int:
+    """A moment as milliseconds."""
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
+
+
+def unreadable(table: str, version: int | None, error: Exception) -> StorageError:
+    """Return the error for a table that cannot be read."""
+    which = f"version {version} of {table}" if version is not None else table
+    return StorageError(
+        f"{which} cannot be read: {error}\nIts files may have been vacuumed, or the storage is out of reach. "
+        "Checkpoints within the retention, and savepoints, stay readable: see 'headrace checkpoints'."
+    )

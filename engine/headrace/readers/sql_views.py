@@ -1,0 +1,86 @@
+"""`headrace sql`: one query over views of the state tables, the checkpoints and the sinks."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from headrace.commit.checkpoint import Kind
+from headrace.errors import ConfigError
+from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.readers.query import Rows, ask, connect, copy, reading, unreadable
+from headrace.tables.predicate import Conditions, NoneOf
+from headrace.tables.schemas import CHECKPOINTS, STATE_TABLES
+from headrace.tables.store import TableMissingError
+
+if TYPE_CHECKING:
+    import duckdb
+
+CHANGELOG = "_changelog"
+"""Suffix of the SQL views with the raw changes: keyed_state_changelog, ..."""
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def ask_sql(job: JobAtCheckpoint, query: str, conditions: Conditions = ()) -> Rows:
+    """Run one query over the views that it mentions.
+
+    Views: each state table by its name (live entries) and with `_changelog` (all changes), `checkpoints`, and the sinks by
+    their names. State tables have the rows that meet the conditions. The query can reach nothing else: no files, no network.
+    Raises `ConfigError` with DuckDB's message when the query fails.
+    """
+    import duckdb
+
+    connection = connect()
+    _register(connection, job, {word.lower() for word in _WORD.findall(query)}, conditions)
+    try:
+        if len(connection.extract_statements(query)) != 1:
+            msg = "give one query at a time, without a second one after ';'"
+            raise ConfigError(msg)
+        return ask(connection, query)
+    except duckdb.Error as error:
+        msg = f"the query failed: {error}\nViews: {', '.join(views(job))}"
+        raise ConfigError(msg) from error
+
+
+def views(job: JobAtCheckpoint) -> list[str]:
+    """Return the names that a query can use."""
+    changelogs = [f"{name}{CHANGELOG}" for name in STATE_TABLES]
+    return [*STATE_TABLES, *changelogs, CHECKPOINTS, *job.config.sinks]
+
+
+def _register(
+    connection: duckdb.DuckDBPyConnection, job: JobAtCheckpoint, words: set[str], conditions: Conditions
+) -> None:
+    for name in STATE_TABLES:
+        raw = f"{name}{CHANGELOG}"
+        if words & {name, raw}:
+            copy(connection, raw, job.changes(name, conditions))
+        if name in words:
+            connection.execute(f"CREATE VIEW {name} AS {job.live_sql(name, raw)}")
+    if CHECKPOINTS in words:
+        uri = f"{job.config.job_folder}/{CHECKPOINTS}"
+        with reading(uri, None):
+            stream = job.snapshot(uri, None).stream(conditions=[NoneOf("kind", (Kind.LEASE.value,))])
+        copy(connection, CHECKPOINTS, stream)
+    for name in job.config.sinks.keys() & words - STATE_TABLES.keys():
+        uri = job.config.sinks[name].path
+        version = _sink_version(job, uri)
+        with reading(uri, version):
+            stream = job.snapshot(uri, version).stream()
+        copy(connection, name, stream)
+
+
+def _sink_version(job: JobAtCheckpoint, uri: str) -> int | None:
+    """Return the sink's version just before the first publication after the checkpoint; None: the latest."""
+    last = job.log.last
+    if last is None or job.checkpoint.checkpoint_id >= last.checkpoint_id:
+        return None
+    try:
+        commits = job.snapshot(uri, None).history()
+    except TableMissingError:
+        return None
+    except OSError as error:
+        raise unreadable(uri, None, error) from error
+    later = [commit.version for commit in commits if (commit.info.checkpoint_id or 0) > job.checkpoint.checkpoint_id]
+    return max(min(later) - 1, 0) if later else None

@@ -1,0 +1,68 @@
+"""`headrace state expired --ttl`: what another TTL would do to a state. Nothing is changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import msgspec
+
+from headrace.api import StateTtl
+from headrace.errors import ConfigError
+from headrace.readers.expired import stored_entries_sql
+from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.readers.query import ask_once
+from headrace.tables.predicate import entries_of
+from headrace.tables.row_expiry import dead_sql
+from headrace.tables.schemas import KEYED_STATE
+
+
+class SupposedTtl(msgspec.Struct, frozen=True):
+    """What another TTL would do to a state, at once. Keys that go have no entry left; what comes back is dead now, but stored."""
+
+    entries: int
+    keys: int
+    entries_that_go: int
+    keys_that_go: int
+    entries_that_come_back: int
+    was_off: bool
+    """Whether the state has no TTL so far."""
+
+
+def suppose_ttl(job: JobAtCheckpoint, name: str, ttl: timedelta | None) -> SupposedTtl:
+    """Return what it would do to the state `operator.state` to declare another `ttl` (None: none at all), all else being equal."""
+    declared = job.ttl.declared()[name]
+    operator, _, state = name.partition(".")
+    now, after = (dead_sql(job.ttl.expiries_of({name: each})) for each in (declared, _other(declared, ttl)))
+    query = f"""
+        SELECT count(*) FILTER (NOT now) AS entries, count(DISTINCT key) FILTER (NOT now) AS keys,
+               count(*) FILTER (NOT now AND after) AS entries_that_go,
+               count(DISTINCT key) FILTER (NOT now) - count(DISTINCT key) FILTER (NOT now AND NOT after) AS keys_that_go,
+               count(*) FILTER (now AND NOT after) AS entries_that_come_back
+        FROM (SELECT key, {now} AS now, {after} AS after FROM ({stored_entries_sql()}))"""  # noqa: S608 - our own SQL
+    (counts,) = ask_once(job.changes(KEYED_STATE, entries_of(operator, states=state)), query).dicts()
+    return SupposedTtl(**counts, was_off=declared is None)
+
+
+def declared_name(job: JobAtCheckpoint, operator: str | None, state: str | None) -> str:
+    """Return `operator.state` of the declared state that is meant.
+
+    Raises `ConfigError` unless it is exactly one.
+    """
+    declared = sorted(job.ttl.declared())
+    names = [
+        name
+        for name in declared
+        if (operator is None or name.startswith(f"{operator}.")) and (state is None or name.endswith(f".{state}"))
+    ]
+    if len(names) != 1:
+        known = ", ".join(declared) or "none"
+        msg = f"say which state is meant, with --state and if need be --operator (the job declares: {known})"
+        raise ConfigError(msg)
+    return names[0]
+
+
+def _other(declared: StateTtl | None, ttl: timedelta | None) -> StateTtl | None:
+    if ttl is None:
+        return None
+    return StateTtl(ttl) if declared is None else replace(declared, ttl=ttl)

@@ -1,0 +1,125 @@
+"""A Delta table as a sink: rows are appended, or merged by primary key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from headrace.config import JobConfig
+from headrace.sinks.sink import NEVER, OutputFile, SparkMerge
+from headrace.tables.files import StagedFile, Storage, read_parquet
+from headrace.tables.store import CommitInfo, Snapshot, TableMissingError, TableStore, Transaction, storage_errors
+from headrace.tables.stores import table_store
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTableSink:
+    """See `Sink`."""
+
+    name: str
+    store: TableStore
+    app_id: str
+    """The application of the sink's transactions."""
+
+    job_folder: str
+    mode: str
+    schema: pa.Schema
+    keys: tuple[str, ...] = ()
+    """The primary key; empty for a sink that rows are only appended to."""
+
+    spark_above_rows: int = 0
+    spark_merge: SparkMerge | None = field(default=None, repr=False)
+    storage: Storage = None
+
+    @property
+    def uri(self) -> str:
+        """See `Sink.uri`."""
+        return self.store.uri
+
+    def create(self) -> None:
+        """See `Sink.create`."""
+        self.store.create(self.schema)
+
+    def column_problems(self) -> Iterator[str]:
+        """See `Sink.column_problems`."""
+        try:
+            with storage_errors(f"to open sink '{self.name}' at {self.uri}"):
+                table = self.latest().schema
+        except TableMissingError:
+            return
+        if {*table.names} != {*self.schema.names}:
+            yield (
+                f"sink '{self.name}' at {self.uri} has the columns {', '.join(sorted(table.names))}; the pipeline writes "
+                f"{', '.join(self.schema.names)}. Give the sink another path, or move the old table away."
+            )
+            return
+        for column in self.schema:
+            kind = table.field(column.name).type
+            if kind != column.type and (pa.types.is_nested(kind) or pa.types.is_nested(column.type)):
+                yield (
+                    f"column '{column.name}' of sink '{self.name}' at {self.uri} is {kind}; the pipeline writes "
+                    f"{column.type}. Nothing was written: give the sink another path, or move the old table away."
+                )
+
+    def latest(self) -> Snapshot:
+        """See `Sink.latest`."""
+        return self.store.latest()
+
+    def published(self, table: Snapshot, /) -> int:
+        """See `Sink.published`."""
+        version = table.transaction(self.app_id)
+        return NEVER if version is None else version
+
+    def write(self, table: Snapshot, files: Sequence[OutputFile], checkpoint_id: int) -> None:
+        """See `Sink.write`.
+
+        deltalake's MERGE makes no commit when it changes nothing (Spark's does), so its transaction is lost. That happens
+        when a key came and went within a micro-batch, or when somebody has removed the row that is to be deleted.
+        """
+        if self.mode == "append":
+            staged = [StagedFile(file.path, file.rows, file.size) for file in files]
+            self.store.append(table.version, self.schema, staged, self._info(checkpoint_id))
+            return
+        paths = [f"{self.job_folder}/{file.path}" for file in files]
+        if self.spark_merge is not None and sum(file.rows for file in files) > self.spark_above_rows:
+            self.spark_merge(self.uri, paths, self.keys, app_id=self.app_id, version=checkpoint_id)
+            return
+        changes = pa.concat_tables([read_parquet(path, self.storage) for path in paths])
+        self.store.merge(table.version, changes, self.keys, self._info(checkpoint_id))
+
+    def record(self, table: Snapshot, checkpoint_id: int) -> None:
+        """See `Sink.record`."""
+        self.store.append(table.version, table.schema, [], self._info(checkpoint_id))
+
+    def restore(self, table: Snapshot, version: int, checkpoint_id: int) -> None:
+        """See `Sink.restore`."""
+        if version != table.version:  # Delta refuses to restore the version that is there already
+            self.store.restore(table.version, version, self._info(checkpoint_id))
+
+    def _info(self, checkpoint_id: int) -> CommitInfo:
+        return CommitInfo(checkpoint_id=checkpoint_id, transaction=Transaction(self.app_id, checkpoint_id))
+
+
+def delta_table_sink(
+    config: JobConfig,
+    name: str,
+    schema: pa.Schema | None = None,
+    keys: tuple[str, ...] = (),
+    spark_merge: SparkMerge | None = None,
+) -> DeltaTableSink:
+    """Return a sink of a job. Who only asks what was published needs no schema."""
+    sink = config.sinks[name]
+    return DeltaTableSink(
+        name=name,
+        store=table_store(sink.path, config.storage_options),
+        app_id=f"{config.job}/{name}",
+        job_folder=config.job_folder,
+        mode=sink.mode,
+        schema=schema or pa.schema([]),
+        keys=keys,
+        spark_above_rows=config.publish.spark_above_rows,
+        spark_merge=spark_merge,
+        storage=config.storage_options,
+    )

@@ -1,0 +1,79 @@
+"""What publishing asks of a sink, of whatever kind.
+
+A sink remembers the id of the last checkpoint that was published to it, as a transaction in the same commit as the rows: so
+publishing a checkpoint again does nothing. Ids only ever grow: Delta skips, without a word, a transaction at or below the last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from headrace.tables.store import Snapshot
+
+NEVER = -1
+"""Below every checkpoint id: the job has published nothing to a sink."""
+
+
+class OutputFile(msgspec.Struct, frozen=True):
+    """A staged file that belongs to a sink: path relative to the job's folder, rows, bytes."""
+
+    path: str
+    rows: int
+    size: int
+
+
+class Sink(Protocol):
+    """One sink of a job."""
+
+    @property
+    def name(self) -> str:
+        """The name that the pipeline and the job's file give it."""
+        ...
+
+    @property
+    def uri(self) -> str:
+        """Where it is."""
+        ...
+
+    def create(self) -> None:
+        """Make the sink, empty, unless it is there."""
+        ...
+
+    def column_problems(self) -> Iterator[str]:
+        """Yield a sentence for each reason why the pipeline's columns do not fit the sink that is there."""
+        ...
+
+    def latest(self) -> Snapshot:
+        """Return the sink as it is. Raises `TableMissingError` when it is gone."""
+        ...
+
+    def published(self, table: Snapshot, /) -> int:
+        """Return the id of the last checkpoint that was published to it, `NEVER` if none was."""
+        ...
+
+    def write(self, table: Snapshot, files: Sequence[OutputFile], checkpoint_id: int) -> None:
+        """Write what a checkpoint gives to the sink on top of `table`, its latest version, with the transaction.
+
+        A write that changes nothing may leave the transaction out; then `record` follows. Raises `VersionTakenError` when
+        somebody else wrote meanwhile, and `OSError` when the storage refuses.
+        """
+        ...
+
+    def record(self, table: Snapshot, checkpoint_id: int) -> None:
+        """Commit the transaction alone."""
+        ...
+
+    def restore(self, table: Snapshot, version: int, checkpoint_id: int) -> None:
+        """Bring the sink back to an earlier version of itself, with the transaction."""
+        ...
+
+
+class SparkMerge(Protocol):
+    """Publishes a large merge through Spark (the driver has a session, the command line has none)."""
+
+    def __call__(self, uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
+        """Merge the staged `files` into the table, under the given transaction."""
+        ...

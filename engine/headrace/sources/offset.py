@@ -1,0 +1,60 @@
+"""How far a source was read, as a checkpoint has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from headrace.plan.watermarks import Bucket, latest
+
+
+class SourceOffset(msgspec.Struct, frozen=True):
+    """How far a source was read: the last file taken up, in the source's order, and the bucket.
+
+    Sources that meet share a line of ordinals: each has what is said of the line (`bucket`, `watermark`, `seen`, `repeated`). Each has
+    what is said of the whole job, too (`held`, `pending`, `due`). `held` says that records which were taken in are still in
+    `buffered_requests`; `repeated` are the watermarks (ordinal, ms) that not every operator of the line has seen for that reason.
+    """
+
+    last_file: str | None = None
+    bucket: Bucket = Bucket()
+    files_behind: int = 0
+    held: bool = False
+    repeated: tuple[tuple[int, int], ...] = ()
+    pending: int = 0
+    """Elements in `async_requests`."""
+    due: int | None = None
+    """When the first of them is to be called for (ms); None if none is."""
+    names: tuple[str, ...] | None = None
+    """Digests of the files at or behind `last_file` (an interval run: or before its end) that no earlier checkpoint of the line
+    has recorded. None where nothing was recorded: earlier releases have only the count in `files_behind`."""
+    number: int = 0
+    """Of the source, given once: it orders rows of equal merge keys where sources meet."""
+    unread: tuple[str, ...] = ()
+    """Names of the files up to `last_file` that still have rows to take in: they are ahead of the sources that this one meets."""
+    rows_taken: int = 0
+    """How many rows of the first of them were taken in, in arrival order. The punctuation after its last row counts as one."""
+    punctuated: int | None = None
+    """The last punctuation of a source with complete intervals (ms)."""
+    watermark: int | None = None
+    """The last watermark of the source's line (ms)."""
+    seen: int | None = None
+    """The last watermark that all operators of the line have seen (ms): it is before those that are repeated."""
+    taken_at: int | None = None
+    """When rows of the source were last taken in (ms, processing time)."""
+    idle: bool = False
+    """Whether the source was idle in this micro-batch, so that others did not wait for it."""
+    ended: bool = False
+    """Whether the end of input was declared: no more rows are taken in."""
+
+
+def line_of(offsets: Iterable[SourceOffset]) -> Bucket:
+    """Return where the line of ordinals stands that sources share: the furthest that one of them knows."""
+    buckets = [offset.bucket for offset in offsets]
+    return max(buckets, key=lambda bucket: bucket.next_ordinal, default=Bucket())
+
+
+def latest_watermark(offsets: Iterable[SourceOffset]) -> int | None:
+    """Return the last watermark of the line that sources share (ms)."""
+    return latest(offset.watermark for offset in offsets)

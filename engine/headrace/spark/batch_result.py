@@ -1,0 +1,131 @@
+"""Results of a micro-batch, put together from the reports of its tasks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from headrace import clock
+from headrace.async_io.service_metrics import ServiceMetrics, merged_metrics
+from headrace.plan.watermarks import Watermarks, cut_at_block
+from headrace.sinks.sink import OutputFile
+from headrace.sources.offset import SourceOffset
+from headrace.sources.source import Slice
+from headrace.spark.line_watermarks import Group, LineResult
+from headrace.spark.reports import TaskReport
+from headrace.tables.files import StagedFile
+
+
+@dataclass(slots=True)
+class BatchResult:
+    """Collects what the stages of a micro-batch leave behind, for the commit."""
+
+    files: dict[str, list[StagedFile]] = field(default_factory=dict)
+    outputs: dict[str, list[OutputFile]] = field(default_factory=dict)
+    transit: dict[str, list[str]] = field(default_factory=dict)
+    broadcast: dict[str, list[str]] = field(default_factory=dict)
+    local_copies: dict[str, dict[str, str]] = field(default_factory=dict)
+    timers_fired: dict[str, dict[str, int]] = field(default_factory=dict)
+    metrics: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
+    lines: dict[Group, LineResult] = field(default_factory=dict)
+    cuts: dict[str, bytes] = field(default_factory=dict)
+    """By operator that did not come to the end: up to where it did."""
+    blocks: dict[str, bytes] = field(default_factory=dict)
+    """By operator: its first element that waits and lets others pass."""
+    held: int = 0
+    pending: int = 0
+    due: int | None = None
+    services: dict[str, ServiceMetrics] = field(default_factory=dict)
+
+    @property
+    def watermark(self) -> int | None:
+        """Return the earliest of the lines' watermarks; None as long as one has none."""
+        seen = [line.seen for line in self.lines.values()]
+        return None if None in seen else min(cast("list[int]", seen), default=None)
+
+    def add(self, operator: str, reports: Sequence[TaskReport]) -> None:
+        """Take in the reports of a stage."""
+        copies: dict[str, str] = {}
+        if fired := [report.timers_fired for report in reports if report.timers_fired]:
+            clocks = set.intersection(*map(set, fired))
+            self.timers_fired[operator] = {name: min(until[name] for until in fired) for name in sorted(clocks)}
+        for report in reports:
+            _extend(self.files, report.state_files)
+            _extend(self.outputs, report.outputs)
+            _extend(self.transit, report.transit)
+            _extend(self.broadcast, report.broadcast)
+            _keep_earliest(self.cuts, report.cuts)
+            _keep_earliest(self.blocks, report.blocks)
+            copies |= report.local_copy
+            self.held += report.held
+            self.pending += report.pending
+            self.due = _earlier(self.due, report.due)
+            self.services = merged_metrics((self.services, report.services))
+            self.metrics.update(report.metrics)
+        if copies:
+            self.local_copies[operator] = copies
+
+    def cut_behind(self, operators: Iterable[str], watermarks: Watermarks) -> bytes | None:
+        """Return up to where operators have come, the earliest of them; None if that is everything.
+
+        One with an element that waits and lets others pass comes no further than to the first watermark after that element.
+        """
+        cut: bytes | None = None
+        for name in operators:
+            cut = _earlier(cut, self.cuts.get(name))
+            if (block := self.blocks.get(name)) is not None:
+                cut = _earlier(cut, cut_at_block(block, watermarks))
+        return cut
+
+    def offsets_after(self, former: Mapping[str, SourceOffset], taken: Slice) -> dict[str, SourceOffset]:
+        """Return the offsets behind a slice, from the `former` ones. Each source says what holds of its line, and of the whole job."""
+        held = self.held > 0 or any(line.repeated for line in self.lines.values())
+        lines = {name: line for names, line in self.lines.items() for name in names}
+        offsets: dict[str, SourceOffset] = {}
+        for name, before in {**former, **taken.offsets}.items():
+            moved = taken.offsets.get(name)
+            offset = msgspec.structs.replace(
+                before,
+                held=held,
+                repeated=(),
+                pending=self.pending,
+                due=self.due,
+                names=None if moved is None else moved.names,
+                idle=before.idle if moved is not None else False,
+            )
+            if (own := lines.get(name)) is not None:
+                offset = msgspec.structs.replace(
+                    offset, bucket=own.bucket, repeated=own.repeated, watermark=own.watermark, seen=own.seen
+                )
+            offsets[name] = offset
+        return offsets
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Measure a phase."""
+        started = clock.monotonic()
+        yield
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + clock.monotonic() - started
+
+
+_Comparable = TypeVar("_Comparable", int, bytes)
+
+
+def _earlier(one: _Comparable | None, other: _Comparable | None) -> _Comparable | None:
+    return min((value for value in (one, other) if value is not None), default=None)
+
+
+def _extend(into: dict[str, list[Any]], more: Mapping[str, list[Any]]) -> None:
+    for name, items in more.items():
+        into.setdefault(name, []).extend(items)
+
+
+def _keep_earliest(into: dict[str, bytes], more: Mapping[str, bytes]) -> None:
+    for name, place in more.items():
+        into[name] = min(place, into.get(name, place))

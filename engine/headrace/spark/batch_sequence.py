@@ -1,0 +1,157 @@
+"""Micro-batches of one run, one after the other: made, committed, and limited by time, number and signals."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import cast
+
+from headrace import clock, faults
+from headrace.commit.checkpoint import Checkpoint, Kind, metrics_of
+from headrace.commit.interval_order import taken_in
+from headrace.commit.lineage import Lineage
+from headrace.commit.protocol import OpenJob
+from headrace.commit.service_records import services_entry
+from headrace.config import JobConfig
+from headrace.plan.stages import Plan
+from headrace.sources.interval import Interval
+from headrace.sources.source import NO_INPUT, Slice, TakenIn
+from headrace.sources.wanted import Standing
+from headrace.spark.micro_batch import MicroBatch
+from headrace.spark.options import RunOptions, StoppedBecause
+from headrace.spark.run_events import RunEvents
+from headrace.spark.stage_tasks import StageTasks
+from headrace.spark.stop_sign import stop_file
+from headrace.spark.task_output import OUTPUTS, transit_folder
+from headrace.tables.files import remove_file, remove_folder, touch
+
+
+@dataclass(slots=True)
+class BatchSequence:
+    """Makes the micro-batches of a run that began at `begun` (s, monotonic); `committed` has its checkpoints."""
+
+    tasks: StageTasks
+    job: OpenJob
+    plan: Plan
+    config: JobConfig
+    options: RunOptions
+    events: RunEvents
+    begun: float
+    stopping: threading.Event = field(default_factory=threading.Event)
+    committed: list[Checkpoint] = field(default_factory=list)
+
+    def total(self, metric: str) -> int:
+        """Add up a metric of all checkpoints of the run."""
+        return sum(cast("int", checkpoint.metrics.get(metric, 0)) for checkpoint in self.committed)
+
+    def stop(self) -> None:
+        """End the run soon: tasks hold what has not begun, and the micro-batch is committed."""
+        self.stopping.set()
+        with suppress(OSError):  # without the file the run ends after this micro-batch
+            touch(self._stop_file(), self.config.storage_options)
+
+    def clean_up(self) -> None:
+        """Remove the file that told tasks to stop, if there is one."""
+        if self.stopping.is_set():
+            remove_file(self._stop_file(), self.config.storage_options)
+
+    def _stop_file(self) -> str:
+        return stop_file(self.config.job_folder, self.job.attempt_id)
+
+    def limit(self) -> StoppedBecause | None:
+        """Return why no further micro-batch may begin; None if one may."""
+        if self.stopping.is_set():
+            return "terminated"
+        batches = self.options.max_batches
+        made = sum(checkpoint.kind is Kind.BATCH for checkpoint in self.committed)
+        if batches is not None and made >= batches:
+            return "max_batches"
+        return "budget" if self.seconds_left() <= 0 else None
+
+    def seconds_left(self) -> float:
+        """Return for how long the run may go on."""
+        configured = self.config.run.budget.total_seconds()
+        budget = configured if self.options.budget is None else self.options.budget
+        return budget - (clock.monotonic() - self.begun)
+
+    def stop_at(self) -> int:
+        """Return when the tasks of a micro-batch that begins now have to stop (ms)."""
+        # The stop file of a micro-batch before this one is gone with that.
+        return 0 if self.stopping.is_set() else clock.now() + round(self.seconds_left() * 1000)
+
+    def standing(self) -> Standing:
+        """Return where the job stands, for the plan of the next slice."""
+        last = self.job.last
+        return Standing(
+            offsets=last.offsets,
+            taken_in=self.taken_in(),
+            now=clock.now(),
+            since=self.job.checkpoints[0].committed_at,
+            transit=transit_folder(self.config.job_folder, self.job.attempt_id),
+        )
+
+    def taken_in(self, at: int | None = None) -> dict[str, TakenIn]:
+        """Return what the job has taken in of each source by a checkpoint, the last one unless given."""
+        trail = Lineage(self.job.checkpoints, at).line
+        return {source.name: taken_in(trail, source.name) for source in self.plan.sources}
+
+    def last_interval(self) -> Interval | None:
+        """Return the interval of the last checkpoint; None if it has none."""
+        start, end = self.job.last.interval_start, self.job.last.interval_end
+        return None if start is None or end is None else Interval(start, end)
+
+    def make_without_input(self, *, finishes: bool = False) -> None:
+        """Make a micro-batch for what is waiting already: held records, and timers."""
+        self.make(NO_INPUT, self.last_interval(), finishes=finishes)
+
+    def make(self, taken: Slice, interval: Interval | None, *, finishes: bool = False) -> None:
+        """Make a micro-batch of a slice and commit it. With `finishes` services are called for the last time."""
+        started = clock.monotonic()
+        batch = MicroBatch(
+            self.tasks,
+            self.job,
+            self.plan,
+            parallelism=self._parallelism(),
+            backend=self.options.backend or self.config.state.backend,
+            async_state=self.options.async_state,
+            stop_at=self.stop_at(),
+            finishes=finishes,
+        )
+        self.events.batch(self.job.next_id, taken)
+        self.events.ttl(self.job.last.state_ttl, batch.state_ttl)
+        result = batch.run(taken)
+        faults.reached("run.after")
+        result.seconds["run"] = clock.monotonic() - started
+        checkpoint = self.job.commit(
+            Kind.BATCH,
+            files=result.files,
+            outputs=result.outputs,
+            offsets=result.offsets_after(self.job.last.offsets, taken),
+            numbers=self.plan.numbers(),
+            watermark=result.watermark,
+            lines=self.plan.lines(),
+            local_copies=result.local_copies,
+            timers_fired={**self.job.last.timers_fired, **result.timers_fired},
+            state_ttl=batch.state_ttl,
+            interval_start=interval.start if interval else None,
+            interval_end=interval.end if interval else None,
+            metrics={**metrics_of(result.metrics, result.seconds), **services_entry(result.services)},
+        )
+        self.committed.append(checkpoint)
+        self._remove_handed_on(checkpoint)
+        self.events.long_histories(result.metrics["long_histories"])
+        self.events.committed(checkpoint.checkpoint_id, taken.rows, clock.monotonic() - started)
+
+    def _parallelism(self) -> int:
+        wanted = self.options.parallelism or self.config.tasks
+        return min(wanted, self.config.max_parallelism)
+
+    def _remove_handed_on(self, checkpoint: Checkpoint) -> None:
+        """Remove what only this micro-batch needed: published outputs, and rows between stages."""
+        folder, storage = self.config.job_folder, self.config.storage_options
+        remove_folder(transit_folder(folder, checkpoint.attempt_id), storage)
+        for files in checkpoint.outputs.values():
+            for file in files:
+                if file.path.startswith(f"{OUTPUTS}/"):
+                    remove_file(f"{folder}/{file.path}", storage)

@@ -1,0 +1,46 @@
+"""A run that takes in all there is: micro-batches until the sources are drained or a limit is reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.commit.state_migration import settle_schemas
+from headrace.sources.intake import Intake
+from headrace.sources.wanted import Wanted
+from headrace.spark.batch_sequence import BatchSequence
+from headrace.spark.options import StoppedBecause
+from headrace.spark.remaining_work import RemainingWork
+from headrace.spark.replay import open_replay
+from headrace.spark.replay_run import ReplayRun
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUpRun:
+    """Takes in all there is, and the work that remains in between."""
+
+    batches: BatchSequence
+    intake: Intake
+    remaining: RemainingWork
+    replays: ReplayRun
+
+    def run(self) -> StoppedBecause:
+        """Finish what a replay has left, then make micro-batches until the source is drained or a limit is reached."""
+        batches, remaining = self.batches, self.remaining
+        replay = open_replay(batches.job.checkpoints)
+        if replay is not None and (stopped := self.replays.resume(replay)):
+            return stopped
+        settle_schemas(batches.job, batches.plan)
+        while True:
+            if reason := batches.limit():
+                return reason
+            if batches.job.last.held and (not batches.job.last.pending or remaining.takes_up()):
+                batches.make_without_input()
+                continue
+            taken = self.intake.next(batches.standing(), Wanted(ends=batches.options.end_of_input))
+            if taken is not None:
+                batches.make(taken, taken.interval)
+            elif remaining.takes_up():
+                batches.make_without_input()
+            elif not remaining.fire_timers():
+                batches.events.ahead(self.intake.waiting)
+                return "drained"

@@ -1,0 +1,83 @@
+"""A run that takes in one interval; one that was taken in before only as a replay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.commit.interval_order import goes_back, place_of, refusal
+from headrace.commit.state_migration import settle_schemas
+from headrace.errors import ReplayUnfinishedError
+from headrace.sources.intake import Intake
+from headrace.sources.interval import Interval
+from headrace.sources.wanted import Wanted
+from headrace.spark.batch_sequence import BatchSequence
+from headrace.spark.options import StoppedBecause
+from headrace.spark.remaining_work import RemainingWork
+from headrace.spark.replay import open_replay
+from headrace.spark.replay_run import ReplayRun
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalRun:
+    """Takes in the interval that the run's options name."""
+
+    batches: BatchSequence
+    intake: Intake
+    remaining: RemainingWork
+    replays: ReplayRun
+
+    def run(self) -> StoppedBecause:
+        """Finish what a replay has left, then take in one interval; one that was taken in before only as a replay."""
+        batches, options = self.batches, self.batches.options
+        wanted = Interval.of(options.interval_start, options.interval_end)
+        self.intake.check_intervals({})
+        if stopped := self._resume_before(wanted):
+            return stopped
+        checkpoints = batches.job.checkpoints
+        place = place_of(wanted, checkpoints, batches.job, replay=options.replay)
+        if place.restore_to is not None:
+            if not options.replay:
+                raise refusal(wanted, checkpoints, finished_replay=bool(batches.committed))
+            stopped = self.replays.begin(wanted, place.restore_to)
+            return stopped or self._end()
+        settle_schemas(batches.job, batches.plan)
+        if place.is_done:
+            batches.events.interval_is_done(wanted)
+        elif batches.stopping.is_set():
+            return "terminated"
+        else:
+            self._take_in(wanted)
+        return self._end()
+
+    def _resume_before(self, wanted: Interval) -> StoppedBecause | None:
+        """Go on with an open replay, unless a new one goes back behind what it has taken in; return what stopped it."""
+        options, checkpoints = self.batches.options, self.batches.job.checkpoints
+        replay = open_replay(checkpoints)
+        if replay is None:
+            return None
+        is_retry = replay.run_id == options.run_id and replay.asked == wanted
+        if options.replay and goes_back(wanted, checkpoints) and not is_retry:
+            return None
+        stopped = self.replays.resume(replay)
+        if stopped in {None, "terminated"} or replay.asked == wanted:
+            return stopped
+        msg = (
+            f"interval {wanted} was not taken in: this run first went on with the replay of interval {replay.asked}, and "
+            f"had to end before that was through ({stopped}). What it committed stays. Run the interval again: it goes on."
+        )
+        raise ReplayUnfinishedError(msg)
+
+    def _take_in(self, interval: Interval) -> None:
+        taken = self.intake.next(self.batches.standing(), Wanted(interval))
+        assert taken is not None  # noqa: S101 - an interval always gives a slice, if an empty one
+        self.batches.make(taken, taken.interval)
+
+    def _end(self) -> StoppedBecause:
+        """Take up what waits and fire what is due behind an interval."""
+        batches, remaining = self.batches, self.remaining
+        while not batches.limit() and remaining.takes_up():
+            batches.make_without_input()
+        if batches.job.last.held and (not remaining.waiting or remaining.is_due()):
+            return "terminated" if batches.stopping.is_set() else "budget"
+        remaining.fire_timers()
+        return "interval"

@@ -1,0 +1,74 @@
+"""Watermarks that a micro-batch gives to the operators of a line of ordinals, and those that all operators have seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from headrace.commit.checkpoint import Checkpoint
+from headrace.execution.element import Watermark
+from headrace.execution.fast_drain import seen_and_held
+from headrace.plan.order import record_order
+from headrace.plan.watermarks import Bucket, Watermarks, advance, lag_of, latest_by_bucket, watermarks_of_line
+from headrace.sources.source import LineSlice
+from headrace.spark.reports import TaskReport
+
+Group = tuple[str, ...]
+"""Sources that meet, by name: they share a line of ordinals."""
+
+
+@dataclass(slots=True)
+class LineResult:
+    """Where a micro-batch leaves a line of ordinals, which sources that meet share.
+
+    `watermarks` are all that its operators get, `watermark` is the last one of them, `seen` the last one that all operators
+    have seen; `repeated` are those after it.
+    """
+
+    bucket: Bucket
+    watermarks: Watermarks
+    watermark: int | None
+    seen: int | None
+    repeated: tuple[tuple[int, int], ...] = ()
+
+    def settle(self, cut: bytes | None) -> None:
+        """Find the last watermark that all operators have seen, which have come up to `cut`; the others are repeated."""
+        places = [Watermark(record_order(ordinal), time) for ordinal, time in self.watermarks]
+        seen, _ = seen_and_held(places, cut)
+        self.seen = seen[-1].timestamp if seen else self.seen
+        self.repeated = tuple(self.watermarks[len(seen) :])
+
+
+def line_after(
+    parent: Checkpoint,
+    group: Group,
+    part: LineSlice | None,
+    reports: Iterable[TaskReport],
+    *,
+    size: int,
+    out_of_orderness: timedelta,
+) -> LineResult:
+    """Return where a line stands after a slice, of which `part` is its own; None: the slice has nothing for it.
+
+    Its watermarks are planned, or follow from what tasks report. `size` is the ordinals a bucket.
+    """
+    before, seen = parent.watermarks(group)
+    if part is not None and part.after is not None:
+        bucket, new = part.after, part.watermarks or []
+    else:
+        bucket, new = advance(
+            parent.line(group),
+            latest_by_bucket(report.buckets for report in reports),
+            0 if part is None else part.rows,
+            size=size,
+            lag=lag_of(out_of_orderness),
+            watermark=before,
+        )
+    offsets = [parent.offsets[name] for name in group if name in parent.offsets]
+    joined = None
+    if before is not None and any(offset.watermark != before for offset in offsets):
+        joined = parent.line(group).next_ordinal, before
+    repeated = max((offset.repeated for offset in offsets), default=())
+    watermarks = watermarks_of_line(new, repeated=repeated, joined=joined)
+    return LineResult(bucket, watermarks, watermarks[-1][1] if watermarks else before, seen)

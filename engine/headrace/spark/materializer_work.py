@@ -1,0 +1,121 @@
+"""A materializer in one task: changes by primary key for a sink, and the rows that it keeps for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import msgspec
+
+from headrace.api import Emit, Lag, OnConflict, UpsertMaterialize
+from headrace.commit.state_schemas import HISTORY_STATE
+from headrace.config import format_duration
+from headrace.execution.element import Element, Emitted, Watermark
+from headrace.execution.fast_drain import seen_and_held
+from headrace.materializer.lag import Lagging
+from headrace.materializer.pass_through import PassThrough
+from headrace.materializer.upsert_materializer import Unmatched, UpsertMaterializer
+from headrace.plan.order import record_order
+from headrace.plan.stages import KeyedStage, Plan, SinkPlan, ToSink
+from headrace.spark.reports import KeyedTask
+from headrace.spark.step_errors import refusing_unfit
+from headrace.spark.task_backend import TaskBackend
+from headrace.spark.task_output import QuarantineRow, TaskOutput
+from headrace.state.codec import encode
+from headrace.tables.schemas import MATERIALIZER_HISTORY, TIMERS
+
+
+@dataclass(frozen=True, slots=True)
+class MaterializerWork:
+    """One materializer, its open backend, and where its results go."""
+
+    task: KeyedTask
+    plan: Plan
+    stage: KeyedStage
+    opened: TaskBackend
+    output: TaskOutput
+
+    def run(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> None:
+        """Materialize changes that come up to the task's cut."""
+        sink = self._materialized()
+        if self.output.merges_into(sink.name):
+            operator = replace(operator, emit=Emit.NET_CHANGE)
+        with_history = self._with_history if operator.is_needed else self._without_history
+        materializer = with_history(operator, elements)
+        self.output.count_keyed(materializer.metrics)
+        decode = msgspec.json.Decoder(self.stage.record).decode
+        rows = [Emitted(order, 0, kind, decode(raw)) for order, kind, _, raw in materializer.outputs()]
+        with refusing_unfit(operator.name, rows):
+            self.output.changes(sink, rows)
+
+    def _without_history(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> PassThrough:
+        passing = PassThrough(operator, self.opened.backend, record=self.stage.takes[0])
+        passing.run(elements)
+        self._keep_history(operator, passing)
+        return passing
+
+    def _keep_history(self, operator: UpsertMaterialize, materializer: UpsertMaterializer | PassThrough) -> None:
+        changes = materializer.changes()
+        self.opened.write(materializer.writes())
+        self.output.state(
+            MATERIALIZER_HISTORY, self.output.changelog.history(changes, _upsert_key(operator, self.stage.takes[0]))
+        )
+
+    def _with_history(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> UpsertMaterializer:
+        task, output = self.task, self.output
+        watermarks, _ = seen_and_held([Watermark(record_order(at), time) for at, time in task.watermarks], task.cut)
+        layouts = task.upsert_materialize.layouts(operator.strategy, task.batch.backend)
+        made: Any = Lagging if isinstance(operator, Lag) else UpsertMaterializer
+        materializer: UpsertMaterializer = made(
+            operator,
+            self.opened.backend,
+            record=self.stage.takes[0],
+            layouts=layouts,
+            watermark=task.watermark,
+            watermarks=watermarks,
+            processing_time=task.processing_time,
+            ttl_since=task.state_ttl.lives(operator.name).since.get(HISTORY_STATE),
+        )
+        materializer.run(elements)
+        self._keep_history(operator, materializer)
+        sweeps = materializer.timer_changes()
+        self.opened.write(materializer.timer_writes(sweeps))
+        output.state(TIMERS, output.changelog.timers(sweeps))
+        output.quarantine([_unmatched(operator, one) for one in materializer.unmatched])
+        return materializer
+
+    def _materialized(self) -> SinkPlan:
+        """The sink behind a materializer: the planner sees to it that there is one."""
+        (use,) = self.stage.flows[None].uses
+        return self.plan.sinks[cast("ToSink", use.to).sink]
+
+
+def _upsert_key(operator: UpsertMaterialize, record: type[msgspec.Struct]) -> Callable[[bytes], str | None]:
+    names = operator.upsert_key
+    if names is None:
+        return lambda _: None
+    decode = msgspec.json.Decoder(record).decode
+
+    def upsert_key(row: bytes) -> str:
+        values = decode(row)  # as a record: a row that is stored may lack fields that have their defaults
+        picked = [getattr(values, name) for name in names]
+        return encode(picked[0] if len(picked) == 1 else picked).decode()
+
+    return upsert_key
+
+
+def _unmatched(operator: UpsertMaterialize, unmatched: Unmatched) -> QuarantineRow:
+    element, row, rows = unmatched
+    error = f"a retraction that matches none of the {rows} rows in its key's history{_dropped(operator)}"
+    return operator.name, element.order.hex(), element.key_json.decode(), row.decode(), error
+
+
+def _dropped(operator: UpsertMaterialize) -> str:
+    """Why a row that once came may be there no more."""
+    reasons = []
+    if operator.ttl is not None:
+        reasons.append(f"rows die after {format_duration(operator.ttl.ttl)}")
+    if operator.on_conflict in {OnConflict.DO_NOTHING, OnConflict.DEDUPLICATE}:
+        reasons.append(f"on_conflict={operator.on_conflict.value} keeps one row a key")
+    return f" ({'; '.join(reasons)})" if reasons else ""

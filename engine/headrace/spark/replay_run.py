@@ -1,0 +1,67 @@
+"""A replay in a run: go back to a checkpoint, and take in from there an interval and all that came later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.commit.interval_order import replay_note
+from headrace.commit.restore import restore_in
+from headrace.commit.state_migration import settle_schemas
+from headrace.sources.intake import Intake
+from headrace.sources.interval import Interval
+from headrace.sources.source import Slice
+from headrace.sources.wanted import Wanted
+from headrace.spark.batch_sequence import BatchSequence
+from headrace.spark.options import StoppedBecause
+from headrace.spark.replay import Replay, Step, open_replay, outage
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRun:
+    """Begins replays, and goes on with those that broke off."""
+
+    batches: BatchSequence
+    intake: Intake
+
+    def begin(self, wanted: Interval, target: int) -> StoppedBecause | None:
+        """Go back to checkpoint `target` and take in from there `wanted` and all that came later; return what stopped it."""
+        batches, job = self.batches, self.batches.job
+        before = batches.taken_in(target)
+        self.intake.check_intervals(before)
+        if stopped := batches.limit():
+            batches.events.replay_not_begun(wanted, stopped)
+            return stopped
+        batches.events.warn(outage(wanted, job.checkpoints, target, batches.config.sinks))
+        if missing := self.intake.count_missing(before, batches.taken_in()):
+            batches.events.files_are_gone(missing)
+        batches.events.restoring(wanted, target)
+        batches.committed.append(restore_in(job, target, replay_note(wanted)))
+        replay = open_replay(job.checkpoints)
+        return None if replay is None else self._go_through(replay)
+
+    def resume(self, replay: Replay) -> StoppedBecause | None:
+        """Go on with a replay that broke off; return what stopped it before it was through."""
+        if not self.intake.has_intervals:
+            return None
+        self.batches.events.replay_resumed(replay)
+        return self._go_through(replay)
+
+    def _slice_of(self, step: Step) -> Slice | None:
+        """Return the slice that a step takes in; None when there is nothing left of it."""
+        return self.intake.next(self.batches.standing(), Wanted(step.interval, step.offsets))
+
+    def _go_through(self, replay: Replay) -> StoppedBecause | None:
+        """Take in what a replay has left, up to where the job stood; return what stopped it before."""
+        batches, job = self.batches, self.batches.job
+        settle_schemas(job, batches.plan)
+        for step in replay.steps:
+            if (taken := self._slice_of(step)) is not None:
+                if stopped := batches.limit():
+                    left = open_replay(job.checkpoints) or replay
+                    batches.events.replay_stopped(replay.asked, left.missing, stopped)
+                    return stopped
+                batches.make(taken, taken.interval)
+        batches.events.replayed(replay)
+        if job.last.held:
+            batches.events.replay_is_held()
+        return None

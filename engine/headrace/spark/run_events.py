@@ -1,0 +1,144 @@
+"""Sentences that tell the user what happens in a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from headrace import clock
+from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.ttl_history import TtlHistory
+from headrace.materializer.upsert_materializer import LONG_HISTORY
+from headrace.sources.interval import Interval
+from headrace.sources.source import Slice
+from headrace.sources.wanted import Waiting
+from headrace.spark.options import Event, StoppedBecause
+from headrace.spark.replay import Replay
+from headrace.state.ttl import Gap
+
+OnEvent = Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvents:
+    """Tells what happens in a run of `job`; `on_event` gets each event."""
+
+    job: str
+    on_event: OnEvent
+
+    def tell(self, kind: str, message: str, fields: dict[str, Any] | None = None) -> None:
+        """Send an event."""
+        self.on_event(Event(kind, message, fields or {}))
+
+    def warn(self, message: str) -> None:
+        """Send a warning."""
+        self.tell("warning", message)
+
+    def opened(self, checkpoint: Checkpoint) -> None:
+        """Say which checkpoint the run goes on from."""
+        self.tell("opened", f"continuing from checkpoint {checkpoint.checkpoint_id}")
+
+    def batch(self, checkpoint_id: int, taken: Slice) -> None:
+        """Say which slice a micro-batch takes in."""
+        last_files = ", ".join(taken.last_files.values())
+        last = f" up to {last_files}" if last_files else ""
+        self.tell("batch", f"micro-batch {checkpoint_id}: {taken.rows:,} rows{last}", {"rows": taken.rows})
+
+    def committed(self, checkpoint_id: int, rows: int, seconds: float) -> None:
+        """Say how long a micro-batch took."""
+        self.tell(
+            "committed",
+            f"checkpoint {checkpoint_id}: {rows:,} rows in {seconds:.1f} s",
+            {"checkpoint_id": checkpoint_id, "rows": rows, "seconds": seconds},
+        )
+
+    def ttl(self, before: TtlHistory, after: TtlHistory) -> None:
+        """Say what has changed of that which lives of state depend on: pauses of the job, and TTLs."""
+        for gap in after.gaps[len(before.gaps) :]:
+            self.tell("gap", _gap_sentence(gap))
+        for name in sorted(before.declared):
+            was, now = before.declared[name], after.declared.get(name)
+            if now is not None and was != now:
+                self.tell("ttl", f"TTL of {name}: {was} until now, from now on {now}")
+
+    def long_histories(self, keys: int) -> None:
+        """Warn of keys that have long histories, if there are any."""
+        if keys:
+            text = f"{keys:,} keys in this micro-batch have histories of {LONG_HISTORY:,} rows or more; see "
+            self.tell("warning", f"{text}'headrace history {self.job} --largest'", {"keys": keys})
+
+    def ahead(self, waiting: Iterable[Waiting]) -> None:
+        """Say which rows are ahead of a source that has no more."""
+        for rows, source, waits_for in waiting:
+            self.tell(
+                "ahead",
+                f"{rows:,} rows of '{source}' wait for '{waits_for}' (sources.{waits_for}.idle_after ends that)",
+                {"rows": rows, "source": source, "waits_for": waits_for},
+            )
+
+    def timers_due(self) -> None:
+        """Say why a micro-batch without input is made."""
+        self.tell("timers", "timers of processing time are due")
+
+    def finishing(self, pending: int) -> None:
+        """Say that services are called for the last time."""
+        self.tell("finishing", f"{pending:,} elements wait for services: they are called for once more")
+
+    def ending(self) -> None:
+        """Say that the end of the input is declared."""
+        self.tell("ending", "the end of the input: the watermark passes all timers of event time")
+
+    def waiting(self, pending: int, due: int | None) -> None:
+        """Say at the end of a run how many elements it leaves to the next one, and when the first is due (ms)."""
+        if pending:
+            when = "" if due is None else f", the next attempt is due in {max(0, due - clock.now()) / 1000:.0f} s"
+            message = f"{pending:,} elements wait for services{when} (headrace retries {self.job})"
+            self.tell("waiting", message, {"pending": pending, "due": due})
+
+    def interval_is_done(self, wanted: Interval) -> None:
+        """Say that an earlier attempt of the run has taken the interval in."""
+        self.tell("done", f"this run has taken in {wanted} already: going on behind it")
+
+    def replay_resumed(self, replay: Replay) -> None:
+        """Warn that the run first goes on with a replay."""
+        self.warn(
+            f"the replay of interval {replay.asked} broke off, and state and sinks lack {replay.missing}: going on with it"
+        )
+
+    def replay_not_begun(self, wanted: Interval, stopped: StoppedBecause) -> None:
+        """Warn that there was no time to begin a replay."""
+        self.warn(f"the replay of interval {wanted} was not begun ({stopped}): nothing was changed")
+
+    def files_are_gone(self, count: int) -> None:
+        """Warn that a replay cannot bring back all that was there."""
+        self.warn(f"{count:,} file(s) that were there before are gone: what they held does not come back")
+
+    def restoring(self, wanted: Interval, target: int) -> None:
+        """Say which checkpoint a replay goes back to."""
+        self.tell("restoring", f"replaying {wanted}: going back to checkpoint {target}")
+
+    def replay_stopped(self, asked: Interval, missing: str, stopped: StoppedBecause) -> None:
+        """Warn that a replay has to end early."""
+        self.warn(
+            f"the replay of interval {asked} had to end before it was through ({stopped}): state and "
+            f"sinks lack {missing}. The next run goes on with it."
+        )
+
+    def replayed(self, replay: Replay) -> None:
+        """Say that a replay has taken in all that it took out."""
+        self.tell("replayed", f"the replay of interval {replay.asked} has come to where the job stood")
+
+    def replay_is_held(self) -> None:
+        """Warn that a replay has left records that are held."""
+        self.warn("records of the replay are held: state and sinks are whole when they have gone through")
+
+
+def _gap_sentence(gap: Gap) -> str:
+    start, end = gap.of_event_time
+    pause, left = (timedelta(seconds=max(0, span) // 1000) for span in (gap.end - gap.start, end - start))
+    text = f"the job was paused for {pause}: states that say so live longer by that"
+    if left == pause:
+        return text
+    return f"{text}, and by {left} where they expire by the watermark, which had run ahead of the clock"

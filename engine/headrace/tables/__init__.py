@@ -1,0 +1,1 @@
+"""What is stored: schemas, files, Delta tables, and how a backend reads them."""

@@ -1,0 +1,103 @@
+"""Held records as rows of `buffered_requests`, and back (FLIP-425, "Faster Checkpoint Drain")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from headrace.execution.fast_drain import PROCESS, BufferedRequest
+from headrace.state.key_groups import KeyGroupRange
+from headrace.tables.files import Storage
+from headrace.tables.schemas import BUFFERED_REQUESTS
+from headrace.tables.stores import state_view
+
+
+class StoredRequest(NamedTuple):
+    """A held record, and the number that names its row among those of its key."""
+
+    sequence: int
+    request: BufferedRequest
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """The column `record`."""
+
+    order: str
+    timestamp: int
+    kind: int
+    emitted: int
+    value: msgspec.Raw
+
+
+class _Request(msgspec.Struct, frozen=True):
+    """The column `request`."""
+
+    state: str
+    call: str = "value"
+
+
+def numbered_requests(requests: Sequence[BufferedRequest], checkpoint_id: int) -> list[StoredRequest]:
+    """Requests that a task holds, with numbers that no other checkpoint gives."""
+    return [StoredRequest((checkpoint_id << 32) + place, request) for place, request in enumerate(requests)]
+
+
+def buffered_request_columns(requests: Sequence[StoredRequest]) -> dict[str, list[str | int | None]]:
+    """The columns of `buffered_requests` that are its own."""
+    return {
+        "sequence": [sequence for sequence, _ in requests],
+        "block_id": [request.block_id for _, request in requests],
+        "request": [_request(request) for _, request in requests],
+        "record": [_record(request) for _, request in requests],
+        "input": [request.input for _, request in requests],
+    }
+
+
+def load_buffered_requests(
+    job_folder: str,
+    version: int,
+    operator: str,
+    key_groups: KeyGroupRange,
+    *,
+    storage: Storage = None,
+) -> list[StoredRequest]:
+    """What an operator holds for one range of key groups, as of a version of the table, in order."""
+    rows = state_view(job_folder, BUFFERED_REQUESTS, version, storage).of(operator, key_groups).live(_COLUMNS)
+    columns = (rows[name].to_pylist() for name in _COLUMNS)
+    held = [StoredRequest(sequence, _held(*columns)) for sequence, *columns in zip(*columns, strict=True)]
+    return sorted(held, key=lambda one: one.request.order)
+
+
+def holders(job_folder: str, version: int, *, storage: Storage = None) -> set[tuple[str, int]]:
+    """Return the operators that hold records, each with the input that they came by, as of a version of the table."""
+    rows = state_view(job_folder, BUFFERED_REQUESTS, version, storage).live(["operator", "input"])
+    operators, inputs = (rows[name].to_pylist() for name in ("operator", "input"))
+    return {(operator, number or 0) for operator, number in zip(operators, inputs, strict=True)}
+
+
+def _request(request: BufferedRequest) -> str | None:
+    return None if request.block_id == PROCESS else msgspec.json.encode(_Request(request.state)).decode()
+
+
+def _record(request: BufferedRequest) -> str:
+    order, value = request.order.hex(), msgspec.Raw(request.raw)
+    return msgspec.json.encode(_Record(order, request.timestamp, request.kind, request.index, value)).decode()
+
+
+def _held(key: str, block_id: str, request: str | None, record: str, input_: int | None) -> BufferedRequest:
+    came = msgspec.json.decode(record, type=_Record)
+    return BufferedRequest(
+        order=bytes.fromhex(came.order),
+        timestamp=came.timestamp,
+        kind=came.kind,
+        key_json=key.encode(),
+        raw=bytes(came.value),
+        block_id=block_id,
+        state="" if request is None else msgspec.json.decode(request, type=_Request).state,
+        index=came.emitted,
+        input=input_ or 0,  # null in rows of format 2
+    )
+
+
+_COLUMNS = ("sequence", "key", "block_id", "request", "record", "input")

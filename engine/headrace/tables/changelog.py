@@ -1,0 +1,135 @@
+"""Changes of state as rows of the state tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from headrace.api import RowKind
+from headrace.async_io.stored_element import StoredElement
+from headrace.materializer.histories import HistoryChange
+from headrace.state.entry import EntryChange
+from headrace.state.key_groups import key_group
+from headrace.state.timer_service import TimerChange
+from headrace.tables.async_requests import waiting_element_columns
+from headrace.tables.buffered_requests import StoredRequest, buffered_request_columns
+from headrace.tables.schemas import (
+    ASYNC_REQUESTS,
+    BUFFERED_REQUESTS,
+    KEYED_STATE,
+    MATERIALIZER_HISTORY,
+    QUARANTINE,
+    STATE_TABLES,
+    TIMERS,
+)
+
+_MILLISECONDS = pa.timestamp("ms", tz="UTC")
+
+
+class KeyedState(Protocol):
+    """What rows have to say of a state."""
+
+    name: str
+
+    def expires_at(self, stamp: int, own_ttl: int = 0, /) -> int | None:
+        """When an entry dies (ms); None if it doesn't."""
+        ...
+
+
+class Changelog:
+    """Turns one operator's changes into rows that carry its name and the checkpoint's id."""
+
+    def __init__(self, operator: str, checkpoint_id: int, max_parallelism: int) -> None:
+        """All rows will carry these."""
+        self._operator = operator
+        self._checkpoint_id = checkpoint_id
+        self._max_parallelism = max_parallelism
+
+    def values(self, store: KeyedState, changes: Sequence[EntryChange]) -> pa.Table:
+        """Rows of `keyed_state`."""
+        return self._table(
+            KEYED_STATE,
+            [change.key_json for change in changes],
+            [change.raw is None for change in changes],
+            state=[store.name] * len(changes),
+            namespace=[change.namespace or None for change in changes],
+            user_key=[None if change.user_key is None else change.user_key.decode() for change in changes],
+            value=[None if change.raw is None else change.raw.decode() for change in changes],
+            last_access=[None if change.raw is None else change.stamp for change in changes],
+            expires_at=[
+                None if change.raw is None else store.expires_at(change.stamp, change.own_ttl) for change in changes
+            ],
+            ttl_ms=[change.own_ttl or None for change in changes],
+        )
+
+    def timers(self, changes: Sequence[TimerChange]) -> pa.Table:
+        """Rows of `timers`."""
+        return self._table(
+            TIMERS,
+            [change.timer.key_json for change in changes],
+            [not change.registered for change in changes],
+            domain=[str(change.timer.domain) for change in changes],
+            timestamp=[change.timer.timestamp for change in changes],
+            namespace=[change.timer.namespace or None for change in changes],
+        )
+
+    def history(self, changes: Sequence[HistoryChange], upsert_key: Callable[[bytes], str | None]) -> pa.Table:
+        """Rows of `materializer_history`."""
+        return self._table(
+            MATERIALIZER_HISTORY,
+            [change.key_json for change in changes],
+            [change.row is None for change in changes],
+            sequence_number=[change.sequence_number for change in changes],
+            upsert_key=[None if change.row is None else upsert_key(change.row) for change in changes],
+            row=[None if change.row is None else change.row.decode() for change in changes],
+            row_kind=[None if change.row is None else RowKind(change.row_kind).symbol for change in changes],
+            inserted_at=[None if change.row is None else change.inserted_at for change in changes],
+        )
+
+    def buffered(self, resumed: Sequence[StoredRequest], held: Sequence[StoredRequest]) -> pa.Table:
+        """Rows of `buffered_requests`: what was resumed is removed, what is held now is added."""
+        changes = [*resumed, *held]
+        return self._table(
+            BUFFERED_REQUESTS,
+            [request.key_json for _, request in changes],
+            [number < len(resumed) for number in range(len(changes))],
+            **buffered_request_columns(changes),
+        )
+
+    def requests(self, rows: Sequence[StoredElement], deleted: Sequence[bool]) -> pa.Table:
+        """Rows of `async_requests`."""
+        keys = [row.key.encode() for row in rows]
+        return self._table(ASYNC_REQUESTS, keys, deleted, **waiting_element_columns(rows, deleted))
+
+    def quarantine(self, rows: Sequence[tuple[str, str, str, str | None, str]]) -> pa.Table:
+        """Rows of `quarantine` from (source, position, key, raw, error)."""
+        return self._table(
+            QUARANTINE,
+            [key.encode() for _, _, key, _, _ in rows],
+            [False] * len(rows),
+            source=[source for source, *_ in rows],
+            position=[position for _, position, *_ in rows],
+            raw=[raw for *_, raw, _ in rows],
+            error=[error for *_, error in rows],
+        )
+
+    def _table(self, name: str, keys: Sequence[bytes], deleted: Sequence[bool], **columns: Sequence[Any]) -> pa.Table:
+        count = len(keys)
+        columns |= {
+            "operator": [self._operator] * count,
+            "key_group": [key_group(key, self._max_parallelism) for key in keys],
+            "key": [key.decode() for key in keys],
+            "checkpoint_id": [self._checkpoint_id] * count,
+            "deleted": deleted,
+        }
+        schema = STATE_TABLES[name].schema
+        arrays = [_array(columns.get(field.name) or [None] * count, field.type) for field in schema]
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_timestamp(kind):
+        return pa.array(values, pa.int64()).cast(_MILLISECONDS).cast(kind)
+    return pa.array(values, kind)

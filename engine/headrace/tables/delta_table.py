@@ -1,0 +1,271 @@
+"""A table in Delta's format, through deltalake (no JVM).
+
+Reading goes through `DeltaTable.scan`, never `to_pyarrow_table`: the latter calls back into Python
+from Arrow's threads, which can abort the process when it ends (seen in half of all short runs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
+from deltalake import Transaction as DeltaTransaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
+
+from headrace import clock
+from headrace.errors import EngineBug
+from headrace.plan.columns import ROW_KIND
+from headrace.tables.files import StagedFile, Storage
+from headrace.tables.predicate import Conditions, sql_of
+from headrace.tables.store import (
+    NO_INFO,
+    Commit,
+    CommitInfo,
+    StoreError,
+    TableMissingError,
+    VersionTakenError,
+    storage_errors,
+)
+
+CHECKPOINT_METADATA = "headrace.checkpoint"
+"""Key in a sink's commit information that names the checkpoint it was published for."""
+
+RUN_METADATA, ATTEMPT_METADATA = "headrace.run", "headrace.attempt"
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaSnapshot:
+    """See `Snapshot`."""
+
+    uri: str
+    table: DeltaTable = field(repr=False)
+    storage: Storage = field(repr=False)
+
+    @property
+    def version(self) -> int:
+        """See `Snapshot.version`."""
+        return self.table.version()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See `Snapshot.schema`."""
+        return pa.schema(self.table.schema())
+
+    def files(self) -> set[str]:
+        """See `Snapshot.files`.
+
+        The log has paths as URLs: the folder of partition `a b` is `p=a%20b`, and stands there as `p=a%2520b`.
+        """
+        with _translated():
+            return {unquote(path) for path in pa.table(self.table.get_add_actions())["path"].to_pylist()}
+
+    def add_actions(self) -> pa.Table:
+        """See `Snapshot.add_actions`."""
+        with _translated():
+            return pa.table(self.table.get_add_actions(flatten=True))
+
+    def read(self, schema: pa.Schema, *, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> pa.Table:
+        """See `Snapshot.read`. The scan itself answers with string views."""
+        names = list(columns) if columns is not None else schema.names
+        wanted = pa.schema([schema.field(name) for name in names])
+        present = {field.name for field in self.table.schema().fields}
+        with storage_errors(f"to read {self.uri}"), _translated():
+            stream = self.stream([name for name in names if name in present], conditions)
+            rows = pa.RecordBatchReader.from_stream(stream).read_all()
+        for name in names:
+            if name not in present:
+                rows = rows.append_column(name, pa.nulls(rows.num_rows, schema.field(name).type))
+        return rows.select(names).cast(wanted)
+
+    def stream(self, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> Any:
+        """See `Snapshot.stream`."""
+        with _translated():
+            return self.table.scan(columns=list(columns) if columns else None, predicate=sql_of(conditions))
+
+    def transaction(self, app_id: str) -> int | None:
+        """See `Snapshot.transaction`."""
+        return self.table.transaction_version(app_id)
+
+    def history(self, limit: int | None = None) -> list[Commit]:
+        """See `Snapshot.history`.
+
+        deltalake lists the commits up to the latest one, and counts their numbers down from the version that was opened. So the
+        latest version is opened for it, and once more, since somebody may have committed in between.
+        """
+        while True:
+            latest = self._latest()
+            with _translated():
+                entries = latest.history(None if limit is None else limit + latest.version() - self.version)
+            if self._latest().version() == latest.version():
+                return [Commit(entry["version"], _info(entry)) for entry in entries if entry["version"] <= self.version]
+
+    def _latest(self) -> DeltaTable:
+        with _translated():
+            return DeltaTable(self.uri, storage_options=dict(self.storage) if self.storage else None)
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaStore:
+    """See `TableStore`."""
+
+    uri: str
+    storage: Storage = None
+
+    def create(self, schema: pa.Schema) -> None:
+        """See `TableStore.create`."""
+        with _translated():
+            DeltaTable.create(
+                self.uri,
+                schema=schema,
+                mode="ignore",
+                storage_options=self._options,
+                # Old versions must stay readable for as long as retention says; vacuum is ours to call.
+                configuration={"delta.logRetentionDuration": "interval 3650 days"},
+            )
+
+    def latest(self) -> DeltaSnapshot:
+        """See `TableStore.latest`."""
+        return DeltaSnapshot(self.uri, self._open(), self.storage)
+
+    def at(self, version: int) -> DeltaSnapshot:
+        """See `TableStore.at`."""
+        return DeltaSnapshot(self.uri, self._open(version), self.storage)
+
+    def append(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
+        """See `TableStore.append`."""
+        return self._add(parent, schema, files, "append", info)
+
+    def append_rows(self, parent: int, rows: pa.Table, info: CommitInfo = NO_INFO) -> int:
+        """See `TableStore.append_rows`."""
+        table = self._open(parent)
+        with _translated():
+            write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=_properties(info))
+        if table.version() != parent + 1:
+            msg = f"rows landed at version {table.version()} of {self.uri}, not {parent + 1}"
+            raise EngineBug(msg)
+        return table.version()
+
+    def replace(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
+        """See `TableStore.replace`."""
+        return self._add(parent, schema, files, "overwrite", info)
+
+    def add_columns(self, parent: int, columns: Sequence[pa.Field], info: CommitInfo = NO_INFO) -> int:
+        """See `TableStore.add_columns`. No file is rewritten."""
+        table = self._open(parent)
+        with _translated():
+            fields = Schema.from_arrow(pa.schema(columns)).fields
+            table.alter.add_columns(fields, commit_properties=_properties(info))
+        return self._landed(parent + 1)
+
+    def restore(self, parent: int, target: int, info: CommitInfo = NO_INFO) -> int:
+        """See `TableStore.restore`."""
+        table = self._open()
+        if table.version() != parent:
+            msg = f"{self.uri} is at version {table.version()}, not {parent}"
+            raise VersionTakenError(msg)
+        with _translated():
+            table.restore(target, commit_properties=_properties(info))
+        return self._landed(parent + 1)
+
+    def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:
+        """See `TableStore.merge`."""
+        table = self._open(parent)
+        columns = {f'"{column.name}"': f'source."{column.name}"' for column in table.schema().fields}
+        with _translated():
+            merge = table.merge(
+                rows,
+                predicate=" AND ".join(f'target."{key}" = source."{key}"' for key in keys),
+                source_alias="source",
+                target_alias="target",
+                streamed_exec=False,
+                commit_properties=_properties(info),
+            )
+            merge = merge.when_matched_delete(predicate=f"source.{ROW_KIND} = '-D'")
+            merge = merge.when_matched_update(columns, predicate=f"source.{ROW_KIND} <> '-D'")
+            merge.when_not_matched_insert(columns, predicate=f"source.{ROW_KIND} <> '-D'").execute()
+        return table.version()
+
+    @property
+    def _options(self) -> dict[str, str] | None:
+        return dict(self.storage) if self.storage else None
+
+    def _open(self, version: int | None = None) -> DeltaTable:
+        with _translated():
+            return DeltaTable(self.uri, version=version, storage_options=self._options)
+
+    def _add(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], mode: Any, info: CommitInfo) -> int:
+        table = self._open(parent)
+        now = clock.now()
+        actions = [AddAction(file.path, file.size, {}, now, True, file.statistics()) for file in files]
+        with _translated():
+            table.create_write_transaction(
+                actions,  # type: ignore[arg-type]  # a list of AddAction; the stub wants the union invariantly
+                mode=mode,
+                schema=schema,
+                commit_properties=_properties(info),
+            )
+        return self._landed(parent + 1)
+
+    def _landed(self, expected: int) -> int:
+        if self._open().version() < expected:
+            msg = f"a commit to {self.uri} did not land at version {expected}"
+            raise EngineBug(msg)
+        return expected
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turn deltalake's errors into those of `TableStore`."""
+    try:
+        yield
+    except CommitFailedError as error:
+        raise VersionTakenError(str(error)) from error
+    except TableNotFoundError as error:
+        raise TableMissingError(str(error)) from error
+    except DeltaError as error:
+        raise StoreError(str(error)) from error
+
+
+def _properties(info: CommitInfo) -> CommitProperties:
+    """Return properties of a commit that must be exactly the next version, or fail.
+
+    deltalake rebases a commit that finds its version taken, in silence; with no retries it fails
+    instead, and that is the compare-and-set on which fencing rests.
+    """
+    metadata = {
+        RUN_METADATA: info.run_id,
+        ATTEMPT_METADATA: info.attempt_id,
+        CHECKPOINT_METADATA: None if info.checkpoint_id is None else str(info.checkpoint_id),
+    }
+    return CommitProperties(
+        custom_metadata={key: value for key, value in metadata.items() if value is not None} or None,
+        max_commit_retries=0,
+        app_transactions=None if info.transaction is None else [DeltaTransaction(*info.transaction)],
+    )
+
+
+def _info(entry: Mapping[str, Any]) -> CommitInfo:
+    return CommitInfo(
+        run_id=entry.get(RUN_METADATA),
+        attempt_id=entry.get(ATTEMPT_METADATA),
+        checkpoint_id=_checkpoint_of(entry),
+    )
+
+
+def _checkpoint_of(entry: Mapping[str, Any]) -> int | None:
+    """Return the checkpoint that a commit published; Spark keeps it in `userMetadata`."""
+    if CHECKPOINT_METADATA in entry:
+        return int(entry[CHECKPOINT_METADATA])
+    try:
+        metadata = msgspec.json.decode(entry.get("userMetadata") or "{}")
+    except msgspec.DecodeError:
+        return None  # somebody else's text
+    published = str(metadata.get(CHECKPOINT_METADATA)) if isinstance(metadata, dict) else ""
+    return int(published) if published.isdecimal() else None

@@ -1,0 +1,173 @@
+"""Staged files: Parquet written by a task that no commit names yet, on disk or on an object store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from headrace.errors import StorageError
+from headrace.tables.memory_disk import is_in_memory, memory_file_system
+
+_STATISTICS = ("operator", "key_group", "key", "checkpoint_id", "state", "domain")
+
+
+class StagedFile(msgspec.Struct, frozen=True):
+    """A written file: path relative to its table's folder, size, and what Delta may prune by."""
+
+    path: str
+    rows: int
+    size: int
+    minimum: dict[str, Any] = {}
+    maximum: dict[str, Any] = {}
+
+    def statistics(self) -> str:
+        """The `stats` field of a Delta add action."""
+        stats = {
+            "numRecords": self.rows,
+            "minValues": self.minimum,
+            "maxValues": self.maximum,
+            "nullCount": dict.fromkeys(self.minimum, 0),
+        }
+        return msgspec.json.encode(stats).decode()
+
+
+Storage = Mapping[str, str] | None
+"""Options of the object store, under the names that deltalake gives them; None on local disks."""
+
+
+def file_system(uri: str, storage: Storage = None) -> tuple[fs.FileSystem, str]:
+    """The file system of a path, `s3://` or `memory://` URI, and the path in it."""
+    if is_in_memory(uri):
+        return memory_file_system(uri)
+    if not uri.startswith(("s3://", "s3a://")):
+        return fs.LocalFileSystem(), uri
+    options = {key.upper(): value for key, value in (storage or {}).items()}
+    store = fs.S3FileSystem(
+        access_key=options.get("AWS_ACCESS_KEY_ID"),
+        secret_key=options.get("AWS_SECRET_ACCESS_KEY"),
+        region=options.get("AWS_REGION", "us-east-1"),
+        endpoint_override=options.get("AWS_ENDPOINT_URL"),
+        # A small file is one put, not an upload in parts.
+        allow_delayed_open=True,
+    )
+    return store, uri.partition("://")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetLayout:
+    """How a Parquet file is written: small, unless its readers have other needs."""
+
+    compression: str = "zstd"
+    dictionary: Sequence[str] | None = None
+    """Columns whose values repeat; None lets the writer find out."""
+
+    rows_per_group: int | None = None
+    """Rows that can be skipped at once; None leaves it to the writer."""
+
+    def write(self, table: pa.Table, path: str, store: fs.FileSystem) -> None:
+        """Write `table` as a file."""
+        pq.write_table(
+            table,
+            path,
+            filesystem=store,
+            compression=self.compression,
+            compression_level=1 if self.compression == "zstd" else None,
+            use_dictionary=True if self.dictionary is None else list(self.dictionary),
+            row_group_size=self.rows_per_group,
+        )
+
+
+SMALL = ParquetLayout()
+
+
+def stage(
+    folder: str, name: str, table: pa.Table, storage: Storage = None, *, layout: ParquetLayout = SMALL
+) -> StagedFile:
+    """Write `table` as `folder/name`. The name must be unique to the attempt.
+
+    Raises `StorageError` when the file system refuses (full, read-only, gone). A half-written
+    file is removed where that is possible; being named by no commit, it would do no harm.
+    """
+    store, path = file_system(f"{folder}/{name}", storage)
+    try:
+        if isinstance(store, fs.LocalFileSystem):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        layout.write(table, path, store)
+        size = store.get_file_info(path).size
+    except OSError as error:
+        _remove(store, path)
+        msg = f"could not write {path}: {error}. Nothing was committed; free space or repair, then run again."
+        raise StorageError(msg) from error
+    minimum, maximum = _range(table)
+    return StagedFile(name, table.num_rows, size, minimum, maximum)
+
+
+def read_parquet(uri: str, storage: Storage = None) -> pa.Table:
+    """Read a Parquet file whole."""
+    store, path = file_system(uri, storage)
+    return pq.ParquetFile(store.open_input_file(path)).read()
+
+
+def touch(uri: str, storage: Storage = None) -> None:
+    """Make an empty file, and its folder."""
+    store, path = file_system(uri, storage)
+    if isinstance(store, fs.LocalFileSystem):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with store.open_output_stream(path):
+        pass
+
+
+def list_files(folder: str, storage: Storage = None) -> set[str]:
+    """Return the files below a folder, by their paths relative to it; none if there is no such folder."""
+    store, path = file_system(folder, storage)
+    files = store.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
+    return {file.path.removeprefix(f"{path}/") for file in files if file.is_file}
+
+
+def delete_files(folder: str, paths: Iterable[str], storage: Storage = None) -> None:
+    """Delete files below a folder, one after the other; pass over those that another process has deleted."""
+    store, root = file_system(folder, storage)
+    for path in paths:
+        with suppress(FileNotFoundError):
+            store.delete_file(f"{root}/{path}")
+
+
+def remove_folder(uri: str, storage: Storage = None) -> None:
+    """Remove a folder with all that is in it; nothing happens if there is none."""
+    store, path = file_system(uri, storage)
+    if store.get_file_info(path).type is fs.FileType.Directory:
+        store.delete_dir(path)
+
+
+def remove_file(uri: str, storage: Storage = None) -> None:
+    """Remove a file; nothing happens if there is none."""
+    store, path = file_system(uri, storage)
+    if store.get_file_info(path).type is fs.FileType.File:
+        store.delete_file(path)
+
+
+def _remove(store: fs.FileSystem, path: str) -> None:
+    try:
+        store.delete_file(path)
+    except OSError:
+        return  # the first error is the one to report; vacuum removes the orphan
+
+
+def _range(table: pa.Table) -> tuple[dict[str, Any], dict[str, Any]]:
+    minimum, maximum = {}, {}
+    names: Sequence[str] = table.schema.names
+    for name in _STATISTICS:
+        if name in names and table.num_rows and not table[name].null_count:  # `statistics` says that there are none
+            column = table[name]
+            extremes = pc.min_max(column).as_py()
+            minimum[name], maximum[name] = extremes["min"], extremes["max"]
+    return minimum, maximum

@@ -1,0 +1,58 @@
+"""The rule that makes state of changes: the last row of an entry, by checkpoint id, is its state, unless it is deleted.
+
+A checkpoint writes at most one row of an entry, so the last one is unique. The rule is here twice, for rows in memory and as SQL
+for those who ask with DuckDB; a test holds that both agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.tables.schemas import StateTable
+
+_PLACE = "_place"
+
+
+def last_rows(changes: pa.Table, table: StateTable) -> pa.Table:
+    """Return the last row of each entry that is not deleted, oldest change first. `changes` have the entry's columns."""
+    ordered = in_order(changes)
+    if ordered.num_rows == 0:
+        return ordered
+    places = ordered.select(list(table.entry)).append_column(_PLACE, pa.arange(0, ordered.num_rows))
+    last = places.group_by(list(table.entry)).aggregate([(_PLACE, "max")])[f"{_PLACE}_max"]
+    latest = ordered.take(last.take(pc.sort_indices(last)))
+    return latest.filter(pc.invert(latest["deleted"]))
+
+
+def in_order(changes: pa.Table) -> pa.Table:
+    """Return changes in the order of their checkpoints: who writes them one by one over another ends with the last rows."""
+    return changes.take(pc.sort_indices(changes, [("checkpoint_id", "ascending")]))
+
+
+def last_rows_sql(changes: str, table: StateTable, *, unless: str = "false") -> str:
+    """Return DuckDB's SQL for the same, over a relation `changes`, without entries for whose last row `unless` is true."""
+    entry = ", ".join(f'"{column}"' for column in table.entry)
+    # By name: a migration, or an older format, puts new columns at the end.
+    columns = ", ".join(f'"{name}"' for name in table.schema.names if name != "deleted")
+    return (
+        f"SELECT {columns} FROM (SELECT * FROM {changes} QUALIFY "  # noqa: S608 - our own names
+        f"row_number() OVER (PARTITION BY {entry} ORDER BY checkpoint_id DESC) = 1) WHERE NOT deleted AND NOT {unless}"
+    )
+
+
+def last_values_sql(changes: str, table: StateTable, values: Mapping[str, str], *, unless: str = "false") -> str:
+    """Return SQL for the last values of each entry: quicker than `last_rows_sql` where only sums are asked for.
+
+    `values` are expressions over columns of `changes`, by the names that they get. Entries have the columns that name them, but
+    the key group, which follows from the key. `unless` may use all these names.
+    """
+    entry = ", ".join(f'"{column}"' for column in table.entry if column != "key_group")
+    # arg_max_null: the plain one passes over nulls, to an older change.
+    last = "".join(f", arg_max_null({value}, checkpoint_id) AS {name}" for name, value in values.items())
+    return (
+        f"SELECT * EXCLUDE (deleted) FROM (SELECT {entry}, arg_max_null(deleted, checkpoint_id) AS deleted{last} "  # noqa: S608
+        f"FROM {changes} GROUP BY ALL) WHERE NOT deleted AND NOT {unless}"
+    )

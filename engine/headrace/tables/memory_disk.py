@@ -1,0 +1,203 @@
+"""Disks in memory, for tests and simulations: `memory://NAME/path` is a path on the disk of that name in this process.
+
+Files are there at once for every reader. What was written since the last `sync` is lost with the power, as on a real disk. A
+disk calls its `fault` before each step, which may raise an `OSError`, look at a clock, or write something itself.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from headrace import clock
+
+SCHEME = "memory://"
+
+
+class MemoryFile:
+    """The content of a file, and when it was written (ms)."""
+
+    __slots__ = ("_rows", "content", "written_at")
+
+    def __init__(self, content: bytes) -> None:
+        """Take the time from the clock."""
+        self.content = content
+        self.written_at = clock.now()
+        self._rows: pa.Table | None = None
+
+    def rows(self) -> pa.Table:
+        """Return the rows of a Parquet file. They are decoded once: content never changes."""
+        if self._rows is None:
+            self._rows = pq.ParquetFile(pa.BufferReader(self.content)).read(use_threads=False)
+        return self._rows
+
+
+def _no_fault(step: str, path: str) -> None:
+    """Let every step pass."""
+    del step, path
+
+
+@dataclass(slots=True)
+class MemoryDisk:
+    """Files by path, and versions of tables by the path of their folder."""
+
+    files: dict[str, MemoryFile] = field(default_factory=dict)
+    tables: dict[str, list[Any]] = field(default_factory=dict)
+    """Written by `MemoryStore` alone."""
+
+    fault: Callable[[str, str], None] = _no_fault
+    """Called before each step with its name (`open`, `write`, `list`, `delete`, `commit`) and path. What it raises is the answer."""
+
+    _synced_files: dict[str, MemoryFile] = field(default_factory=dict)
+    _synced_tables: dict[str, list[Any]] = field(default_factory=dict)
+
+    def sync(self) -> None:
+        """Make all that was written survive a power failure."""
+        self._synced_files = dict(self.files)
+        self._synced_tables = {path: list(versions) for path, versions in self.tables.items()}
+
+    def lose_power(self) -> None:
+        """Lose all that was written or deleted since the last `sync`."""
+        self.files.clear()
+        self.files.update(self._synced_files)
+        self.tables.clear()
+        self.tables.update({path: list(versions) for path, versions in self._synced_tables.items()})
+
+    def opened(self, path: str) -> MemoryFile:
+        """Return a file. Raises `FileNotFoundError` when it is gone."""
+        self.fault("open", path)
+        if path not in self.files:
+            raise FileNotFoundError(path)
+        return self.files[path]
+
+    @contextmanager
+    def failing(self, fault: Callable[[str, str], None]) -> Iterator[None]:
+        """Install a fault for the length of a block."""
+        before, self.fault = self.fault, fault
+        try:
+            yield
+        finally:
+            self.fault = before
+
+
+_DISKS: dict[str, MemoryDisk] = {}
+
+
+def memory_disk(name: str) -> MemoryDisk:
+    """Return the disk of a name in this process; make an empty one the first time."""
+    return _DISKS.setdefault(name, MemoryDisk())
+
+
+def forget_disk(name: str) -> None:
+    """Remove a disk with all that is on it."""
+    _DISKS.pop(name, None)
+
+
+def is_in_memory(uri: str) -> bool:
+    """Return whether a URI is a path on a disk in memory."""
+    return uri.startswith(SCHEME)
+
+
+def disk_and_path(uri: str) -> tuple[MemoryDisk, str]:
+    """Return the disk of a URI, and the path on it."""
+    name, _, path = uri.removeprefix(SCHEME).partition("/")
+    return memory_disk(name), path
+
+
+def memory_file_system(uri: str) -> tuple[fs.FileSystem, str]:
+    """Return a disk as a file system of Arrow, and the path of a URI on it."""
+    disk, path = disk_and_path(uri)
+    return fs.PyFileSystem(_Handler(disk)), path
+
+
+class _Handler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types for it
+    """What Arrow asks of a file system. Folders are there when a file is in them, as on an object store."""
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self._disk = disk
+
+    def get_type_name(self) -> str:
+        return "memory"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
+        return [self._info(path) for path in paths]
+
+    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
+        self._disk.fault("list", selector.base_dir)
+        folder = f"{selector.base_dir}/"
+        below = [path for path in list(self._disk.files) if path.startswith(folder)]
+        if not below and not selector.allow_not_found:
+            raise FileNotFoundError(selector.base_dir)
+        if selector.recursive:
+            return [self._info(path) for path in below]
+        return [self._info(path) for path in {folder + path.removeprefix(folder).partition("/")[0] for path in below}]
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        return pa.BufferReader(self._disk.opened(path).content)
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        return self.open_input_file(path)
+
+    def open_output_stream(self, path: str, metadata: Any) -> pa.NativeFile:
+        del metadata
+        self._disk.fault("write", path)
+        return pa.PythonFile(_Writer(self._disk, path), mode="w")
+
+    def delete_file(self, path: str) -> None:
+        self._disk.fault("delete", path)
+        if self._disk.files.pop(path, None) is None:
+            raise FileNotFoundError(path)
+
+    def delete_dir(self, path: str) -> None:
+        self._disk.fault("delete", path)
+        for file in [file for file in list(self._disk.files) if file.startswith(f"{path}/")]:
+            del self._disk.files[file]
+
+    def create_dir(self, path: str, recursive: bool) -> None:  # noqa: FBT001 - Arrow's own signature
+        """Do nothing: a folder is there when a file is in it."""
+
+    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:  # noqa: FBT001, FBT002
+        del missing_dir_ok
+        self.delete_dir(path)
+
+    def delete_root_dir_contents(self) -> None:
+        raise NotImplementedError
+
+    def move(self, src: str, dest: str) -> None:
+        self._disk.files[dest] = self._disk.files.pop(src)
+
+    def copy_file(self, src: str, dest: str) -> None:
+        self._disk.files[dest] = self._disk.files[src]
+
+    def open_append_stream(self, path: str, metadata: Any) -> pa.NativeFile:
+        raise NotImplementedError
+
+    def _info(self, path: str) -> fs.FileInfo:
+        file = self._disk.files.get(path)
+        if file is not None:
+            return fs.FileInfo(path, fs.FileType.File, size=len(file.content), mtime_ns=file.written_at * 1_000_000)
+        is_folder = any(other.startswith(f"{path}/") for other in list(self._disk.files))
+        return fs.FileInfo(path, fs.FileType.Directory if is_folder else fs.FileType.NotFound)
+
+
+class _Writer(io.BytesIO):
+    """A file that is there, whole, once it is closed."""
+
+    def __init__(self, disk: MemoryDisk, path: str) -> None:
+        super().__init__()
+        self._disk, self._path = disk, path
+
+    def close(self) -> None:
+        if not self.closed:
+            self._disk.files[self._path] = MemoryFile(self.getvalue())
+        super().close()

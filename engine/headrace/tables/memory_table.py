@@ -1,0 +1,233 @@
+"""A table in memory that behaves as deltalake does, for unit tests and simulations.
+
+As there: a merge that changes nothing makes no commit; a restore needs the files of its target, and keeps transactions; the
+versions and files that were not synced are lost with the power (`memory_disk`). Data files are Parquet, as in Delta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Lock
+from typing import Any
+
+import pyarrow as pa
+
+from headrace import clock
+from headrace.plan.columns import ROW_KIND
+from headrace.tables.files import StagedFile, stage
+from headrace.tables.memory_disk import MemoryDisk, disk_and_path
+from headrace.tables.predicate import Conditions, rows_that_meet
+from headrace.tables.store import (
+    NO_INFO,
+    Commit,
+    CommitInfo,
+    StoreError,
+    TableMissingError,
+    VersionTakenError,
+    storage_errors,
+)
+
+_COMMITTING = Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """The content of a table at one version."""
+
+    schema: pa.Schema
+    files: dict[str, StagedFile]
+    transactions: dict[str, int]
+    info: CommitInfo = NO_INFO
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySnapshot:
+    """See `Snapshot`."""
+
+    uri: str
+    version: int
+    _versions: Sequence[_Version] = field(repr=False)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """See `Snapshot.schema`."""
+        return self._now.schema
+
+    def files(self) -> set[str]:
+        """See `Snapshot.files`."""
+        return set(self._now.files)
+
+    def add_actions(self) -> pa.Table:
+        """See `Snapshot.add_actions`."""
+        rows = [
+            {"path": path}
+            | {f"min.{name}": value for name, value in file.minimum.items()}
+            | {f"max.{name}": value for name, value in file.maximum.items()}
+            for path, file in self._now.files.items()
+        ]
+        names = list(dict.fromkeys(name for row in rows for name in row)) or ["path"]
+        return pa.table({name: [row.get(name) for row in rows] for name in names})
+
+    def read(self, schema: pa.Schema, *, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> pa.Table:
+        """See `Snapshot.read`."""
+        names = list(columns) if columns is not None else schema.names
+        with storage_errors(f"to read {self.uri}"):
+            rows = self._rows(pa.unify_schemas([self.schema, schema]), conditions)
+        return rows.select(names).cast(pa.schema([schema.field(name) for name in names]))
+
+    def stream(self, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> Any:
+        """See `Snapshot.stream`."""
+        rows = self._rows(self.schema, conditions)
+        return rows.select(list(columns) if columns else rows.schema.names).to_reader()
+
+    def transaction(self, app_id: str) -> int | None:
+        """See `Snapshot.transaction`."""
+        return self._now.transactions.get(app_id)
+
+    def history(self, limit: int | None = None) -> list[Commit]:
+        """See `Snapshot.history`."""
+        infos = (replace(version.info, transaction=None) for version in self._versions)  # as Delta's history
+        return [Commit(number, info) for number, info in enumerate(infos)][::-1][:limit]
+
+    @property
+    def _now(self) -> _Version:
+        return self._versions[-1]
+
+    def _rows(self, schema: pa.Schema, conditions: Conditions) -> pa.Table:
+        disk, folder = disk_and_path(self.uri)
+        tables = [schema.empty_table()]
+        for path in self._now.files:
+            rows = disk.opened(f"{folder}/{path}").rows()
+            missing = [column for column in schema if column.name not in rows.schema.names]
+            for column in missing:
+                rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
+            tables.append(rows.select(schema.names).cast(schema))
+        return rows_that_meet(conditions, pa.concat_tables(tables))
+
+
+class MemoryStore:
+    """See `TableStore`."""
+
+    def __init__(self, uri: str) -> None:
+        """`uri` begins with `memory://`."""
+        self.uri = uri
+        self._disk: MemoryDisk
+        self._disk, self._path = disk_and_path(uri)
+
+    def create(self, schema: pa.Schema) -> None:
+        """See `TableStore.create`."""
+        if self._path not in self._disk.tables:
+            self._disk.fault("commit", self._path)
+            self._disk.tables[self._path] = [_Version(schema, {}, {})]
+
+    def latest(self) -> MemorySnapshot:
+        """See `TableStore.latest`."""
+        versions = self._versions()
+        return MemorySnapshot(self.uri, len(versions) - 1, tuple(versions))
+
+    def at(self, version: int) -> MemorySnapshot:
+        """See `TableStore.at`."""
+        versions = self._versions()
+        if not 0 <= version < len(versions):
+            msg = f"{self.uri} has versions 0 to {len(versions) - 1}, not {version}"
+            raise StoreError(msg)
+        return MemorySnapshot(self.uri, version, tuple(versions[: version + 1]))
+
+    def append(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
+        """See `TableStore.append`."""
+        del schema
+        return self._commit(parent, info, lambda now: replace(now, files=now.files | _by_path(files)))
+
+    def append_rows(self, parent: int, rows: pa.Table, info: CommitInfo = NO_INFO) -> int:
+        """See `TableStore.append_rows`."""
+        file = stage(self.uri, f"part-{clock.unique_id()}.parquet", rows)
+
+        def with_rows(now: _Version) -> _Version:
+            schema = pa.unify_schemas([now.schema, rows.schema])
+            return replace(now, schema=schema, files=now.files | _by_path([file]))
+
+        return self._commit(parent, info, with_rows)
+
+    def replace(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
+        """See `TableStore.replace`."""
+        del schema
+        return self._commit(parent, info, lambda now: replace(now, files=_by_path(files)))
+
+    def add_columns(self, parent: int, columns: Sequence[pa.Field], info: CommitInfo = NO_INFO) -> int:
+        """See `TableStore.add_columns`."""
+        return self._commit(parent, info, lambda now: replace(now, schema=pa.schema([*now.schema, *columns])))
+
+    def restore(self, parent: int, target: int, info: CommitInfo = NO_INFO) -> int:
+        """See `TableStore.restore`."""
+
+        def restored(now: _Version) -> _Version:
+            if target >= parent:
+                msg = f"version {target} of {self.uri} is not before version {parent}"
+                raise StoreError(msg)
+            content = self._present()[target]
+            if lost := sorted(path for path in content.files if f"{self._path}/{path}" not in self._disk.files):
+                msg = f"file {lost[0]} of version {target} of {self.uri} is gone"
+                raise StoreError(msg)
+            return replace(content, transactions=now.transactions)
+
+        return self._commit(parent, info, restored)
+
+    def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:
+        """See `TableStore.merge`."""
+        before = self.at(parent)
+        schema = before.schema
+        merged = _merged(before.read(schema), rows, keys)
+        if merged is None:
+            return parent
+        file = stage(self.uri, f"part-{clock.unique_id()}.parquet", merged)
+        return self._commit(parent, info, lambda now: replace(now, files=_by_path([file])))
+
+    def _versions(self) -> list[_Version]:
+        self._disk.fault("open", self._path)
+        return self._present()
+
+    def _present(self) -> list[_Version]:
+        if self._path not in self._disk.tables:
+            msg = f"there is no table at {self.uri}"
+            raise TableMissingError(msg)
+        return self._disk.tables[self._path]
+
+    def _commit(self, parent: int, info: CommitInfo, change: Callable[[_Version], _Version]) -> int:
+        """Add a version: a compare-and-set on the number of versions."""
+        self._versions()
+        self._disk.fault("commit", self._path)
+        with _COMMITTING:  # no fault in here: it may commit itself
+            versions = self._present()
+            if len(versions) != parent + 1:
+                msg = f"{self.uri} is at version {len(versions) - 1}, not {parent}"
+                raise VersionTakenError(msg)
+            after = replace(change(versions[-1]), info=info)
+            if info.transaction is not None:
+                app_id, number = info.transaction
+                after = replace(after, transactions=after.transactions | {app_id: number})
+            versions.append(after)
+        return parent + 1
+
+
+def _by_path(files: Sequence[StagedFile]) -> dict[str, StagedFile]:
+    return {file.path: file for file in files}
+
+
+def _merged(target: pa.Table, changes: pa.Table, keys: Sequence[str]) -> pa.Table | None:
+    """Return a table after changes, by their primary key; None if they change nothing. A null matches no key, as in SQL."""
+    rows: dict[Any, dict[str, Any]] = {_identity(row, keys): row for row in target.to_pylist()}
+    is_changed = False
+    for change in changes.to_pylist():
+        key = _identity(change, keys)
+        if change[ROW_KIND] == "-D":
+            is_changed |= rows.pop(key, None) is not None
+        else:
+            rows[key] = {name: change[name] for name in target.schema.names}
+            is_changed = True
+    return pa.Table.from_pylist(list(rows.values()), target.schema) if is_changed else None
+
+
+def _identity(row: dict[str, Any], keys: Sequence[str]) -> object:
+    key = tuple(row[name] for name in keys)
+    return object() if None in key else key

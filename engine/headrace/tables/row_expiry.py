@@ -1,0 +1,138 @@
+"""Which stored rows of `keyed_state` are dead (FLIP-25): one rule, as an Arrow mask and as SQL.
+
+The TTL that counts is the one that the job declares now, not the one that it declared when a row was written: the column
+`expires_at` tells only the latter. A row is dead
+
+    without a TTL of its own   when its stamp is at or before the youngest stamp that is dead at the clock
+    with `ttl_ms`              when that much time has counted since its stamp: all but the gaps
+    without stamp              never: no state wrote it, so nothing is known of its age
+
+Arrow serves compaction, and marks the rows that a rebuilt local copy can do without. SQL serves the readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.api import StateTtl
+from headrace.state.ttl import EntryLifetimes, LiveTtl
+from headrace.tables.predicate import literal
+
+NEVER_DEAD = "false"
+"""SQL for a table in which nothing expires."""
+
+
+class RowExpiry(NamedTuple):
+    """A state's TTL, and what its clock says (ms)."""
+
+    operator: str
+    state: str
+    live: LiveTtl
+    clock: int
+
+    @classmethod
+    def of(
+        cls,
+        operator: str,
+        state: str,
+        ttl: StateTtl | None,
+        lives: EntryLifetimes,
+        *,
+        watermark: int | None,
+        processing_time: int,
+    ) -> RowExpiry | None:
+        """Return a state's expiry at this moment; None where nothing expires, or its clock has not begun."""
+        live = lives.of(ttl, state)
+        if live is None:
+            return None
+        clock = watermark if live.by_watermark else processing_time
+        return None if clock is None else cls(operator, state, live, clock)
+
+    @property
+    def youngest_dead(self) -> int | None:
+        """The youngest stamp (ms) that is dead, of rows without a TTL of their own; None: none is."""
+        return self.live.dead_until(self.clock)
+
+    def mask(self, rows: pa.Table) -> pa.ChunkedArray:
+        """Return which rows belong to the state and are dead. Rows without the column `operator` are the operator's."""
+        stamps = rows["last_access"].cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+        own_ttls = pc.fill_null(rows["ttl_ms"], 0)
+        has_own = pc.not_equal(own_ttls, 0)
+        youngest = self.youngest_dead
+        by_age = pa.scalar(False) if youngest is None else pc.less_equal(stamps, youngest)
+        dead = pc.and_(pc.invert(has_own), by_age)
+        if pc.any(has_own).as_py():
+            pairs = zip(stamps.to_pylist(), own_ttls.to_pylist(), strict=True)
+            of_own_age = [
+                bool(ttl) and stamp is not None and self.live.is_dead_at(self.clock, stamp, ttl) for stamp, ttl in pairs
+            ]
+            dead = pc.or_(pc.fill_null(dead, False), pa.array(of_own_age, pa.bool_()))
+        of_state = pc.equal(rows["state"], self.state)
+        if "operator" in rows.schema.names:
+            of_state = pc.and_(of_state, pc.equal(rows["operator"], self.operator))
+        return pc.and_(of_state, pc.fill_null(dead, False))
+
+    def sql(self) -> str:
+        """Return SQL that is true of the rows that `mask` marks."""
+        of_state = f"operator = {literal(self.operator)} AND state = {literal(self.state)}"
+        youngest = self.youngest_dead
+        by_age = NEVER_DEAD if youngest is None else f"epoch_ms(last_access) <= {youngest}"
+        lived = f"{_counted(self.live, self.clock)} - {_counted_sql(self.live)}"
+        dead = f"CASE WHEN coalesce(ttl_ms, 0) = 0 THEN {by_age} ELSE {lived} >= ttl_ms END"
+        return f"({of_state} AND last_access IS NOT NULL AND {dead})"
+
+
+def rebuild_expiries(
+    operator: str,
+    declared: Mapping[str, StateTtl | None],
+    lives: EntryLifetimes,
+    *,
+    watermark: int | None,
+    processing_time: int,
+) -> list[RowExpiry]:
+    """Return the expiries, when a micro-batch starts, of an operator's states whose TTL is to clean up what is loaded."""
+    expiries = (
+        RowExpiry.of(operator, state, ttl, lives, watermark=watermark, processing_time=processing_time)
+        for state, ttl in declared.items()
+        # Exact cleanup has to find what it removes: the removal is for the tables, too.
+        if ttl is not None and ttl.cleanup.at_compaction and not ttl.cleanup.exact
+    )
+    return [expiry for expiry in expiries if expiry is not None]
+
+
+def deleted_if_dead(rows: pa.Table, expiries: Iterable[RowExpiry]) -> pa.Table:
+    """Return the rows, dead ones marked as deleted: so their entries are removed, and no older row takes their place."""
+    deleted = rows["deleted"]
+    for expiry in expiries:
+        deleted = pc.or_(deleted, expiry.mask(rows))
+    return rows.set_column(rows.schema.get_field_index("deleted"), "deleted", deleted)
+
+
+def unexpired(rows: pa.Table, expiries: Iterable[RowExpiry]) -> pa.Table:
+    """Return the rows that are not dead."""
+    for expiry in expiries:
+        rows = rows.filter(pc.invert(expiry.mask(rows)))
+    return rows
+
+
+def dead_sql(expiries: Iterable[RowExpiry]) -> str:
+    """Return SQL that is true of rows that the TTL of their state has expired."""
+    return f"({' OR '.join(expiry.sql() for expiry in expiries) or NEVER_DEAD})"
+
+
+def _counted(live: LiveTtl, time: int) -> int:
+    """How much of the time before `time` (ms) has counted: all but the gaps."""
+    return time - sum(max(0, min(time, end) - start) for start, end in live.gaps)
+
+
+def _counted_sql(live: LiveTtl) -> str:
+    """How much had counted before the entry's life began."""
+    stamp = "epoch_ms(last_access)"
+    if live.since is not None:
+        stamp = f"greatest({stamp}, {live.since})"
+    gaps = ", ".join(f"greatest(0, least({stamp}, {end}) - {start})" for start, end in live.gaps)
+    return f"({stamp} - list_sum([{gaps}]))" if gaps else stamp

@@ -1,0 +1,157 @@
+"""The Delta tables of a job: names, columns and where they live (design: one folder a job).
+
+All of them are append-only changelogs. The state at checkpoint *c* is the last row per entry, by
+`checkpoint_id`, of the table at the version that *c* names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+FORMAT_VERSION = 3
+"""Version of the stored formats; written into every checkpoint. `headrace.commit.format_migrations` says what has changed."""
+
+ARROW_TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+CHECKPOINTS = "checkpoints"
+KEYED_STATE = "keyed_state"
+TIMERS = "timers"
+BUFFERED_REQUESTS = "buffered_requests"
+ASYNC_REQUESTS = "async_requests"
+MATERIALIZER_HISTORY = "materializer_history"
+QUARANTINE = "quarantine"
+
+_ENTRY = [
+    pa.field("operator", pa.string(), nullable=False),
+    pa.field("key_group", pa.int32(), nullable=False),
+    pa.field("key", pa.string(), nullable=False),
+]
+_CHANGE = [
+    pa.field("checkpoint_id", pa.int64(), nullable=False),
+    pa.field("deleted", pa.bool_(), nullable=False),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class StateTable:
+    """One state table: its columns, and which of them name an entry."""
+
+    name: str
+    schema: pa.Schema
+    entry: tuple[str, ...]
+
+
+def _table(name: str, identity: list[pa.Field], rest: list[pa.Field]) -> StateTable:
+    entry = ("operator", "key_group", "key", *(field.name for field in identity))
+    return StateTable(name, pa.schema([*_ENTRY, *identity, *rest, *_CHANGE]), entry)
+
+
+STATE_TABLES: dict[str, StateTable] = {
+    table.name: table
+    for table in (
+        _table(
+            KEYED_STATE,
+            [
+                pa.field("state", pa.string(), nullable=False),
+                pa.field("namespace", pa.string()),
+                pa.field("user_key", pa.string()),
+            ],
+            [
+                pa.field("value", pa.string()),
+                pa.field("last_access", ARROW_TIMESTAMP),
+                pa.field("expires_at", ARROW_TIMESTAMP),
+                pa.field("ttl_ms", pa.int64()),
+            ],
+        ),
+        _table(
+            TIMERS,
+            [
+                pa.field("domain", pa.string(), nullable=False),
+                pa.field("timestamp", ARROW_TIMESTAMP, nullable=False),
+                pa.field("namespace", pa.string()),
+            ],
+            [],
+        ),
+        _table(
+            BUFFERED_REQUESTS,
+            [pa.field("sequence", pa.int64(), nullable=False)],
+            [
+                pa.field("block_id", pa.string()),
+                pa.field("request", pa.string()),
+                pa.field("record", pa.string()),
+                pa.field("input", pa.int32()),
+            ],
+        ),
+        _table(
+            ASYNC_REQUESTS,
+            [pa.field("sequence", pa.int64(), nullable=False)],
+            [
+                pa.field("status", pa.string()),
+                pa.field("attempts", pa.int32()),
+                pa.field("first_attempt_at", ARROW_TIMESTAMP),
+                pa.field("cost_ms", pa.int64()),
+                pa.field("next_attempt_at", ARROW_TIMESTAMP),
+                pa.field("last_error", pa.string()),
+                pa.field("element", pa.string()),
+                pa.field("result", pa.string()),
+            ],
+        ),
+        _table(
+            MATERIALIZER_HISTORY,
+            [pa.field("sequence_number", pa.int64(), nullable=False)],
+            [
+                pa.field("upsert_key", pa.string()),
+                pa.field("row", pa.string()),
+                pa.field("row_kind", pa.string()),
+                pa.field("inserted_at", ARROW_TIMESTAMP),
+            ],
+        ),
+        # The quarantine keeps what could not be processed: rows are only ever added, so an
+        # entry is named by where it came from.
+        _table(
+            QUARANTINE,
+            [
+                pa.field("source", pa.string(), nullable=False),
+                pa.field("position", pa.string(), nullable=False),
+            ],
+            [pa.field("raw", pa.string()), pa.field("error", pa.string(), nullable=False)],
+        ),
+    )
+}
+
+CHECKPOINTS_SCHEMA = pa.schema(
+    [
+        pa.field("checkpoint_id", pa.int64()),
+        pa.field("parent_id", pa.int64()),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("name", pa.string()),
+        pa.field("run_id", pa.string(), nullable=False),
+        pa.field("attempt_id", pa.string(), nullable=False),
+        pa.field("interval_start", ARROW_TIMESTAMP),
+        pa.field("interval_end", ARROW_TIMESTAMP),
+        pa.field("watermark", ARROW_TIMESTAMP),
+        pa.field("max_parallelism", pa.int32()),
+        pa.field("offsets", pa.string()),
+        pa.field("versions", pa.string()),
+        pa.field("outputs", pa.string()),
+        pa.field("local_copies", pa.string()),
+        pa.field("state_ttl", pa.string()),
+        pa.field("state_schemas", pa.string()),
+        pa.field("schemas_of", pa.int64()),
+        pa.field("sink_tables", pa.string()),
+        pa.field("sinks_of", pa.int64()),
+        pa.field("timers_fired", pa.string()),
+        pa.field("lines", pa.string()),
+        pa.field("numbers", pa.string()),
+        pa.field("metrics", pa.string()),
+        pa.field("restored_from", pa.int64()),
+        pa.field("note", pa.string()),
+        pa.field("committed_at", ARROW_TIMESTAMP, nullable=False),
+        pa.field("lease_expires_at", ARROW_TIMESTAMP),
+        pa.field("holder", pa.string()),
+        pa.field("log_version", pa.int64(), nullable=False),
+        pa.field("format_version", pa.int32(), nullable=False),
+    ]
+)

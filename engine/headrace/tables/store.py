@@ -1,0 +1,179 @@
+"""What the commit protocol does to a table, whatever keeps it: Delta on disks and object stores, or memory.
+
+Every commit is a compare-and-set: it names the version that it builds on, its parent, and lands as parent + 1 or fails.
+State tables, `checkpoints` and sinks are written through the same protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from headrace.errors import StorageError
+from headrace.tables.files import StagedFile
+from headrace.tables.predicate import Conditions
+
+
+class TableMissingError(Exception):
+    """There is no table at this place."""
+
+
+class VersionTakenError(Exception):
+    """Another writer has committed the version that a commit wanted to be."""
+
+
+class StoreError(OSError):
+    """The storage refuses: it is full, read-only or out of reach, or a file or an old version is gone."""
+
+
+class Transaction(NamedTuple):
+    """What a sink remembers of its last publication: an application, and a number that only grows."""
+
+    app_id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitInfo:
+    """What a commit says beside its files: who made it, and what a sink got by it."""
+
+    run_id: str | None = None
+    attempt_id: str | None = None
+    checkpoint_id: int | None = None
+    """The checkpoint that was published by this commit."""
+
+    transaction: Transaction | None = None
+
+
+class Commit(NamedTuple):
+    """A version of a table, and what its commit says."""
+
+    version: int
+    info: CommitInfo
+
+
+NO_INFO = CommitInfo()
+
+
+class Snapshot(Protocol):
+    """A table at one version."""
+
+    @property
+    def uri(self) -> str:
+        """Where the table is."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """The version."""
+        ...
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that the table has at this version."""
+        ...
+
+    def files(self) -> set[str]:
+        """Return the data files, relative to the table's folder."""
+        ...
+
+    def add_actions(self) -> pa.Table:
+        """Return the data files with their statistics: `path`, and `min.COLUMN`, `max.COLUMN` where they are known."""
+        ...
+
+    def read(self, schema: pa.Schema, *, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> pa.Table:
+        """Return the rows that meet all conditions, in the types of `schema`.
+
+        A column that the table does not have, since an older program made it, is null. Raises `StorageError` when a file is
+        gone or damaged, or the storage refuses.
+        """
+        ...
+
+    def stream(self, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> Any:
+        """Return the rows as an Arrow stream that can be read once. All `columns` must be there."""
+        ...
+
+    def transaction(self, app_id: str) -> int | None:
+        """Return the version of the last transaction of an application; None if it never committed."""
+        ...
+
+    def history(self, limit: int | None = None) -> list[Commit]:
+        """Return the commits up to this version that the log still has, newest first."""
+        ...
+
+
+class TableStore(Protocol):
+    """One table.
+
+    Commits raise `VersionTakenError` when another writer has taken the version. Every call but `create` raises
+    `TableMissingError` when there is no table, and every call raises `OSError` (a `StoreError`, for what Delta says) when the
+    storage refuses: see `storage_errors`.
+    """
+
+    @property
+    def uri(self) -> str:
+        """Where the table is."""
+        ...
+
+    def create(self, schema: pa.Schema) -> None:
+        """Make an empty table at version 0, unless there is a table."""
+        ...
+
+    def latest(self) -> Snapshot:
+        """Return the latest version. Raises `TableMissingError` when there is no table."""
+        ...
+
+    def at(self, version: int) -> Snapshot:
+        """Return a version. Raises `StoreError` when the log does not have it, or has it no more."""
+        ...
+
+    def append(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
+        """Add staged files, none of them too; return the new version."""
+        ...
+
+    def append_rows(self, parent: int, rows: pa.Table, info: CommitInfo = NO_INFO) -> int:
+        """Write rows as a file and add it, with columns that the table lacks; return the new version."""
+        ...
+
+    def replace(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
+        """Make staged files the whole content; return the new version."""
+        ...
+
+    def add_columns(self, parent: int, columns: Sequence[pa.Field], info: CommitInfo = NO_INFO) -> int:
+        """Add columns, null in all rows so far; return the new version."""
+        ...
+
+    def restore(self, parent: int, target: int, info: CommitInfo = NO_INFO) -> int:
+        """Make the content of an earlier version the latest; return the new version. Transactions stay.
+
+        Raises `StoreError` when a file of the target is gone, or the target is not before the parent.
+        """
+        ...
+
+    def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:
+        """Apply changes to a table with a primary key; return the new version, or `parent` when nothing changed.
+
+        `rows` have the table's columns and `_row_kind`; those of kind `-D` remove their key, others replace or add it. A merge that
+        changes nothing makes no commit, so its transaction is not recorded either.
+        """
+        ...
+
+
+@contextmanager
+def storage_errors(doing: str) -> Iterator[None]:
+    """Turn what disks, object stores and Arrow say into a `StorageError` that tells what was being done.
+
+    Errors that callers know the meaning of pass through: a taken version and a missing table.
+    """
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:  # the last one: a file that is gone or damaged
+        msg = (
+            f"storage refused {doing}: {error}. What was committed before is untouched; "
+            "free space or repair, then run again."
+        )
+        raise StorageError(msg) from error

@@ -1,0 +1,106 @@
+"""The rows of one state table at one version, as live entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from headrace.state.key_groups import KeyGroupRange
+from headrace.tables.last_rows import last_rows
+from headrace.tables.predicate import Condition, Conditions, entries_of
+from headrace.tables.schemas import StateTable
+from headrace.tables.store import Snapshot
+
+MILLISECONDS = pa.timestamp("ms", tz="UTC")
+
+
+class TableView:
+    """Rows of a state table at a version, all of them or those that meet conditions."""
+
+    def __init__(self, table: StateTable, snapshot: Snapshot, conditions: Conditions = ()) -> None:
+        """Nothing is read yet."""
+        self.table = table
+        self.snapshot = snapshot
+        self.conditions = tuple(conditions)
+
+    @property
+    def version(self) -> int:
+        """The version of the table."""
+        return self.snapshot.version
+
+    def of(
+        self,
+        operators: str | Iterable[str] | None = None,
+        key_groups: KeyGroupRange | None = None,
+        *,
+        keys: Iterable[str] | None = None,
+        states: str | Iterable[str] | None = None,
+    ) -> TableView:
+        """Return the view of some entries; None sets no condition. See `entries_of`."""
+        return self.where(*entries_of(operators, key_groups, keys=keys, states=states))
+
+    def where(self, *conditions: Condition) -> TableView:
+        """Return the view of rows that meet these conditions, too."""
+        return TableView(self.table, self.snapshot, (*self.conditions, *conditions))
+
+    def changes(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return all rows, in no order: each is a change of an entry.
+
+        Raises `StorageError` when a file is gone or damaged.
+        """
+        return self.snapshot.read(self.table.schema, columns=columns, conditions=self.conditions)
+
+    def live(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the last row of each entry that is not deleted; `columns` only, if they are given.
+
+        Raises `StorageError` when a file is gone or damaged.
+        """
+        if columns is None:
+            return last_rows(self.changes(), self.table)
+        needed = dict.fromkeys((*columns, *self.table.entry, "checkpoint_id", "deleted"))
+        return last_rows(self.changes(list(needed)), self.table).select(list(columns))
+
+    def live_rows(self, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Return the live entries as mappings; times are milliseconds."""
+        rows: list[dict[str, Any]] = in_milliseconds(self.live(columns)).to_pylist()
+        return rows
+
+    def stream(self, columns: Sequence[str] | None = None) -> Any:
+        """Return all rows as an Arrow stream that can be read once; `columns` only, if they are given.
+
+        A column that the table does not have, since an older program made it, is null and comes last. Raises `OSError` when the
+        storage refuses; a file that is gone is noticed by who reads the stream.
+        """
+        names = list(columns or self.table.schema.names)
+        stored = set(self.snapshot.schema.names)
+        stream = self.snapshot.stream([name for name in names if name in stored], self.conditions)
+        return _with_nulls(stream, [self.table.schema.field(name) for name in names if name not in stored])
+
+    def files(self) -> set[str]:
+        """Return the data files of the table, relative to its folder, whatever the conditions are."""
+        return self.snapshot.files()
+
+
+def in_milliseconds(rows: pa.Table) -> pa.Table:
+    """Return rows with integers (ms) for times: Arrow makes a datetime object of each time, a microsecond a piece."""
+    for position, column in enumerate(rows.schema):
+        if pa.types.is_timestamp(column.type):
+            times = rows[column.name].cast(MILLISECONDS, safe=False).cast(pa.int64())
+            rows = rows.set_column(position, column.name, times)
+    return rows
+
+
+def _with_nulls(stream: Any, missing: Sequence[pa.Field]) -> Any:
+    """Return an Arrow stream with further columns, which are null.
+
+    It is read into memory: a stream made in Python would be called from Arrow's threads, which can abort the process at its end.
+    Only tables that are older than the program have such columns.
+    """
+    if not missing:
+        return stream
+    rows = pa.RecordBatchReader.from_stream(stream).read_all()
+    for column in missing:
+        rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
+    return rows.to_reader()

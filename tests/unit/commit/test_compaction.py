@@ -1,0 +1,96 @@
+"""Compaction: one row per live entry, as a checkpoint of its own (in memory). `test_expiry` has what TTLs drop."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from headrace.commit.checkpoint import Kind
+from headrace.commit.compaction import compact
+from headrace.commit.restore import restore, savepoint
+from headrace.tables.schemas import CHECKPOINTS, KEYED_STATE, QUARANTINE, STATE_TABLES, TIMERS
+from headrace.tables.stores import state_view, table_store
+from tests.unit.support.memory_job import commit_batch, killed_at, state_row
+
+
+@pytest.fixture
+def job(memory_job):
+    """A customer was overwritten once, and another one is deleted."""
+    memory_job.run("ann", "bob", "ann")
+    with memory_job.open() as opened:
+        opened.commit(Kind.BATCH, files={KEYED_STATE: [state_row(opened, "bob", deleted=True)]})
+    return memory_job
+
+
+def rows(job, table):
+    view = state_view(job.config.job_folder, table, job.last.versions[table])
+    return view.changes().num_rows, len(view.files())
+
+
+def test_one_row_remains_per_live_entry(job):
+    before = job.content()
+    assert (rows(job, KEYED_STATE), rows(job, TIMERS)) == ((4, 4), (3, 3))
+    checkpoint = compact(job.config, "nightly")
+    assert (rows(job, KEYED_STATE), rows(job, TIMERS)) == ((1, 1), (2, 1))
+    assert job.content() == before
+    assert checkpoint.metrics == {"rows_before": 7, "rows_after": 3, "expired": 0}
+    assert (checkpoint.kind, checkpoint.run_id, checkpoint.parent_id) == (Kind.COMPACTION, "nightly", 4)
+
+
+def test_untouched_tables_keep_their_versions(job):
+    before = job.last.versions
+    after = compact(job.config, "nightly").versions
+    assert {name for name in STATE_TABLES if after[name] != before[name]} == {KEYED_STATE, TIMERS}
+    again = compact(job.config, "again")
+    assert (again.versions, again.metrics["rows_before"]) == (after, 0)
+
+
+def test_quarantine_is_never_rewritten(job):
+    table = STATE_TABLES[QUARANTINE]
+    entry = {"operator": "s", "key_group": 0, "key": '"k"', "source": "s", "position": "1", "error": "bad"}
+    for _ in range(2):
+        with job.open() as opened:
+            row = {**dict.fromkeys(table.schema.names), **entry, "checkpoint_id": opened.next_id, "deleted": False}
+            staged = opened.stage(QUARANTINE, "q", pa.Table.from_pylist([row], table.schema))
+            opened.commit(Kind.BATCH, files={QUARANTINE: [staged]})
+    compact(job.config, "nightly")
+    assert rows(job, QUARANTINE) == (2, 2)
+
+
+def test_compaction_waits_for_enough_runs(memory_job):
+    memory_job.run("ann", "bob")
+    assert compact(memory_job.config, "nightly", every=2) is None
+    with memory_job.open("another run") as opened:
+        commit_batch(opened, "cyd")
+    savepoint(memory_job.config, "no_run", "", "somebody")
+    assert compact(memory_job.config, "nightly", every=3) is None
+    assert compact(memory_job.config, "nightly", every=2) is not None
+    assert compact(memory_job.config, "nightly", every=1) is None
+
+
+def test_compaction_rewrites_the_log(job):
+    log = table_store(f"{job.config.job_folder}/{CHECKPOINTS}")
+    before = job.log.checkpoints
+    compact(job.config, "nightly")
+    assert len(log.latest().files()) <= 2  # and the end of its own lease
+    assert job.log.checkpoints[:-1] == before
+    job.run("cyd")
+    assert job.last.checkpoint_id == 6
+
+
+def test_older_checkpoints_stay_readable(job):
+    before = job.entries()
+    compact(job.config, "nightly")
+    assert job.entries(job.log.get(4)) == before
+    restore(job.config, 2, "", "somebody")
+    assert len(job.entries()[KEYED_STATE]) == 2
+
+
+def test_killed_compaction_is_undone(job):
+    before = job.content()
+    with killed_at(job.disk, "compaction.prepared"):
+        compact(job.config, "nightly")
+    assert (job.last.checkpoint_id, job.version(KEYED_STATE)) == (4, 5)
+    assert job.content() == before
+    assert compact(job.config, "nightly").versions[KEYED_STATE] == 7
+    assert job.content() == before

@@ -1,0 +1,230 @@
+"""A crash is an input: whatever a process was about to do when it died, a checkpoint is there, whole, or it is not (in memory).
+
+    script    ann --- bob --- compaction --- cyd --- restore to bob --- dee --- vacuum
+    id         1       2          3           4            5             6         7
+
+Each step of the script is killed at each place that it gets to: `faults.PLACES`, and each commit and deletion on the disk.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from headrace import clock as engine_clock
+from headrace import faults
+from headrace.commit.compaction import compact
+from headrace.commit.restore import restore
+from headrace.commit.vacuum import vacuum
+from headrace.commit.verify import verify
+from headrace.errors import FencedError, StorageError
+from headrace.tables.memory_disk import forget_disk
+from tests.unit.support.memory_job import RETENTION, MemoryJob, commit_batch, killed_at, places_of
+
+SCRIPT = (
+    ("first", lambda job: job.run("ann")),
+    ("batch", lambda job: job.run("bob")),
+    ("compaction", lambda job: compact(job.config, "nightly")),
+    ("batch after it", lambda job: job.run("cyd")),
+    ("restore", lambda job: restore(job.config, 2, "", "somebody")),
+    ("batch after that", lambda job: job.run("dee")),
+    ("vacuum", lambda job: vacuum(job.config, "weekly", dry_run=False)),
+)
+STEPS = {name: number for number, (name, _) in enumerate(SCRIPT, 1)}
+
+
+def play(job, clock, steps):
+    """Run the script up to a step; make all of it durable."""
+    for step in range(1, steps + 1):
+        play_step(job, clock, step)
+    job.disk.sync()
+
+
+def assert_whole(job, content):
+    """State and sinks agree with each other and with what a run without crashes had."""
+    assert job.content() == content
+    assert [finding for finding in verify(job.config) if not finding.ok] == []
+    ids = [checkpoint.checkpoint_id for checkpoint in job.log.checkpoints]
+    assert ids == list(range(len(ids)))
+
+
+@pytest.fixture(scope="module")
+def contents():
+    """What the job has after each step of the script, if nobody dies."""
+    own = engine_clock.VirtualClock(1_000_000)
+    before = engine_clock.use(own)
+    job = MemoryJob("whole")
+    job.run()
+    contents = [job.content()]
+    for step in range(1, len(SCRIPT) + 1):
+        play_step(job, own, step)
+        contents.append(job.content())
+    forget_disk("whole")
+    engine_clock.use(before)
+    return contents
+
+
+def play_step(job, clock, step):
+    name, act = SCRIPT[step - 1]
+    if name == "vacuum":
+        clock.advance(RETENTION)
+    act(job)
+
+
+@pytest.mark.parametrize("name", ["first", "compaction", "restore", "batch after that", "vacuum"])
+def test_killed_step_is_whole_or_undone(memory_job, clock, contents, name):
+    job, step, outcomes = memory_job, STEPS[name], set()
+    play(job, clock, step - 1)
+    if name == "vacuum":
+        clock.advance(RETENTION)
+    act, places = SCRIPT[step - 1][1], []
+    with places_of(job.disk, places):
+        act(job)
+    for place, visit in places:
+        job.disk.lose_power()
+        with killed_at(job.disk, place, visit):
+            act(job)
+        job.run()  # the next opening: it undoes, or publishes
+        number = job.last.checkpoint_id
+        assert_whole(job, contents[number])
+        outcomes.add(number)
+        if number < step:
+            act(job)
+            assert job.content() == contents[step], place
+    assert outcomes == {step - 1, step}
+
+
+def test_power_failure_leaves_the_parent(memory_job, clock, contents):
+    job = memory_job
+    play(job, clock, 2)
+    for place in ("prepare.half", "commit.before", "commit.after", "publish.after"):
+        with killed_at(job.disk, place):
+            job.run("cyd")
+        job.disk.lose_power()
+        job.run()
+        assert_whole(job, contents[2])
+
+
+def test_second_crash_during_recovery_does_no_harm(memory_job, clock, contents):
+    job, places = memory_job, []
+    play(job, clock, 1)
+    for first in ("prepare.half", "commit.after"):
+        with killed_at(job.disk, first):
+            job.run("bob")
+        job.disk.sync()
+        places.clear()
+        with places_of(job.disk, places):
+            job.run()
+        for place, visit in places:
+            job.disk.lose_power()
+            with killed_at(job.disk, place, visit):
+                job.run()
+            job.run()
+            assert_whole(job, contents[job.last.checkpoint_id])
+        reset(job, clock)
+
+
+def reset(job, clock):
+    job.disk.files.clear()
+    job.disk.tables.clear()
+    play(job, clock, 1)
+
+
+def test_refused_commits_are_made_up_for(memory_job, clock, contents):
+    """The disk refuses one commit, and takes those after it: as a network does."""
+    job, step, places = memory_job, STEPS["batch"], []
+    play(job, clock, step - 1)
+    with places_of(job.disk, places):
+        job.run("bob")
+    for place, visit in places:
+        if place in faults.PLACES:
+            continue
+        job.disk.lose_power()
+        with refused_at(job.disk, place, visit):
+            job.run("bob")
+        job.run()
+        number = job.last.checkpoint_id
+        assert_whole(job, contents[number])
+        if number < step:
+            job.run("bob")
+            assert job.content() == contents[step], place
+
+
+@contextmanager
+def refused_at(disk, place, visit):
+    """Refuse one step of the disk. The process may see it, or go on: nobody needs a lease to be given up."""
+    visits = 0
+
+    def step(name, path):
+        nonlocal visits
+        if f"{name} {path}" == place:
+            visits += 1
+            if visits == visit:
+                raise OSError("try again")
+
+    with disk.failing(step), suppress(StorageError):
+        yield
+
+
+def test_all_places_of_commits_are_reached(memory_job, clock):
+    """Runs reach the others; tests of migrations reach theirs."""
+    job, places = memory_job, []
+    with places_of(job.disk, places):
+        play(job, clock, len(SCRIPT))
+        with killed_at(job.disk, "prepare.half"):
+            job.run("eve")
+        job.run()
+    reached = {place for place, _ in places}
+    of_runs = {"ingest.after", "task.half", "run.after", "state_migration.staged"}
+    of_migrations = {"migration.before", "migration.prepared"}
+    assert faults.PLACES - reached == of_runs | of_migrations
+
+
+@pytest.mark.parametrize("place", ["migration.before", "migration.prepared", "commit.before", "commit.after"])
+def test_killed_migration_goes_on_later(memory_job, monkeypatch, place):
+    job = memory_job
+    with monkeypatch.context() as patched:
+        patched.setattr("headrace.commit.protocol.FORMAT_VERSION", 1)
+        patched.setattr("headrace.commit.protocol.next_migration", lambda _: None)
+        job.run("ann")
+    before = job.content()
+    job.disk.sync()
+    for visit in (1, 2):
+        job.disk.lose_power()
+        with killed_at(job.disk, place, visit):
+            job.run()
+        job.run()
+        assert [checkpoint.format_version for checkpoint in job.log.checkpoints] == [1, 1, 2, 3]
+        assert_whole(job, before)
+
+
+def test_overtaken_process_never_writes_twice(memory_job):
+    """One falls asleep at each place of a micro-batch; meanwhile another one takes the job and commits its own."""
+    job, places = memory_job, []
+    job.run("ann")
+    job.disk.sync()
+    with places_of(job.disk, places):
+        job.run("bob")
+    for place in dict.fromkeys(place for place, _ in places if place in faults.PLACES):
+        job.disk.lose_power()
+        with asleep_at(place, lambda: overtake(job)), suppress(FencedError):
+            job.run("bob")
+        job.run()
+        committed = sorted(checkpoint.run_id for checkpoint in job.log.checkpoints[2:])
+        assert committed in (["winner"], ["run", "winner"]), place
+        reminded = ["ann", *(["bob"] if "run" in committed else []), "cyd"]
+        assert_whole(job, (job.entries(), ["cyd"], reminded))
+        assert [name for name in ("ann", "bob", "cyd") if name in str(job.entries()["timers"])] == reminded
+
+
+def overtake(job):
+    with job.open("winner", force=True) as winner:
+        commit_batch(winner, "cyd")
+
+
+@contextmanager
+def asleep_at(place, act):
+    acts = [act]
+    with faults.observed(lambda reached: acts.pop()() if reached == place and acts else None):
+        yield

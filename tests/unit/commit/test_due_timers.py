@@ -1,0 +1,79 @@
+"""Whether the driver sees that timers of processing time are due (deltalake, no JVM). Times are milliseconds."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from headrace.commit.checkpoint import Kind
+from headrace.commit.due_timers import any_timer_due, conditions_of_due
+from headrace.commit.protocol import open_job
+from headrace.state.timer_service import EVENT_TIME, PROCESSING_TIME, PROCESSING_TIME_CLEANUP, Timer, TimerChange
+from headrace.tables.changelog import Changelog
+from headrace.tables.predicate import BetweenTimes
+from headrace.tables.schemas import TIMERS
+from headrace.tables.state_files import parts, stage_state
+from tests.jobs import wake_ups
+from tests.jobs.home import Home
+
+A = b'"a"'
+
+
+class Job:
+    """Commits changes of timers as micro-batches do."""
+
+    def __init__(self, opened):
+        self.opened = opened
+        self._names = itertools.count()
+
+    def commit(self, *changes, operator="alarms", **fired):
+        rows = Changelog(operator, self.opened.next_id, 128).timers([TimerChange(*change) for change in changes])
+        folder = self.opened.config.job_folder
+        staged = [stage_state(folder, TIMERS, f"{next(self._names)}.parquet", part) for part in parts(TIMERS, rows)]
+        until = {name: {PROCESSING_TIME: moment} for name, moment in fired.items()}
+        self.opened.commit(Kind.BATCH, files={TIMERS: staged}, timers_fired={**self.opened.last.timers_fired, **until})
+
+    def is_due(self, now):
+        return any_timer_due(self.opened, now)
+
+
+@pytest.fixture
+def job(tmp_path):
+    with open_job(Home(tmp_path, wake_ups.JOB).config(), "test", create=True) as opened:
+        yield Job(opened)
+
+
+def test_a_timer_is_due_when_its_time_has_come(job):
+    assert not job.is_due(10**9)
+    job.commit((Timer(1_000, A, PROCESSING_TIME), True), (Timer(5, A, EVENT_TIME), True))
+    assert [job.is_due(now) for now in (999, 1_000, 1_001)] == [False, True, True]
+
+
+def test_one_that_fired_or_was_taken_back_is_not(job):
+    job.commit((Timer(1_000, A, PROCESSING_TIME), True), (Timer(2_000, A, PROCESSING_TIME, "w"), True))
+    job.commit((Timer(1_000, A, PROCESSING_TIME), False))
+    assert [job.is_due(now) for now in (1_999, 2_000)] == [False, True]
+
+
+def test_cleanup_counts_as_well(job):
+    job.commit((Timer(1_000, A, PROCESSING_TIME_CLEANUP), True))
+    assert [job.is_due(now) for now in (999, 1_000)] == [False, True]
+
+
+def test_what_has_fired_is_not_read_again(job):
+    job.commit((Timer(1_000, A, PROCESSING_TIME), True), alarms=1_000, numbers=3_000)
+    assert not job.is_due(2_000)
+    assert BetweenTimes("timestamp", 1_000, 2_000) in conditions_of_due(job.opened, ["alarms", "numbers"], 2_000)
+    job.commit((Timer(1_500, A, PROCESSING_TIME), True), alarms=1_000)
+    assert job.is_due(2_000)
+
+
+def test_as_long_as_one_operator_has_said_nothing_all_is_read(job):
+    job.commit((Timer(1_000, A, PROCESSING_TIME), True), alarms=1_000)
+    assert job.is_due(2_000)
+
+
+def test_timers_of_operators_that_are_gone_are_left_alone(job):
+    job.commit((Timer(1_000, A, PROCESSING_TIME), True), operator="formerly")
+    assert not job.is_due(2_000)

@@ -1,0 +1,119 @@
+"""A materializer's rows after their record type has changed: rows from before match retractions of the new type."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pytest
+
+from headrace import Emit, Lag, Pipeline, RowKind, Strategy, Struct, Timestamp, UpsertMaterialize
+from headrace.commit.checkpoint import Kind
+from headrace.commit.protocol import open_job
+from headrace.commit.restore import restore_in
+from headrace.commit.schema_check import declared_schemas
+from headrace.commit.state_migration import settle_schemas
+from headrace.commit.state_schemas import HISTORY_STATE
+from headrace.errors import StateSchemaError
+from headrace.execution.element import Element
+from headrace.materializer.upsert_materializer import UpsertMaterializer
+from headrace.plan.order import record_order
+from headrace.plan.planner import plan_stages
+from headrace.state.backend import HashMapBackend
+from headrace.state.key_groups import KeyGroupRange
+from headrace.tables.changelog import Changelog
+from headrace.tables.schemas import MATERIALIZER_HISTORY
+from headrace.tables.state_files import stage_state
+from headrace.tables.stored_entries import rebuild
+from headrace.tables.stores import state_views
+from tests.jobs import wake_ups
+from tests.jobs.home import Home
+
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = RowKind
+
+
+class Row(Struct, frozen=True):
+    at: Timestamp
+    key: str
+    level: int
+
+
+class Changed(Struct, frozen=True):
+    """A field is added, one is widened, and all have moved."""
+
+    level: float
+    key: str
+    at: Timestamp
+    gate: str = "none"
+
+
+class Renamed(Row, frozen=True):
+    """Rows of this type look like those of `Row`."""
+
+
+class Texts(Struct, frozen=True):
+    at: Timestamp
+    key: str
+    level: str
+
+
+def plan(record):
+    source = Pipeline("p").source("orders", record, event_time="at")
+    return plan_stages(source.upsert_materialize("m", primary_key=("key",)).sink("greetings"))
+
+
+class Job:
+    """A job whose record type changes from run to run; each run is one micro-batch of changes of the key `k`."""
+
+    def __init__(self, folder, strategy):
+        self.config = Home(folder, wake_ups.JOB).config()
+        self.operator = UpsertMaterialize("m", ("key",), None, strategy, Emit.EVERY_CHANGE)
+        self.ordinals, self.names = itertools.count(1), itertools.count()
+
+    def run(self, record, *changes):
+        """What is sent on, after what a run does to start."""
+        with open_job(self.config, "run", create=True) as job:
+            settle_schemas(job, plan(record))
+            backend = HashMapBackend()
+            rebuild(backend, state_views(self.config.job_folder, job.versions), "m", KeyGroupRange(0, 127))
+            task = UpsertMaterializer(self.operator, backend, record=record)
+            task.run([[Element(record_order(next(self.ordinals)), 0, kind, b'"k"', r) for kind, r in changes]])
+            rows = Changelog("m", job.next_id, 128).history(task.changes(), lambda _: None)
+            name = f"{next(self.names)}.parquet"
+            staged = [stage_state(self.config.job_folder, MATERIALIZER_HISTORY, name, rows)] if rows.num_rows else []
+            job.commit(Kind.BATCH, files={MATERIALIZER_HISTORY: staged}, local_copies={"m": {"0-127": "a"}})
+            self.kinds = [each.kind for each in job.checkpoints]
+            return [(out.kind, msgspec.json.decode(out.raw, type=record)) for out in task.outputs()]
+
+
+@pytest.fixture
+def job(tmp_path):
+    return Job(tmp_path, Strategy.ADAPTIVE)
+
+
+def test_rows_of_the_new_type_take_back_what_was_stored_as_the_old_one(job):
+    one, two = Changed(1.0, "k", 0), Changed(2.0, "k", 0)
+    job.run(Row, (INSERT, Row(0, "k", 1)), (UPDATE_AFTER, Row(0, "k", 2)))
+    assert job.run(Changed, (UPDATE_BEFORE, two)) == [(UPDATE_AFTER, one)]
+    assert job.run(Changed) == []
+    assert job.kinds == [Kind.INITIAL, Kind.BATCH, Kind.MIGRATION, Kind.BATCH, Kind.BATCH]
+    with open_job(job.config, "run") as opened:
+        restore_in(opened, 1, "to see the old rows again")
+    assert job.run(Changed, (UPDATE_BEFORE, two), (DELETE, one)) == [(UPDATE_AFTER, one), (DELETE, one)]
+    assert job.kinds.count(Kind.MIGRATION) == 2
+
+
+def test_a_type_whose_rows_look_alike_moves_nothing_and_one_that_they_do_not_fit_is_refused(job):
+    job.run(Row, (INSERT, Row(0, "k", 1)))
+    job.run(Renamed)
+    assert Kind.MIGRATION not in job.kinds
+    with pytest.raises(StateSchemaError, match=r"field 'level' is stored as int, and declared as str\. A mater"):
+        job.run(Texts)
+
+
+def test_the_history_of_a_lag_has_the_rows_that_come_in():
+    source = Pipeline("p").source("orders", Row, event_time="at")
+    lag = source.lag("m", lambda row, _: row, record=Changed, partition_by=("key",), primary_key=("key",))
+    stages = plan_stages(lag.sink("greetings"))
+    assert isinstance(stages.keyed[0].operator, Lag)
+    assert declared_schemas(stages)["m"][HISTORY_STATE].type is Row

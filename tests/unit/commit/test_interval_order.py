@@ -1,0 +1,200 @@
+"""Which interval follows which: go on, replay, or refuse. Days are numbered from 1970-01-01."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.commit.checkpoint import Kind
+from headrace.commit.interval_order import IntervalPlace, place_of, refusal, replay_note
+from headrace.commit.lineage import Lineage
+from headrace.errors import ConfigError, IntervalError
+from headrace.sources.interval import Interval
+from headrace.spark.replay import open_replay
+from tests.unit.support.checkpoint_lines import DAY, Line, Run, days
+
+CONTINUE = IntervalPlace()
+DONE = IntervalPlace(is_done=True)
+
+
+@pytest.fixture(name="line")
+def new_line():
+    return Line()
+
+
+def test_the_first_interval_may_start_anywhere(line):
+    assert line.place(7) == CONTINUE
+    assert place_of(Interval(0, 1), [], Run()) == CONTINUE
+
+
+def test_the_interval_that_starts_where_the_job_stands_goes_on(line):
+    line.days(1, 2)
+    assert line.place(3) == CONTINUE
+
+
+def test_a_gap_is_refused_and_the_missing_start_is_named(line):
+    line.days(1, 2)
+    with pytest.raises(IntervalError, match=r"1970-01-05 to 1970-01-06 would leave a gap: .* up to 1970-01-04"):
+        Line().days(1, 2).place(4)
+
+
+@pytest.mark.parametrize(("day", "checkpoint"), [(3, 2), (2, 1)])
+def test_an_interval_that_was_run_is_replayed_on_the_checkpoint_before_it(line, day, checkpoint):
+    line.days(1, 2, 3)
+    assert line.place(day) == IntervalPlace(checkpoint)
+
+
+def test_the_very_first_interval_is_replayed_on_the_state_before_it(line):
+    line.days(1, 2)
+    assert line.place(1) == IntervalPlace(0)
+
+
+def test_a_longer_interval_may_replace_several(line):
+    line.days(1, 2, 3)
+    assert line.place(2, 4) == IntervalPlace(1)
+
+
+#    committed  |-- 1 --|------ 2 ------|        wanted starts within 2: 1 is restored
+
+
+@pytest.mark.parametrize(("start", "restored"), [(3, 1), (2, 1), (1.5, 0)])
+def test_an_interval_within_a_slice_restores_its_predecessor(line, start, restored):
+    line.days(1).add(Kind.BATCH, 2 * DAY, 5 * DAY)
+    assert line.place(start) == IntervalPlace(restored)
+
+
+def test_an_interval_before_the_first_one_starts_anew(line):
+    line.days(5, 6)
+    assert line.place(2) == IntervalPlace(0)
+
+
+def test_compactions_and_savepoints_belong_to_the_interval_before_them(line):
+    line.days(1).again(Kind.COMPACTION).again(Kind.SAVEPOINT).days(2)
+    assert line.place(3) == CONTINUE
+    assert line.place(2) == IntervalPlace(3)  # with the compaction, and the savepoint
+    assert line.place(1) == IntervalPlace(0)
+
+
+#    0 - 1: day 1 - 2: day 2 - 3: day 3 - 4: restored to 1 - 5: day 2 again
+
+
+def test_what_was_restored_away_does_not_count(line):
+    line.days(1, 2, 3).restore(1)
+    assert line.place(2) == CONTINUE
+    with pytest.raises(IntervalError, match="gap"):
+        line.place(3)
+    line.days(2)
+    assert line.place(3) == CONTINUE
+    assert line.place(2) == IntervalPlace(4)
+    with pytest.raises(IntervalError, match="gap"):
+        line.place(4)
+
+
+def test_a_restore_to_the_beginning_goes_on_where_the_first_interval_began_or_earlier(line):
+    line.days(1, 2).restore(0)
+    with pytest.raises(IntervalError, match="gap"):
+        line.place(5)
+    assert line.place(1) == CONTINUE
+    assert line.place(0) == CONTINUE
+    line.days(1)
+    assert line.place(1) == IntervalPlace(3)
+
+
+def test_a_restore_of_a_restore_leads_to_where_that_led(line):
+    line.days(1, 2).restore(1).days(2, 3).restore(3).days(2)
+    assert line.place(3) == CONTINUE
+    assert line.place(1) == IntervalPlace(0)
+
+
+def test_a_gap_behind_a_restore_names_the_restore(line):
+    line.days(1, 2, 3).restore(1, "by hand")
+    with pytest.raises(IntervalError, match=r"up to 1970-01-03 \(checkpoint 4 restored it to checkpoint 1\)\. Run"):
+        line.place(4)
+
+
+def test_a_retry_does_not_repeat_its_own_interval(line):
+    line.days(1, 2, run="scheduled")
+    assert line.place(2, run=Run("scheduled", "second try")) == DONE
+    assert line.place(2, run=Run("cleared")) == IntervalPlace(1)
+
+
+def test_a_retry_is_done_behind_later_intervals(line):
+    line.days(1).days(2, run="scheduled").days(3)
+    assert line.place(2, run=Run("scheduled")) == DONE
+    assert line.place(1, 3, run=Run("scheduled")) == IntervalPlace(0)  # of two days it has taken in one
+
+
+def test_a_retry_does_not_repeat_its_replay(line):
+    line.days(1, 2, 3).restore(1, replay_note(days(2)), run="asked").days(2, 3, run="another")
+    assert line.place(2, run=Run("asked"), replay=True) == DONE
+    assert line.place(2, run=Run("asked again"), replay=True) == IntervalPlace(4)
+
+
+def test_a_replay_skips_intervals_of_its_own_attempt(line):
+    line.days(1).days(2, run="asked", attempt="first")
+    assert line.place(2, run=Run("asked", "first"), replay=True) == DONE
+    assert line.place(2, run=Run("asked", "second"), replay=True) == IntervalPlace(1)
+
+
+def test_a_refusal_says_what_to_do(line):
+    line.days(1, 2, 3)
+    said = str(refusal(days(2), line.checkpoints, finished_replay=False))
+    for part in ("1970-01-03 to 1970-01-04", "up to 1970-01-05", "Nothing was changed", "--replay", "mark a cleared"):
+        assert part in said
+    assert "Nothing but the open replay" in str(refusal(days(2), line.checkpoints, finished_replay=True))
+
+
+wishes = st.tuples(
+    st.integers(0, 9),
+    st.integers(1, 3),
+    st.sampled_from(["run", "run", "run", "compact", "savepoint"]),
+    st.integers(0, 9),
+)
+
+
+@given(wishes=st.lists(wishes, max_size=15))
+def test_any_order_of_runs_leaves_no_gap(wishes):
+    """Runs break off after some steps; the next one goes on. What was ever taken in is there again at the end."""
+    log, farthest = Line(), 0
+    for start, length, wish, steps in wishes:
+        if wish != "run":
+            log.again(Kind.COMPACTION if wish == "compact" else Kind.SAVEPOINT)
+            continue
+        if not log.finish_replay(steps):
+            continue
+        wanted = Interval(start * DAY, (start + length) * DAY)
+        try:
+            place = place_of(wanted, log.checkpoints, Run("new"))
+        except IntervalError:
+            assert wanted.start > farthest
+            continue
+        if place.restore_to is None:
+            log.take_in(wanted)
+        else:
+            log.restore(place.restore_to, replay_note(wanted))
+        farthest = max(farthest, wanted.end)
+        log.finish_replay(steps)
+    log.finish_replay()
+    taken_in = [c for c in Lineage(log.checkpoints).line if c.kind is Kind.BATCH]
+    assert all(one.interval_end == following.interval_start for one, following in itertools.pairwise(taken_in))
+    assert (taken_in[-1].interval_end if taken_in else 0) == farthest
+    assert open_replay(log.checkpoints) is None
+
+
+def test_an_interval_needs_both_ends_and_a_length():
+    assert Interval.of(0, DAY) == Interval(0, DAY)
+    for start, end in ((None, 1), (1, None)):
+        with pytest.raises(ConfigError, match="needs --interval-start and --interval-end"):
+            Interval.of(start, end)
+    for end in (DAY, DAY - 1):
+        with pytest.raises(ConfigError, match="is empty"):
+            Interval.of(DAY, end)
+
+
+def test_an_interval_is_written_with_times_of_day_only_where_they_matter():
+    assert str(Interval(0, DAY)) == "1970-01-01 to 1970-01-02"
+    assert str(Interval(3_600_000, DAY)) == "1970-01-01T01:00Z to 1970-01-02"
+    assert str(Interval(1_500, 60_000)) == "1970-01-01T00:00:01.500Z to 1970-01-01T00:01Z"

@@ -1,0 +1,231 @@
+"""The lease: one process at a time holds a job (in memory, on a virtual clock)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+import pytest
+
+from headrace import clock as engine_clock
+from headrace.commit.checkpoint import Lease
+from headrace.commit.lease import JobLease, is_alive, this_process
+from headrace.commit.log import CheckpointLog
+from headrace.errors import FencedError
+from headrace.tables.memory_disk import disk_and_path, forget_disk
+
+JOB = "memory://leases/job"
+SECONDS = 60
+
+
+@pytest.fixture
+def disk(clock):
+    log_of().create()
+    yield disk_and_path(JOB)[0]
+    forget_disk("leases")
+
+
+def log_of():
+    return CheckpointLog(JOB)
+
+
+def lease_of(name, seconds=SECONDS):
+    return JobLease(log_of(), name, f"attempt of {name}", seconds)
+
+
+def left_behind(holder, seconds=SECONDS):
+    """A lease that nobody gives up."""
+    now = engine_clock.now()
+    lease = Lease("old", "attempt of old", holder, now + seconds * 1000, now)
+    log_of().claim(lease)
+    return lease
+
+
+def holder_in_log():
+    lease = log_of().lease
+    return lease.run_id if lease.expires_at > engine_clock.now() else None
+
+
+def test_lease_is_claimed_and_given_up(disk, clock):
+    with lease_of("run").claimed() as lease:
+        lease.check()
+        assert log_of().lease == Lease("run", "attempt of run", this_process(), 1_000_000 + 60_000, 1_000_000)
+    assert holder_in_log() is None
+
+
+def test_lease_is_given_up_after_an_error(disk):
+    with pytest.raises(ZeroDivisionError), lease_of("run").claimed():
+        raise ZeroDivisionError
+    assert holder_in_log() is None
+    with lease_of("next").claimed():
+        assert holder_in_log() == "next"
+
+
+def test_lease_of_a_dead_process_is_taken(disk, clock):
+    left_behind(f"{socket.gethostname()}:{os.getpid()}:0.00")  # a process that had this number before
+    with lease_of("next").claimed():
+        assert (holder_in_log(), clock.now()) == ("next", 1_000_000)
+
+
+def test_processes_are_told_apart():
+    host, pid, _ = this_process().rsplit(":", 2)
+    assert is_alive(this_process()) is True
+    assert is_alive(f"{host}:{pid}:0.00") is False
+    assert is_alive(f"{host}:{2**22 + 1}:0.00") is False
+    assert is_alive("elsewhere:1:0.00") is None
+
+
+def test_lost_attempt_of_this_process_is_taken(disk, clock):
+    left_behind(this_process())
+    with lease_of("next").claimed():
+        assert (holder_in_log(), clock.now()) == ("next", 1_000_000)
+
+
+def test_lease_held_by_this_process_is_refused(disk):
+    with lease_of("run").claimed() as lease:
+        with pytest.raises(FencedError, match=r"run run, attempt attempt of run .* ends in 60 s") as refused:
+            lease_of("next").claimed().__enter__()
+        assert refused.value.exit_code == 3
+        assert holder_in_log() == "run"
+        lease.check()
+
+
+def test_lease_of_another_host_is_waited_for(disk, clock):
+    left = left_behind("elsewhere:1:0.00")
+    with lease_of("next").claimed():
+        assert left.expires_at <= clock.now() < left.expires_at + 1_000
+        assert holder_in_log() == "next"
+
+
+class OtherHost(engine_clock.VirtualClock):
+    """Something happens on another host while this one sleeps for the third time."""
+
+    def __init__(self, act):
+        super().__init__(1_000_000)
+        self._naps, self._act = 0, act
+
+    def sleep(self, seconds):
+        super().sleep(seconds)
+        self._naps += 1
+        if self._naps == 3:
+            self._act()
+
+
+@pytest.fixture
+def while_asleep(disk):
+    before = []
+    yield lambda act: before.append(engine_clock.use(OtherHost(act)))
+    engine_clock.use(before[0])
+
+
+def test_lease_renewed_meanwhile_is_refused(while_asleep):
+    left_behind("elsewhere:1:0.00")
+    while_asleep(lambda: left_behind("elsewhere:1:0.00"))
+    with pytest.raises(FencedError, match="run old"):
+        lease_of("next").claimed().__enter__()
+    assert holder_in_log() == "old"
+
+
+def test_lease_given_up_meanwhile_is_taken(while_asleep):
+    left = left_behind("elsewhere:1:0.00")
+    while_asleep(lambda: left_behind("elsewhere:1:0.00", 0))
+    with lease_of("next").claimed():
+        assert engine_clock.now() < left.expires_at
+        assert holder_in_log() == "next"
+
+
+def test_force_takes_a_lease_that_is_held(disk):
+    with lease_of("former").claimed() as former:
+        with lease_of("next").claimed(force=True):
+            with pytest.raises(FencedError, match="run next, attempt attempt of next"):
+                former.compact_log()
+            assert holder_in_log() == "next"
+        assert holder_in_log() is None
+
+
+def test_former_holder_does_not_give_up_another_lease(disk):
+    former = lease_of("former").claimed()
+    former.__enter__()
+    with lease_of("next").claimed(force=True) as following:
+        former.__exit__(None, None, None)
+        assert holder_in_log() == "next"
+        following.compact_log()
+
+
+def test_one_of_two_claims_at_once_wins(disk):
+    first, second = lease_of("first"), lease_of("second")  # both have read the log
+    with first.claimed():
+        with pytest.raises(FencedError, match="run first"):
+            second.claimed(force=True).__enter__()
+        first.check()
+        assert holder_in_log() == "first"
+
+
+@pytest.fixture
+def heartbeat(disk):
+    """Steps of the thread that renews leases: `beats` is released before each of its commits."""
+    beats = threading.Semaphore(0)
+    failures = []
+
+    def step(name, path):
+        if name == "commit" and threading.current_thread().name == "headrace-lease":
+            beats.release()
+            if failures:
+                raise failures.pop()
+
+    with disk.failing(step):
+        beats.failures = failures
+        yield beats
+
+
+def wait_for(heartbeat, beats):
+    assert all(heartbeat.acquire(timeout=20) for _ in range(beats))
+
+
+def test_lease_is_renewed_while_it_is_held(heartbeat, clock):
+    with lease_of("run", 0.03).claimed() as lease:
+        clock.advance(5_000)
+        wait_for(heartbeat, 2)
+        lease.compact_log()  # waits for the renewal that goes on
+        assert log_of().lease.expires_at == 1_005_030
+        lease.check()
+
+
+def test_renewal_finds_that_the_job_is_lost(heartbeat, clock):
+    with lease_of("run", 0.03).claimed() as lease:
+        other = log_of()
+        while True:  # the other one may be overtaken by a renewal, too
+            try:
+                other.claim(Lease("thief", "t", "elsewhere:1:0", clock.now() + 60_000, clock.now()))
+                break
+            except FencedError:
+                continue
+        wait_for(heartbeat, 1)
+        with pytest.raises(FencedError, match="run thief"):
+            lease.compact_log()
+        with pytest.raises(FencedError, match="run thief"):
+            lease.check()
+    assert holder_in_log() == "thief"
+
+
+def test_renewal_is_tried_again_after_a_storage_error(heartbeat, clock):
+    heartbeat.failures.append(OSError("disk is gone"))
+    with lease_of("run", 0.03).claimed() as lease:
+        wait_for(heartbeat, 3)
+        lease.compact_log()
+        lease.check()
+        assert log_of().lease.run_id == "run"
+
+
+def test_lease_ends_by_itself_if_storage_refuses(disk, clock):
+    def fail(step, path):
+        if step == "commit":
+            raise OSError(path)
+
+    with lease_of("run").claimed():
+        disk.fault = fail
+    disk.fault = lambda *_: None
+    assert holder_in_log() == "run"
+    clock.advance(SECONDS * 1000)
+    assert holder_in_log() is None

@@ -1,0 +1,131 @@
+"""Checks of what a job has committed (in memory). `test_sinks` has those of sinks that were copied."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+
+from headrace.commit.log import CheckpointLog
+from headrace.commit.verify import verify
+from headrace.tables.files import delete_files, stage
+from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
+from headrace.tables.stores import table_store
+from tests.unit.support.memory_job import BOARD, REMINDERS, commit_batch, killed_at
+
+
+@pytest.fixture
+def job(memory_job):
+    memory_job.run("ann", "bob")
+    return memory_job
+
+
+def failed(job):
+    return {finding.check: finding.detail for finding in verify(job.config) if not finding.ok}
+
+
+def detail(job, check):
+    return next(finding.detail for finding in verify(job.config) if finding.check == check)
+
+
+def test_whole_job_has_no_failed_check(job):
+    assert failed(job) == {}
+    assert detail(job, "checkpoint ids grow by one") == "3 checkpoints, 0 to 2"
+    assert detail(job, f"table {KEYED_STATE}") == "version 2, 2 files"
+    assert detail(job, f"sink {BOARD} is published") == "published up to checkpoint 2"
+    assert detail(job, f"sink {BOARD} has one row a key") == "1 rows, 1 keys"
+    assert len(verify(job.config)) == 2 + len(STATE_TABLES) + 3
+
+
+def test_job_never_run_fails(memory_job):
+    assert failed(memory_job) == {"checkpoints": "job 'purchases' was never run"}
+
+
+def test_uncommitted_versions_are_reported_as_harmless(job):
+    with killed_at(job.disk, "commit.before"), job.open() as opened:
+        commit_batch(opened, "cyd")
+    assert failed(job) == {}
+    assert "1 uncommitted version(s), which the next run undoes" in detail(job, f"table {TIMERS}")
+
+
+def test_lost_files_are_found(job):
+    store = table_store(f"{job.config.job_folder}/{KEYED_STATE}")
+    lost = sorted(store.at(1).files())
+    delete_files(store.uri, lost)
+    assert failed(job) == {f"table {KEYED_STATE}": f"files are gone: {lost}"}
+
+
+def test_lost_versions_are_found(job):
+    job.disk.tables[f"state/purchases/{KEYED_STATE}"].pop()
+    del job.disk.tables[f"state/purchases/{TIMERS}"]
+    problems = failed(job)
+    assert set(problems) == {f"table {KEYED_STATE}", f"table {TIMERS}"}
+    assert "has versions 0 to 1, not 2" in problems[f"table {KEYED_STATE}"]
+
+
+@pytest.fixture
+def altered(job, monkeypatch):
+    """Lets the log have a changed last checkpoint."""
+    read = CheckpointLog.refresh
+
+    def alter(**changes):
+        def refresh(log):
+            read(log)
+            log.checkpoints[-1] = replace(log.checkpoints[-1], **changes)
+
+        monkeypatch.setattr(CheckpointLog, "refresh", refresh)
+
+    return alter
+
+
+def test_gap_between_ids_is_found(job, altered):
+    altered(checkpoint_id=4)
+    assert failed(job)["checkpoint ids grow by one"] == "gap or repeat before [4]"
+
+
+def test_repeated_id_is_found(job, altered):
+    altered(checkpoint_id=1)
+    assert failed(job)["checkpoint ids grow by one"] == "gap or repeat before [1]"
+
+
+def test_versions_that_go_back_are_found(job, altered):
+    altered(versions={**job.last.versions, KEYED_STATE: 0})
+    assert failed(job)["table versions never go back"] == f"{KEYED_STATE} at checkpoint 2"
+
+
+def test_unpublished_checkpoint_is_found(job):
+    with killed_at(job.disk, "commit.after"), job.open() as opened:
+        commit_batch(opened, "cyd")
+    problems = failed(job)
+    assert set(problems) == {f"sink {BOARD} is published", f"sink {REMINDERS} is published"}
+    assert problems[f"sink {BOARD} is published"].endswith("; the next run publishes checkpoint 3")
+
+
+def test_sink_that_is_gone_is_found(job):
+    del job.disk.tables[f"lake/{BOARD}"]
+    assert "is gone, but checkpoint 1 was published to it" in failed(job)[f"sink {BOARD} is published"]
+
+
+def test_new_sink_may_be_missing_rows(memory_job):
+    memory_job.run()
+    assert failed(memory_job) == {}
+    assert detail(memory_job, f"sink {BOARD} is published") == "nothing published yet"
+    del memory_job.disk.tables[f"lake/{BOARD}"]
+    assert failed(memory_job) == {f"sink {BOARD} is published": "the table is gone; the next run makes an empty one"}
+
+
+def test_two_rows_of_a_key_are_found(job):
+    table = job.sink()
+    rows = table.read(table.schema)
+    store = table_store(job.config.sinks[BOARD].path)
+    store.append(table.version, table.schema, [stage(store.uri, "twice.parquet", pa.concat_tables([rows]))])
+    assert failed(job) == {f"sink {BOARD} has one row a key": "2 rows, 1 keys"}
+
+
+def test_verify_changes_nothing(job):
+    before = (dict(job.disk.files), {path: len(versions) for path, versions in job.disk.tables.items()})
+    with job.open("holds the job"):
+        held = (dict(job.disk.files), {path: len(versions) for path, versions in job.disk.tables.items()})
+        verify(job.config)
+        after = (dict(job.disk.files), {path: len(versions) for path, versions in job.disk.tables.items()})
+    assert after == held != before

@@ -1,0 +1,122 @@
+"""Watermarks of a line: the same, however the rows are split into micro-batches. Times are milliseconds."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.plan.order import output_order, record_order, timer_order
+from headrace.plan.watermarks import (
+    Bucket,
+    advance,
+    cut_at_block,
+    lag_of,
+    latest,
+    latest_by_bucket,
+    watermarks_of_line,
+)
+
+
+def naive(times, size, lag):
+    """A watermark `lag` behind the latest time, after each full bucket where that moves it on."""
+    found, latest = [], None
+    for ordinal, time in enumerate(times, 1):
+        latest = time if latest is None or (time is not None and time > latest) else latest
+        if ordinal % size == 0 and latest is not None and (not found or latest - lag > found[-1][1]):
+            found.append((ordinal, latest - lag))
+    return found
+
+
+def split(times, cuts, size, lag):
+    """The same through `advance`, in micro-batches; None stands for a row without a time (a bad one)."""
+    bucket, watermark, found = Bucket(), None, []
+    places = [0, *sorted(min(cut, len(times)) for cut in cuts), len(times)]
+    for start, end in itertools.pairwise(places):
+        seen = {}
+        for ordinal in range(start, end):
+            if times[ordinal] is not None:
+                number = ordinal // size
+                seen[number] = max(times[ordinal], seen.get(number, times[ordinal]))
+        bucket, watermarks = advance(bucket, seen, end - start, size=size, lag=lag, watermark=watermark)
+        assert bucket.next_ordinal == end
+        found += watermarks
+        watermark = watermarks[-1][1] if watermarks else watermark
+    return found
+
+
+times = st.lists(st.none() | st.integers(-50, 50), max_size=60)
+
+
+@given(times=times, cuts=st.lists(st.integers(0, 60), max_size=8), size=st.integers(1, 12), lag=st.integers(1, 20))
+def test_any_split_gives_the_same_watermarks_as_a_plain_loop(times, cuts, size, lag):
+    assert split(times, cuts, size, lag) == naive(times, size, lag)
+
+
+@given(times=times, size=st.integers(1, 12), lag=st.integers(1, 20))
+def test_watermarks_only_grow_and_stand_between_buckets(times, size, lag):
+    found = split(times, [], size, lag)
+    assert all(ordinal % size == 0 and ordinal <= len(times) for ordinal, _ in found)
+    assert all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(found))
+
+
+#    rows 0-7 close no bucket of ten; rows 8-25 close two, with watermarks before ordinals 10 and 20
+
+
+def test_the_example_in_the_documentation():
+    bucket, none_yet = advance(Bucket(), {0: 70}, 8, size=10, lag=1, watermark=None)
+    assert (bucket, none_yet) == (Bucket(8, open_max=70), [])
+    bucket, found = advance(bucket, {0: 50, 1: 190, 2: 250}, 18, size=10, lag=1, watermark=None)
+    assert found == [(10, 69), (20, 189)]
+    assert bucket == Bucket(26, open_max=250, closed_max=190)
+
+
+def test_a_bucket_that_brings_nothing_later_gives_no_watermark():
+    _, found = advance(Bucket(0, closed_max=99), {0: 99, 1: 80, 2: 100}, 30, size=10, lag=9, watermark=90)
+    assert found == [(30, 91)]
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_a_slice_without_times_moves_only_the_ordinal(rows):
+    bucket, found = advance(Bucket(5, open_max=7, closed_max=3), {}, rows, size=10, lag=1, watermark=2)
+    assert (bucket, found) == (Bucket(5 + rows, open_max=7, closed_max=3), [])
+
+
+@pytest.mark.parametrize(("disorder", "lag"), [(0, 1), (1, 2), (60_000, 60_001)])
+def test_rows_as_late_as_allowed_are_in_time(disorder, lag):
+    assert lag_of(timedelta(milliseconds=disorder)) == lag
+
+
+def test_the_latest_time_ignores_unknown_ones():
+    assert latest([None, -3, 5, None]) == 5
+    assert latest([None]) is None
+    assert latest([]) is None
+
+
+def test_a_bucket_spans_the_rows_of_several_tasks():
+    assert latest_by_bucket([{0: 7, 1: 3}, {}, {1: 9, 2: -1}, {1: 8}]) == {0: 7, 1: 9, 2: -1}
+    assert latest_by_bucket([]) == {}
+
+
+def test_repeated_watermarks_come_before_new_ones():
+    assert watermarks_of_line([(20, 2)], repeated=[(10, 1)], joined=(15, 1)) == [(10, 1), (15, 1), (20, 2)]
+    assert watermarks_of_line([(20, 2)]) == [(20, 2)]
+    assert watermarks_of_line([]) == []
+
+
+#   records 0..9 | W 10..19 | W 20..
+
+
+@pytest.mark.parametrize(("block", "ordinal"), [(0, 10), (9, 10), (10, 20), (19, 20)])
+def test_a_waiting_element_blocks_the_next_watermark(block, ordinal):
+    cut = cut_at_block(record_order(block), [(10, 1), (20, 2)])
+    assert output_order(record_order(ordinal - 1), 7) < cut < record_order(ordinal)
+    assert cut < timer_order(record_order(ordinal), -(1 << 40), b"1")
+
+
+def test_a_waiting_element_behind_all_watermarks_blocks_none():
+    assert cut_at_block(record_order(20), [(10, 1), (20, 2)]) is None
+    assert cut_at_block(record_order(0), []) is None

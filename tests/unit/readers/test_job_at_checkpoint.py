@@ -1,0 +1,53 @@
+"""Resolving a checkpoint, and reading its tables at their versions."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from headrace.errors import ConfigError, StorageError
+from headrace.readers import keyed_state
+from headrace.readers.timers import list_timers
+from tests.unit.support.opened_jobs import opened, values
+
+
+def test_an_older_checkpoint_sees_its_own_version(state):
+    assert values(keyed_state.get(opened("1"), "N1", "legs")) == ['"JFK-LAX"']
+
+
+def test_a_savepoint_is_found_by_name(state):
+    assert opened("before").checkpoint.checkpoint_id == 3
+
+
+def test_what_no_checkpoint_names_is_not_there(state):
+    uncommitted = dict(state.versions)
+    row = keyed_state.scan(opened(2), limit=1).dicts()[0]
+    state.add("keyed_state", [{**row, "value": '"never"', "checkpoint_id": 9, "deleted": False}])
+    assert state.versions != uncommitted
+    assert values(keyed_state.get(opened(), "N1", state="last_leg")) == ['"LAX-SFO"']
+
+
+def test_a_vacuumed_checkpoint_says_so(state):
+    for file in (state.folder / "keyed_state").glob("*.parquet"):
+        file.unlink()
+    with pytest.raises(StorageError, match="vacuumed"):
+        keyed_state.get(opened(1), "N1")
+
+
+def test_an_unknown_checkpoint_names_the_known_ones(state):
+    with pytest.raises(ConfigError, match=r"no checkpoint 99 \(known: 0 to 4\)"):
+        opened(99)
+    with pytest.raises(ConfigError, match="no savepoint 'after'"):
+        opened("after")
+
+
+def test_a_job_that_never_ran_says_how_to_start_it(home):
+    with pytest.raises(ConfigError, match="headrace run demo"):
+        opened()
+
+
+def test_a_table_that_the_checkpoint_does_not_name_is_empty(state):
+    at = opened()
+    versions = {name: version for name, version in at.checkpoint.versions.items() if name != "timers"}
+    at.checkpoint = msgspec.structs.replace(at.checkpoint, versions=versions)
+    assert list_timers(at).rows == []

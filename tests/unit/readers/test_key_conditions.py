@@ -1,0 +1,18 @@
+"""Keys as people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.readers import keyed_state
+from tests.unit.support.opened_jobs import opened
+
+
+@pytest.mark.parametrize("key", ["N1", '"N1"'])
+def test_a_text_key_needs_no_quotes(state, key):
+    assert len(keyed_state.get(opened(), key, "legs").rows) == 1
+
+
+@pytest.mark.parametrize("key", ["' OR 1=1 --", "N1' OR '1'='1", '"', "", "\x00", "ü"])
+def test_a_strange_key_is_just_not_found(state, key):
+    assert keyed_state.get(opened(), key).rows == []

@@ -1,0 +1,31 @@
+"""Live entries of keyed state, of one key or in key order."""
+
+from __future__ import annotations
+
+from headrace.readers import keyed_state
+from tests.unit.support.opened_jobs import opened, values
+
+
+def test_the_last_change_of_an_entry_is_its_state(state):
+    assert values(keyed_state.get(opened(), "N1", state="last_leg")) == ['"LAX-SFO"']
+
+
+def test_a_removed_entry_is_gone_but_was_there_before(state):
+    assert values(keyed_state.get(opened(2), "N2")) == []
+    assert values(keyed_state.get(opened(1), "N2")) == ['"JFK-BOS"']
+
+
+def test_expired_entries_are_hidden_at_the_instant_of_the_watermark(state):
+    assert values(keyed_state.get(opened(2), "N3")) == []
+    assert values(keyed_state.get(opened(2, with_expired=True), "N3")) == ['"X"']
+
+
+def test_the_rows_of_a_materializer_belong_to_a_key_too(state):
+    (row,) = keyed_state.get(opened(2), "N1", state="history").dicts()
+    assert (row["operator"], row["user_key"], row["value"]) == ("latest", "4", '{"tail":"N1"}')
+
+
+def test_scanning_goes_by_prefix_in_key_order(state):
+    assert values(keyed_state.scan(opened(1), prefix="N")) == ['"JFK-LAX"', '"JFK-BOS"']
+    assert values(keyed_state.scan(opened(1), prefix="N2")) == ['"JFK-BOS"']
+    assert values(keyed_state.scan(opened(1), state="nope")) == []

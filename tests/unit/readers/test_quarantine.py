@@ -1,0 +1,11 @@
+"""What could not be processed."""
+
+from __future__ import annotations
+
+from headrace.readers.quarantine import list_quarantine
+from tests.unit.support.opened_jobs import opened
+
+
+def test_the_quarantine_keeps_the_reason(state):
+    (row,) = list_quarantine(opened()).dicts()
+    assert (row["position"], row["raw"], row["error"]) == ("f:7", "[bold]", "no tail")

@@ -1,0 +1,50 @@
+"""Queries over views of state, checkpoints and sinks, and that nothing else can be reached."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import ConfigError
+from headrace.readers.sql_views import ask_sql
+from tests.unit.support.opened_jobs import opened
+
+
+def test_sql_sees_live_entries_changes_and_checkpoints(state):
+    assert ask_sql(opened(2), "SELECT count(*) FROM keyed_state").rows == [(1,)]
+    assert ask_sql(opened(2), "select count(*) from KEYED_STATE_changelog").rows == [(5,)]
+    assert ask_sql(opened(), "select kind from checkpoints order by checkpoint_id").rows[-1] == ("compaction",)
+
+
+def test_a_view_may_be_used_twice(state):
+    assert ask_sql(opened(1), "select count(*) from timers a join timers b using (key)").rows == [(2,)]
+
+
+def test_a_sink_is_read_as_it_was_at_the_checkpoint(state):
+    assert ask_sql(opened(1), "select leg from board").rows == [("JFK-LAX",)]
+    assert ask_sql(opened(2), "select leg from board").rows == [("LAX-SFO",)]
+    assert ask_sql(opened(), "select leg from board").rows == [("LAX-SFO",)]
+
+
+def test_moments_are_in_utc(state):
+    ((moment,),) = ask_sql(opened(1), "select min(timestamp) from timers").rows
+    assert moment.isoformat() == "2013-01-31T01:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select * from read_csv('/etc/passwd')",
+        "select * from '/etc/passwd'",
+        "copy (select 1) to '/tmp/out.csv'",
+        "attach '/tmp/other.db'",
+        "install httpfs",
+        "set enable_external_access = true",
+        "select * from state",
+        "select 1; select 2",
+        "nonsense",
+        "",
+    ],
+)
+def test_sql_reaches_nothing_else(state, query):
+    with pytest.raises(ConfigError):
+        ask_sql(opened(), query)

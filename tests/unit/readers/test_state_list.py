@@ -1,0 +1,31 @@
+"""Counting the live entries of each state."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.commit.checkpoint import Kind
+from headrace.readers import keyed_state
+from headrace.readers.state_list import list_states
+from tests.unit.support.demo_job import entry
+from tests.unit.support.opened_jobs import opened
+
+
+def test_states_are_counted_as_they_live(state):
+    found = {(row["operator"], row["state"]): row for row in list_states(opened(2)).dicts()}
+    assert found["legs", "last_leg"] == {
+        "operator": "legs", "state": "last_leg", "kind": None, "entries": 1, "keys": 1, "bytes": 9, "last_change": 2,
+        "type": None,
+    }  # fmt: skip
+    assert found["latest", "history"]["entries"] == 1
+    assert found["legs", "event_time"]["entries"] == 1
+
+
+@pytest.mark.parametrize(("with_expired", "entries"), [(False, 1), (True, 2)])
+def test_states_are_counted_as_they_are_scanned(state, with_expired, entries):
+    state.add("keyed_state", [entry("N3", '"X"', 5, expires=0)])
+    state.commit(Kind.BATCH)
+    found = {row["state"]: row["entries"] for row in list_states(opened(with_expired=with_expired)).dicts()}
+    assert (
+        found["last_leg"] == len(keyed_state.scan(opened(with_expired=with_expired), state="last_leg").rows) == entries
+    )

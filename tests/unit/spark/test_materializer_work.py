@@ -1,0 +1,102 @@
+"""What a materializer's task leaves behind for its sink and for the table of histories, without Spark."""
+
+from __future__ import annotations
+
+import pyarrow.parquet as pq
+import pytest
+
+from headrace import Emit, Pipeline, RowKind, Struct, Timestamp
+from headrace.execution.element import Element
+from headrace.plan.loader import PipelineCode
+from headrace.plan.order import record_order
+from headrace.plan.pipelines import sink_schemas
+from headrace.plan.planner import plan_stages
+from headrace.spark.materializer_work import MaterializerWork
+from headrace.spark.reports import BatchSettings, KeyedTask
+from headrace.spark.task_backend import TaskBackend
+from headrace.spark.task_output import TaskOutput
+from headrace.state.backend import HashMapBackend
+from headrace.tables.schemas import MATERIALIZER_HISTORY
+
+INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = RowKind
+CHANGES = [(INSERT, 1, ""), (UPDATE_AFTER, 2, "b"), (UPDATE_AFTER, 3, "c"), (DELETE, 3, "c")]
+
+
+class Row(Struct, frozen=True, omit_defaults=True):
+    at: Timestamp
+    key: str
+    part: int
+    text: str = ""
+
+
+@pytest.fixture
+def task(tmp_path):
+    """Runs one task over `CHANGES` of the key `k`; the pipeline's plan, and what the task reports."""
+
+    def run(*appended, backend=None, **options):
+        source = Pipeline("p").source("rows", Row, event_time="at")
+        plan = plan_stages(source.upsert_materialize("m", primary_key=("key",), **options).sink("board"))
+        batch = BatchSettings(
+            code=PipelineCode("", ""),
+            job_folder=str(tmp_path / "job"),
+            checkpoint_id=1,
+            attempt_id="attempt",
+            max_parallelism=128,
+            parallelism=1,
+            local_folder="",
+            backend="hashmap",
+            cache_bytes=0,
+            versions={},
+            sinks={"board": str(tmp_path / "board")},
+            appended=appended,
+        )
+        described = KeyedTask(batch=batch, stage=0, watermark=None, watermarks=[], processing_time=0, first_ordinal=1)
+        output = TaskOutput(batch, "m", "0-127")
+        opened = TaskBackend(backend or HashMapBackend(), "copy")
+        work = MaterializerWork(described, plan, plan.keyed[0], opened, output)
+        elements = [
+            Element(record_order(number), number, kind, b'"k"', Row(number, "k", part, text))
+            for number, (kind, part, text) in enumerate(CHANGES, 1)
+        ]
+        work.run(plan.keyed[0].operator, [elements])
+        opened.backend.write_batch(opened.writes)
+        return plan, output.report
+
+    return run
+
+
+def rows(folder, report):
+    """What was staged for the sink."""
+    return [row for file in report.outputs["board"] for row in pq.read_table(folder / file.path).to_pylist()]
+
+
+@pytest.mark.parametrize("emit", Emit)
+def test_a_merge_takes_one_change_of_a_key_whatever_is_asked_for(task, tmp_path, emit):
+    _, report = task(upsert_key=("part",), emit=emit)
+    assert [(row["part"], row["_row_kind"]) for row in rows(tmp_path / "job", report)] == [(2, "+I")]
+
+
+def test_a_sink_that_is_appended_to_is_a_log_of_the_changes(task, tmp_path):
+    plan, report = task("board", upsert_key=("part",), emit=Emit.EVERY_CHANGE)
+    found = rows(tmp_path / "board", report)
+    assert [(row["part"], row["_row_kind"]) for row in found] == [(1, "+I"), (2, "+U"), (3, "+U"), (2, "+U")]
+    assert [row["_order"] for row in found] == sorted({row["_order"] for row in found})
+    schema, keys = sink_schemas(plan, ["board"])["board"]
+    assert ([*found[0]], keys) == (schema.names, ())
+
+
+def test_rows_that_leave_fields_out_have_an_upsert_key_all_the_same(task, tmp_path):
+    _, report = task(upsert_key=("text",))
+    (file,) = report.state_files[MATERIALIZER_HISTORY]
+    stored = pq.read_table(tmp_path / "job" / MATERIALIZER_HISTORY / file.path).to_pylist()
+    assert [(row["upsert_key"], "text" in row["row"]) for row in stored] == [('""', False), ('"b"', True)]
+
+
+def test_what_was_remembered_of_a_key_goes_with_its_first_change_without_a_history(task):
+    backend = HashMapBackend()
+    task(backend=backend, upsert_key=("key",), force=True)
+    task(backend=backend)
+    assert [*backend.items()] != []
+    _, report = task(backend=backend, upsert_key=("key",))
+    assert [*backend.items()] == []
+    assert len(report.state_files[MATERIALIZER_HISTORY]) == 1

@@ -1,0 +1,28 @@
+"""State tables that are rows in memory: what a rebuild reads, without files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace.tables.predicate import rows_that_meet
+from headrace.tables.schemas import STATE_TABLES
+from headrace.tables.view import TableView
+
+
+@dataclass(frozen=True)
+class RowsSnapshot:
+    """As much of a `Snapshot` as reading wants."""
+
+    rows: pa.Table
+    uri: str = "memory"
+    version: int = 0
+
+    def read(self, schema, *, columns=None, conditions=()):
+        return rows_that_meet(conditions, self.rows).select(columns or schema.names)
+
+
+def views_of(tables):
+    """Return what opens the tables of a mapping from names to lists of Arrow tables."""
+    return lambda name: TableView(STATE_TABLES[name], RowsSnapshot(pa.concat_tables(tables[name])))

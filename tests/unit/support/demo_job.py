@@ -1,0 +1,208 @@
+"""A small job with real Delta tables, as two micro-batches, a savepoint and a restore would leave them.
+
+checkpoint   0        1          2           3            4            5
+kind         initial  batch      batch       savepoint    compaction   restore to 1
+N1 last_leg           JFK-LAX    LAX-SFO     "before"
+N2 last_leg           JFK-BOS    (removed)
+N3 last_leg           expired by the watermark of 1
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from typer.testing import CliRunner, Result
+
+from headrace import clock
+from headrace.cli import _arrow, app
+from headrace.commit.checkpoint import Checkpoint, Kind, Lease
+from headrace.commit.log import CheckpointLog
+from headrace.state.key_groups import key_group
+from headrace.tables.schemas import STATE_TABLES
+
+START = 1_359_590_400_000  # 2013-01-31T00:00:00Z
+HOUR = 3_600_000
+
+JOB = """\
+job: demo
+pipeline: demo_cli_pipeline:pipeline
+description: A demonstration.
+sources: {events: {path: events}}
+sinks: {board: {path: lake/board, mode: merge}}
+"""
+PIPELINE = """\
+from datetime import timedelta
+import msgspec
+from headrace import KeyedProcessFunction, Pipeline, StateTtl, ValueState
+
+class Event(msgspec.Struct, frozen=True):
+    tail: str
+    at: int
+
+class Legs(KeyedProcessFunction[Event, Event]):
+    last_leg = ValueState("last_leg", str, ttl=StateTtl(timedelta(hours=12)))
+
+    async def process(self, record, ctx, /):
+        ...
+
+pipeline = (
+    Pipeline("demo").source("events", Event, event_time="at").key_by("tail").process("legs", Legs())
+    .upsert_materialize("latest", primary_key=("tail",)).sink("board")
+)
+"""
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> Path:
+    files = {
+        "conf/jobs/demo.yaml": JOB,
+        "conf/clusters/local.yaml": "master: local[2]\nparallelism: 2\n",
+        "demo_cli_pipeline.py": PIPELINE,
+        "events/2013-01-31.parquet": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    yield tmp_path
+    sys.modules.pop("demo_cli_pipeline", None)
+
+
+@pytest.fixture
+def at_nine():
+    """A clock that stands at 9 o'clock of the day after."""
+    fixed = clock.VirtualClock(START + 33 * HOUR)
+    before = clock.use(fixed)
+    yield fixed
+    clock.use(before)
+
+
+@pytest.fixture
+def headrace(home, monkeypatch) -> Callable[..., Result]:
+    """Run the command; the words are split at blanks, unless several are given."""
+    # It lasts as long as the process, which other tests share.
+    monkeypatch.setattr(_arrow, "without_pandas", lambda: None)
+    runner = CliRunner()
+
+    def run(*words: str) -> Result:
+        return runner.invoke(app, words[0].split() if len(words) == 1 else list(words))
+
+    return run
+
+
+class Writer:
+    """Writes state tables and checkpoints the way the engine does: tables first, then the log."""
+
+    def __init__(self, home: Path) -> None:
+        self.folder = home / "var" / "state" / "demo"
+        self.sink = home / "lake" / "board"
+        self.log = CheckpointLog(self.folder)
+        self.log.create()
+        self.versions = dict.fromkeys(STATE_TABLES, 0)
+        for table in STATE_TABLES.values():
+            DeltaTable.create(str(self.folder / table.name), schema=table.schema)
+
+    def add(self, table: str, rows: list[dict[str, Any]], **options: Any) -> None:
+        schema = STATE_TABLES[table].schema
+        filled = [{**dict.fromkeys(schema.names), **row} for row in rows]
+        write_deltalake(str(self.folder / table), pa.Table.from_pylist(filled, schema), **{"mode": "append", **options})
+        self.versions[table] += 1
+
+    def publish(self, checkpoint_id: int, rows: list[dict[str, Any]]) -> None:
+        metadata = CommitProperties(custom_metadata={"headrace.checkpoint": str(checkpoint_id)})
+        write_deltalake(str(self.sink), pa.Table.from_pylist(rows), mode="overwrite", commit_properties=metadata)
+
+    def commit(self, kind: Kind, **fields: Any) -> None:
+        last = self.log.last
+        number = last.checkpoint_id + 1 if last else 0
+        values = {
+            "checkpoint_id": number,
+            "kind": kind,
+            "run_id": f"run-{number}",
+            "attempt_id": "a",
+            "max_parallelism": 128,
+            "versions": dict(self.versions),
+            "committed_at": START + number * HOUR,
+            "parent_id": last.checkpoint_id if last else None,
+            "watermark": last.watermark if last else None,
+            **fields,
+        }
+        self.log.append(Checkpoint(**values), None)
+
+    def hold(self, until: int) -> None:
+        self.log.claim(Lease("run-9", "a", "elsewhere:1:2", until, START))
+
+
+def moment(at: int) -> datetime:
+    return datetime.fromtimestamp((START + at) / 1000, UTC)
+
+
+def entry(key: str, value: str | None, checkpoint: int, *, expires: int | None = None, deleted: bool = False):
+    text = f'"{key}"'
+    return {
+        "operator": "legs",
+        "key_group": key_group(text.encode(), 128),
+        "key": text,
+        "state": "last_leg",
+        "value": value,
+        "last_access": None if deleted else moment((12 * HOUR if expires is None else expires) - 12 * HOUR),
+        "expires_at": None if expires is None else moment(expires),
+        "checkpoint_id": checkpoint,
+        "deleted": deleted,
+    }
+
+
+def timer(key: str, at: int, checkpoint: int, *, deleted: bool = False, domain: str = "event_time"):
+    return {
+        "operator": "legs",
+        "key_group": 1,
+        "key": f'"{key}"',
+        "domain": domain,
+        "timestamp": moment(at),
+        "checkpoint_id": checkpoint,
+        "deleted": deleted,
+    }
+
+
+@pytest.fixture
+def state(home) -> Writer:
+    writer = Writer(home)
+    writer.commit(Kind.INITIAL)
+    first = [
+        entry("N1", '"JFK-LAX"', 1, expires=12 * HOUR),
+        entry("N2", '"JFK-BOS"', 1),
+        entry("N3", '"X"', 1, expires=0),
+    ]
+    writer.add("keyed_state", first)
+    writer.add("timers", [timer("N1", 3 * HOUR, 1), timer("N2", HOUR, 1)])
+    writer.publish(1, [{"tail": "N1", "leg": "JFK-LAX"}])
+    writer.commit(Kind.BATCH, watermark=START, metrics={"rows_in": 3})
+    second = [entry("N1", '"LAX-SFO"', 2, expires=12 * HOUR), entry("N2", None, 2, deleted=True)]
+    writer.add("keyed_state", second)
+    writer.add("timers", [timer("N2", HOUR, 2, deleted=True)])
+    bad = {
+        "operator": "events",
+        "key_group": 0,
+        "key": "null",
+        "source": "events",
+        "position": "f:7",
+        "checkpoint_id": 2,
+    }
+    writer.add("quarantine", [{**bad, "raw": "[bold]", "error": "no tail", "deleted": False}])
+    history = {"operator": "latest", "key_group": key_group(b'"N1"', 128), "key": '"N1"', "sequence_number": 4}
+    writer.add("materializer_history", [{**history, "row": '{"tail":"N1"}', "checkpoint_id": 2, "deleted": False}])
+    writer.publish(2, [{"tail": "N1", "leg": "LAX-SFO"}])
+    writer.commit(Kind.BATCH, metrics={"rows_in": 2, "quarantined": 1})
+    writer.commit(Kind.SAVEPOINT, name="before", note="just in case")
+    writer.add("keyed_state", second[:1], mode="overwrite")
+    writer.commit(Kind.COMPACTION)
+    return writer

@@ -1,0 +1,42 @@
+"""Held records in their table and back (deltalake, no JVM)."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from headrace.execution.fast_drain import BufferedRequest
+from headrace.plan.order import record_order
+from headrace.state.key_groups import KeyGroupRange
+from headrace.tables.buffered_requests import load_buffered_requests, numbered_requests
+from headrace.tables.changelog import Changelog
+from headrace.tables.schemas import BUFFERED_REQUESTS
+
+ALL = KeyGroupRange(0, 127)
+
+
+def request(ordinal, **more):
+    return BufferedRequest(
+        order=record_order(ordinal), timestamp=ordinal, kind=0, key_json=b'"a"', raw=b'{"n":1}', **more
+    )
+
+
+@pytest.fixture
+def stored(tmp_path):
+    def store(*requests, without=()):
+        rows = Changelog("paid", 3, 128).buffered([], numbered_requests(requests, 3))
+        rows = rows.drop_columns([*without]) if without else rows
+        write_deltalake(tmp_path / BUFFERED_REQUESTS, pa.table(rows))
+        return [one.request for one in load_buffered_requests(str(tmp_path), 0, "paid", ALL)]
+
+    return store
+
+
+def test_held_records_come_back_with_their_input(stored):
+    held = [request(1, input=1), request(2), request(3, input=1, block_id="add", state="total", index=2)]
+    assert stored(*held) == held
+
+
+def test_rows_of_older_formats_are_of_the_first_input(stored):
+    assert stored(request(1), without=["input"]) == [request(1, input=0)]

@@ -1,0 +1,106 @@
+"""State through real Delta tables and back (deltalake, no JVM)."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace import TimeDomain
+from headrace.commit.job_tables import JobTables
+from headrace.execution.element import Watermark
+from headrace.execution.keyed_process import KeyedProcess
+from headrace.plan.order import record_order
+from headrace.state.backend import HashMapBackend
+from headrace.state.codec import encode
+from headrace.state.key_groups import KeyGroupRange, key_group
+from headrace.state.timer_service import Timer, TimerChange, timer_entry
+from headrace.tables.changelog import Changelog
+from headrace.tables.files import stage
+from headrace.tables.schemas import KEYED_STATE, TIMERS
+from headrace.tables.state_files import parts, stage_state
+from headrace.tables.stored_entries import rebuild
+from headrace.tables.stores import state_views
+from tests.unit.support.micro_batches import GROUPS, element_of
+from tests.unit.support.steps import Step, steps_operator
+
+STEPS = [Step(key, 3 * n, n, remind=40, forget=n == 4) for n, key in enumerate(["a", "b", "", "dé", "b", "a", "c"])]
+
+
+@pytest.fixture
+def tables(tmp_path):
+    return JobTables(str(tmp_path), "run", "attempt")
+
+
+def commit(tables, folder, versions, checkpoint, process):
+    rows = Changelog("steps", checkpoint, GROUPS)
+    changed = {
+        KEYED_STATE: [rows.values(store, list(store.changes())) for store in process.stores],
+        TIMERS: [rows.timers(process.timers.changes())],
+    }
+    files = {
+        table: [stage(f"{folder}/{table}", f"{checkpoint}-{n}.parquet", part) for n, part in enumerate(parts)]
+        for table, parts in changed.items()
+    }
+    return tables.prepare(files, versions)
+
+
+def write(process, backend):
+    for store in process.stores:
+        backend.write_batch(store.writes(list(store.changes())))
+    backend.write_batch(process.timers.writes(process.timers.changes()))
+
+
+def test_state_rebuilt_from_delta_is_the_state_that_was_committed(backends, tables, tmp_path):
+    with backends.lent() as new:
+        backend, versions, watermark = new(), tables.create(), None
+        for checkpoint, part in enumerate((STEPS[:3], STEPS[3:], [])):
+            elements = [element_of(record_order(step.at), step.at, step) for step in part]
+            last = 5 * (checkpoint + 1)
+            process = KeyedProcess(steps_operator(), backend, records=(Step,), watermark=watermark, last_watermark=last)
+            process.run([elements], [Watermark(record_order(100 * checkpoint + 50), last)])
+            versions, watermark = commit(tables, tmp_path, versions, checkpoint, process), last
+            write(process, backend)
+        rebuilt = new()
+        for groups in (KeyGroupRange(0, 6), KeyGroupRange(7, GROUPS - 1)):
+            rebuild(rebuilt, state_views(str(tmp_path), versions), "steps", groups)
+        assert dict(rebuilt.items()) == dict(backend.items())
+        assert len(dict(rebuilt.items())) > len(STEPS)
+
+
+def test_a_task_loads_the_state_of_its_operator_and_key_groups_alone(backends, tables, tmp_path):
+    with backends.lent() as new:
+        backend = new()
+        process = KeyedProcess(steps_operator(), backend, records=(Step,), watermark=None, last_watermark=None)
+        process.run([[element_of(record_order(step.at), step.at, step) for step in STEPS]], [])
+        versions = commit(tables, tmp_path, tables.create(), 1, process)
+        write(process, backend)
+        owned, foreign = new(), new()
+        group = key_group(b'"b"', GROUPS)
+        rebuild(owned, state_views(str(tmp_path), versions), "steps", KeyGroupRange(group, group))
+        rebuild(foreign, state_views(str(tmp_path), versions), "other", KeyGroupRange(0, GROUPS - 1))
+        found, everything = dict(owned.items()), dict(backend.items())
+        mine = {encode(step.key) for step in STEPS if key_group(encode(step.key), GROUPS) == group}
+        assert found == {entry: value for entry, value in everything.items() if entry.endswith(tuple(mine))}
+        assert 0 < len(found) < len(everything)
+        assert list(foreign.items()) == []
+
+
+def test_timers_of_both_domains_come_back_from_files_of_their_own(tables, tmp_path):
+    event, processing = TimeDomain
+    changes = [Timer(5, b'"a"'), Timer(5, b'"a"', processing), Timer(-7, b'"b"', processing)]
+    gone = Timer(9, b'"b"', event)
+    versions = tables.create()
+    for number, registered in enumerate((True, False), 1):
+        rows = Changelog("steps", number, GROUPS).timers(
+            [TimerChange(timer, registered) for timer in ([*changes, gone] if registered else [gone])]
+        )
+        staged = [
+            stage_state(str(tmp_path), TIMERS, f"{number}-{n}.parquet", part)
+            for n, part in enumerate(parts(TIMERS, rows))
+        ]
+        assert {file.minimum["domain"] for file in staged} == {file.maximum["domain"] for file in staged}
+        versions = tables.prepare({TIMERS: staged}, versions)
+    rebuilt = HashMapBackend()
+    rebuild(rebuilt, state_views(str(tmp_path), versions), "steps", KeyGroupRange(0, GROUPS - 1))
+    assert dict(rebuilt.items()).keys() == {timer_entry(timer) for timer in changes}
+    live = state_views(str(tmp_path), versions)(TIMERS).live()
+    assert sorted(live["domain"].to_pylist()) == [event, processing, processing]

@@ -81,8 +81,12 @@ lock: .ready
 TIER = set -o pipefail; mkdir -p var/log; printf '\n-- %s\n' '$(1)'; \
     $(PYTEST) $(2) 2>&1 | tee var/log/tests-$(1).log
 
-tier-unit tier-compose tier-spark tier-airflow tier-fault tier-cluster: tier-%: .ready
+tier-compose tier-spark tier-airflow tier-fault tier-cluster: tier-%: .ready
 	@$(call TIER,$*,tests/$* -m 'not slow')
+
+# Unit tests share nothing but the machine: a process for each core.
+tier-unit: .ready
+	@$(call TIER,unit,tests/unit -m 'not slow' --numprocesses logical --dist worksteal)
 
 tier-slow: .ready
 	@$(call TIER,slow,tests -m slow)

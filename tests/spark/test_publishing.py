@@ -14,10 +14,10 @@ from deltalake import DeltaTable
 from headrace.commit.checkpoint import Kind
 from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import open_job
-from headrace.commit.publish import Publisher
 from headrace.errors import ConfigError, SinkMismatchError, StorageError
 from headrace.plan.columns import ROW_KIND
 from headrace.plan.pipelines import plan_of, sink_schemas
+from headrace.sinks.delta_table import DeltaTableSink
 from headrace.sinks.sink import OutputFile
 from headrace.spark.sinks import merge_through
 from headrace.tables.files import stage
@@ -168,7 +168,7 @@ def test_what_a_run_could_not_publish_the_next_opening_does(home, run, monkeypat
         raise StorageError("the lake is closed")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Publisher, "_append", refuse)
+        patched.setattr(DeltaTableSink, "write", refuse)
         with pytest.raises(StorageError, match="the lake is closed"):
             run(home, **QUICK)
     config = home.config()

@@ -44,7 +44,7 @@ def test_a_driver_that_lost_its_job_cannot_add_to_tables(tmp_path, run):
         run(home, run_id="winner", force_fail_over=True)
         staged = {"keyed_state": [_staged(home)]}
         with pytest.raises(FencedError, match="winner"):
-            zombie.tables.prepare(staged, zombie.versions)
+            zombie.commit(Kind.BATCH, files=staged)
 
 
 def test_the_lease_of_a_dead_process_is_taken_over_at_once(tmp_path, run):

@@ -12,8 +12,10 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.commit.checkpoint import Kind
+from headrace.commit.lineage import Lineage
 from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import open_job
+from headrace.commit.publish import Publisher
 from headrace.errors import ConfigError, SinkMismatchError, StorageError
 from headrace.plan.columns import ROW_KIND
 from headrace.plan.pipelines import plan_of, sink_schemas
@@ -64,8 +66,9 @@ def test_publishing_a_checkpoint_again_does_nothing(home, run, spark, through, m
     config = home.config()
     before, at = outcome(config), versions(config)
     publisher = Publisher(config, sink_schemas(plan_of(config.code)), merge_through(spark))
-    line = {checkpoint.checkpoint_id: checkpoint for checkpoint in checkpoints(config)}
-    assert publisher.publish(line[1], line) == 0
+    line = Lineage(checkpoints(config))
+    assert line.head is not None
+    assert publisher.publish(line.head, line) == 0
     assert versions(config) == at
     assert outcome(config) == before
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
-from headrace import faults
+from headrace import faults, threads
 from headrace.errors import FencedError, StorageError
 from headrace.tables.files import StagedFile, Storage
 from headrace.tables.schemas import STATE_TABLES
@@ -131,10 +130,7 @@ class JobTables:
 
     def _in_parallel(self, work: Callable[[str], int], names: Iterable[str]) -> Versions:
         listed = list(names)
-        if not listed:
-            return {}
-        with ThreadPoolExecutor(len(listed)) as pool:
-            return dict(zip(listed, pool.map(work, listed), strict=True))
+        return dict(zip(listed, threads.in_parallel(work, listed), strict=True))
 
 
 def _writer(store: TableStore) -> str:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psutil
 
-from headrace import clock
+from headrace import clock, threads
 from headrace.commit.checkpoint import Checkpoint, Lease
 from headrace.commit.log import CheckpointLog, lease_until
 from headrace.errors import FencedError, StorageError
@@ -47,7 +46,7 @@ class JobLease:
         self._log = log
         self._seconds = seconds
         self._holder = this_process()
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._lost: FencedError | None = None
 
     @contextmanager
@@ -62,14 +61,10 @@ class JobLease:
             self._wait_for_holder()
         self._log.claim(self._lease())
         _held_here.add(self.attempt_id)
-        stop = threading.Event()
-        heart = threading.Thread(target=self._renew, args=(stop,), daemon=True, name="headrace-lease")
-        heart.start()
         try:
-            yield self
+            with threads.repeating(self._seconds / 3, self._renew, "headrace-lease"):
+                yield self
         finally:
-            stop.set()
-            heart.join()
             _held_here.discard(self.attempt_id)
             self._give_up()
 
@@ -109,11 +104,10 @@ class JobLease:
             if self._log.lease is not None and self._log.lease.expires_at > first.expires_at:
                 raise _held(self._log.lease)
 
-    def _renew(self, stop: threading.Event) -> None:
-        while not stop.wait(self._seconds / 3):
-            with self._lock:
-                if self._lost is None:
-                    self._try_renewal()
+    def _renew(self) -> None:
+        with self._lock:
+            if self._lost is None:
+                self._try_renewal()
 
     def _try_renewal(self) -> None:
         try:

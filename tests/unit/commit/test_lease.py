@@ -9,11 +9,13 @@ import threading
 import pytest
 
 from headrace import clock as engine_clock
-from headrace.commit.checkpoint import Lease
+from headrace import threads
+from headrace.commit.checkpoint import Checkpoint, Kind, Lease
 from headrace.commit.lease import JobLease, is_alive, this_process
 from headrace.commit.log import CheckpointLog
 from headrace.errors import FencedError
 from headrace.tables.memory_disk import disk_and_path, forget_disk
+from tests.unit.support.stepped_threads import SteppedThreads
 
 JOB = "memory://leases/job"
 SECONDS = 60
@@ -207,6 +209,34 @@ def test_renewal_finds_that_the_job_is_lost(heartbeat, clock):
         with pytest.raises(FencedError, match="run thief"):
             lease.check()
     assert holder_in_log() == "thief"
+
+
+@pytest.fixture
+def stepped(disk):
+    stepped = SteppedThreads()
+    before = threads.use(stepped)
+    yield stepped
+    threads.use(before)
+
+
+def test_lost_lease_appends_no_checkpoint(stepped, clock):
+    """The renewal has read the thief's row, so a commit on top of it would succeed."""
+    with lease_of("former").claimed() as former:
+        left_behind("elsewhere:1:0.00")
+        stepped.beat()
+        with pytest.raises(FencedError, match="run old"):
+            former.append(
+                Checkpoint(
+                    checkpoint_id=0,
+                    kind=Kind.INITIAL,
+                    run_id="former",
+                    attempt_id="a",
+                    max_parallelism=1,
+                    versions={},
+                    committed_at=clock.now(),
+                )
+            )
+    assert log_of().checkpoints == []
 
 
 def test_renewal_is_tried_again_after_a_storage_error(heartbeat, clock):

@@ -39,6 +39,10 @@ class MemoryFile:
         return self._rows
 
 
+class PostponedError(OSError):
+    """A fault of a commit: its writer gets this error, and the commit lands later, if its version is still free then."""
+
+
 def _no_fault(step: str, path: str) -> None:
     """Let every step pass."""
     del step, path
@@ -54,6 +58,12 @@ class MemoryDisk:
 
     fault: Callable[[str, str], None] = _no_fault
     """Called before each step with its name (`open`, `write`, `list`, `delete`, `commit`) and path. What it raises is the answer."""
+
+    acknowledge: Callable[[str, str], None] = _no_fault
+    """Called after each commit, as `fault` is before it. What it raises is all that the writer hears of its success."""
+
+    postponed: list[Callable[[], None]] = field(default_factory=list)
+    """Commits that have not landed yet, for which `fault` raised `PostponedError`. Whoever calls one lands it."""
 
     _synced_files: dict[str, MemoryFile] = field(default_factory=dict)
     _synced_tables: dict[str, list[Any]] = field(default_factory=dict)

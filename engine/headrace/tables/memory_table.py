@@ -7,6 +7,7 @@ versions and files that were not synced are lost with the power (`memory_disk`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
@@ -16,7 +17,7 @@ import pyarrow as pa
 from headrace import clock
 from headrace.plan.columns import ROW_KIND
 from headrace.tables.files import StagedFile, stage
-from headrace.tables.memory_disk import MemoryDisk, disk_and_path
+from headrace.tables.memory_disk import MemoryDisk, PostponedError, disk_and_path
 from headrace.tables.predicate import Conditions, rows_that_meet
 from headrace.tables.store import (
     NO_INFO,
@@ -196,7 +197,16 @@ class MemoryStore:
     def _commit(self, parent: int, info: CommitInfo, change: Callable[[_Version], _Version]) -> int:
         """Add a version: a compare-and-set on the number of versions."""
         self._versions()
-        self._disk.fault("commit", self._path)
+        try:
+            self._disk.fault("commit", self._path)
+        except PostponedError:
+            self._disk.postponed.append(lambda: self._land_late(parent, info, change))
+            raise
+        self._land(parent, info, change)
+        self._disk.acknowledge("commit", self._path)
+        return parent + 1
+
+    def _land(self, parent: int, info: CommitInfo, change: Callable[[_Version], _Version]) -> None:
         with _COMMITTING:  # no fault in here: it may commit itself
             versions = self._present()
             if len(versions) != parent + 1:
@@ -207,7 +217,11 @@ class MemoryStore:
                 app_id, number = info.transaction
                 after = replace(after, transactions=after.transactions | {app_id: number})
             versions.append(after)
-        return parent + 1
+
+    def _land_late(self, parent: int, info: CommitInfo, change: Callable[[_Version], _Version]) -> None:
+        """Land a commit whose writer no longer listens."""
+        with suppress(VersionTakenError, TableMissingError, StoreError):
+            self._land(parent, info, change)
 
 
 def _by_path(files: Sequence[StagedFile]) -> dict[str, StagedFile]:

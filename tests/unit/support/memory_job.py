@@ -129,14 +129,20 @@ def timer_row(job: OpenJob, customer: str) -> StagedFile:
 def board(job: OpenJob, customer: str, kind: str = "+U", item: str = "apples") -> dict[str, list[OutputFile]]:
     """Stage a change of the sink that is merged."""
     line = {"item": item, "customer": customer, "bought": 1, "cents": 1, "in_basket": 1, "idle": False}
-    rows = _rows(job, BOARD, line).append_column(ROW_KIND, pa.array([kind]))
+    rows = sink_rows_of(job, BOARD, [line]).append_column(ROW_KIND, pa.array([kind]))
     return _staged(BOARD, stage(job.config.job_folder, f"outputs/{BOARD}/{_name(job, customer)}", rows))
 
 
 def reminder(job: OpenJob, customer: str) -> dict[str, list[OutputFile]]:
     """Stage a row of the sink that is appended to."""
-    rows = _rows(job, REMINDERS, {"customer": customer, "due": 1, "purchases": 1, "cents": 1})
+    rows = sink_rows_of(job, REMINDERS, [{"customer": customer, "due": 1, "purchases": 1, "cents": 1}])
     return _staged(REMINDERS, stage(job.config.sinks[REMINDERS].path, _name(job, customer), rows))
+
+
+def sink_rows_of(job: OpenJob, sink: str, rows: Sequence[dict[str, Any]]) -> pa.Table:
+    """Return rows in the types of a sink."""
+    schema = sink_schemas(plan_of(job.config.code), job.config.appended)[sink][0]
+    return pa.Table.from_pylist(list(rows), schema)
 
 
 @contextmanager
@@ -186,11 +192,6 @@ def _stage_state(job: OpenJob, table: str, customer: str, rows: Sequence[dict[st
     schema = STATE_TABLES[table].schema
     filled = pa.Table.from_pylist([{**dict.fromkeys(schema.names), **row} for row in rows], schema)
     return stage_state(job.config.job_folder, table, _name(job, customer), filled)
-
-
-def _rows(job: OpenJob, sink: str, row: dict[str, Any]) -> pa.Table:
-    schema = sink_schemas(plan_of(job.config.code), job.config.appended)[sink][0]
-    return pa.Table.from_pylist([row], schema)
 
 
 def _staged(sink: str, file: StagedFile) -> dict[str, list[OutputFile]]:

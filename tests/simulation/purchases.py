@@ -1,0 +1,160 @@
+"""What a run of the simulated job does with its records, and the oracle: a loop over the records.
+
+A record is a number. A bad one goes into quarantine. One in four is asked of a service, which may fail: then it waits in
+`async_requests` for a later micro-batch. Each other one is counted for its customer, in keyed state and on the board (a sink that is
+merged), and becomes a row of the reminders (a sink that is appended to). A customer with a multiple of three records is not on
+the board, so that merges delete rows, also such as are not there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from headrace import threads
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.protocol import OpenJob
+from headrace.plan.columns import ROW_KIND
+from headrace.sinks.sink import OutputFile
+from headrace.sources.offset import SourceOffset
+from headrace.tables.files import StagedFile, stage
+from headrace.tables.schemas import ASYNC_REQUESTS, KEYED_STATE, QUARANTINE, STATE_TABLES
+from headrace.tables.stores import state_view
+from tests.unit.support.memory_job import BOARD, REMINDERS, sink_rows_of
+
+SOURCE = "purchases"
+CUSTOMERS = 5
+GONE_AT = 3
+"""A customer with a multiple of so many records is not on the board."""
+
+
+def is_bad(record: int) -> bool:
+    return record % 11 == 7
+
+
+def is_asked(record: int) -> bool:
+    return record % 4 == 1
+
+
+def customer_of(record: int) -> str:
+    return f"c{record * record % CUSTOMERS}"
+
+
+def position_of(checkpoint: Checkpoint) -> int:
+    """Return how many records a checkpoint has taken in."""
+    offset = checkpoint.offsets.get(SOURCE)
+    return offset.rows_taken if offset else 0
+
+
+class MicroBatch:
+    """A micro-batch on top of an open job."""
+
+    def __init__(self, job: OpenJob, answers: Callable[[], bool]) -> None:
+        """`answers` tells whether the service answers the next call."""
+        self._job, self._answers = job, answers
+
+    def commit(self, size: int, records: int) -> Checkpoint:
+        """Take in up to `size` of the job's `records`, and what waits."""
+        begin = position_of(self._job.last)
+        end = min(begin + size, records)
+        waited = sorted(int(row["key"]) for row in self._rows(ASYNC_REQUESTS))
+        new = range(begin, end)
+        bad = [record for record in new if is_bad(record)]
+        asked = [*waited, *(record for record in new if not is_bad(record) and is_asked(record))]
+        answered = [record for record in asked if self._answers()]
+        counted = [*answered, *(record for record in new if not is_bad(record) and not is_asked(record))]
+        failed = set(asked) - set(answered)
+        before = {row["key"]: int(row["value"]) for row in self._rows(KEYED_STATE)}
+        counts = {name: before.get(name, 0) + more for name, more in Counter(map(customer_of, counted)).items()}
+        pieces: list[Callable[[], tuple[str, Any]]] = [
+            lambda: self._state(KEYED_STATE, [self._count(name, count) for name, count in counts.items()]),
+            lambda: self._state(ASYNC_REQUESTS, [*self._asked(failed - set(waited), set(waited) & set(answered))]),
+            lambda: self._state(QUARANTINE, [self._bad(record) for record in bad]),
+            lambda: self._board(counts),
+            lambda: self._reminders(counted),
+        ]
+        staged = dict(threads.in_parallel(lambda piece: piece(), pieces))
+        outputs = {sink: staged.pop(sink) for sink in (BOARD, REMINDERS)}
+        offsets = {SOURCE: SourceOffset(rows_taken=end, pending=len(failed))}
+        return self._job.commit(Kind.BATCH, files=staged, outputs=outputs, offsets=offsets)
+
+    def _rows(self, table: str) -> list[dict[str, Any]]:
+        return self._job.view(table).live_rows()
+
+    def _state(self, table: str, rows: list[dict[str, Any]]) -> tuple[str, list[StagedFile]]:
+        schema = STATE_TABLES[table].schema
+        entry = {"operator": "count", "key_group": 1, "checkpoint_id": self._job.next_id, "deleted": False}
+        full = [{**dict.fromkeys(schema.names), **entry, **row} for row in rows]
+        return table, [self._job.stage(table, "0", pa.Table.from_pylist(full, schema))] if rows else []
+
+    def _count(self, name: str, count: int) -> dict[str, Any]:
+        return {"key": name, "state": "count", "value": str(count)}
+
+    def _asked(self, failed: Iterable[int], answered: Iterable[int]) -> Iterator[dict[str, Any]]:
+        yield from ({"key": str(record), "sequence": record, "status": "waiting"} for record in sorted(failed))
+        yield from ({"key": str(record), "sequence": record, "deleted": True} for record in sorted(answered))
+
+    def _bad(self, record: int) -> dict[str, Any]:
+        return {"key": str(record), "source": SOURCE, "position": str(record), "error": "bad", "raw": "?"}
+
+    def _board(self, counts: dict[str, int]) -> tuple[str, list[OutputFile]]:
+        rows = [
+            {"item": name, "customer": name, "bought": count, "cents": 0, "in_basket": 0, "idle": False}
+            for name, count in counts.items()
+        ]
+        kinds = ["-D" if count % GONE_AT == 0 else "+U" for count in counts.values()]
+        table = sink_rows_of(self._job, BOARD, rows).append_column(ROW_KIND, pa.array(kinds, pa.string()))
+        return BOARD, self._staged(self._job.config.job_folder, f"outputs/{BOARD}/{self._name()}", table)
+
+    def _reminders(self, counted: list[int]) -> tuple[str, list[OutputFile]]:
+        rows = [{"customer": str(record), "due": 1, "purchases": 1, "cents": 1} for record in counted]
+        table = sink_rows_of(self._job, REMINDERS, rows)
+        return REMINDERS, self._staged(self._job.config.sinks[REMINDERS].path, self._name(), table)
+
+    def _staged(self, folder: str, name: str, rows: pa.Table) -> list[OutputFile]:
+        if not rows.num_rows:
+            return []
+        file = stage(folder, name, rows, self._job.config.storage_options)
+        return [OutputFile(file.path, file.rows, file.size)]
+
+    def _name(self) -> str:
+        return f"{self._job.next_id}-{self._job.attempt_id[-8:]}.parquet"
+
+
+class Content:
+    """The state of the job at a checkpoint, as its tables have it."""
+
+    def __init__(self, job_folder: str, checkpoint: Checkpoint) -> None:
+        """Read the tables at the versions that the checkpoint names."""
+
+        def rows(table: str) -> list[dict[str, Any]]:
+            return state_view(job_folder, table, checkpoint.versions[table]).live_rows()
+
+        self.position = position_of(checkpoint)
+        self.waiting = sorted(int(row["key"]) for row in rows(ASYNC_REQUESTS))
+        self.quarantined = sorted(int(row["key"]) for row in rows(QUARANTINE))
+        self.counts = {row["key"]: int(row["value"]) for row in rows(KEYED_STATE)}
+
+    @property
+    def counted(self) -> list[int]:
+        """The records that have been counted, if the state is right."""
+        return sorted(set(range(self.position)) - set(self.waiting) - set(self.quarantined))
+
+    def problem(self) -> str | None:
+        """Compare with a loop over the records; return what is wrong."""
+        taken = range(self.position)
+        if self.quarantined != [record for record in taken if is_bad(record)]:
+            return f"at record {self.position} the quarantine has {self.quarantined}"
+        if strangers := [record for record in self.waiting if record not in taken or is_bad(record) or not is_asked(record)]:
+            return f"at record {self.position} there wait {strangers}"
+        counts = dict(Counter(map(customer_of, self.counted)))
+        if self.counts != counts:
+            return f"at record {self.position}, with {self.waiting} waiting, the state has {self.counts}, not {counts}"
+        return None
+
+    def board(self) -> dict[str, int]:
+        """Return what the board has, if the state is right and published."""
+        return {name: count for name, count in self.counts.items() if count % GONE_AT}

@@ -1,0 +1,358 @@
+"""A job in a simulated world: drivers, maintenance and readers at once, on a disk that fails; users; and an end in which all is well.
+
+The end stops all faults and processes. Then one run takes in the rest, and the oracle compares: sinks, state and quarantine are
+those of a loop over the records, and every checkpoint that a driver was told of is in the log.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+from headrace import clock, faults, threads
+from headrace.commit import lease
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.compaction import compact
+from headrace.commit.log import CheckpointLog
+from headrace.commit.protocol import open_job
+from headrace.commit.restore import restore, savepoint
+from headrace.commit.vacuum import vacuum
+from headrace.commit.verify import verify
+from headrace.errors import ConfigError, EngineBug, FencedError, HeadraceError, SinkMismatchError, StorageError
+from headrace.tables.memory_disk import PostponedError, forget_disk
+from headrace.tables.store import VersionTakenError
+from headrace.tables.stores import table_store
+from tests.simulation.purchases import Content, MicroBatch, position_of
+from tests.simulation.world import Killed, Process, World
+from tests.unit.support.memory_job import BOARD, REMINDERS, MemoryJob
+
+RECORDS = 40
+HOUR = 3_600_000
+DAY = 24 * HOUR
+
+
+@dataclass(frozen=True)
+class Weather:
+    """How often what happens, of a thousand steps. A seed draws one."""
+
+    failing: int = 0
+    """A step of the disk is refused."""
+
+    unheard: int = 0
+    """A commit lands, and its writer gets an error, or hears that another writer was first."""
+
+    late: int = 0
+    """A commit is refused, and lands later."""
+
+    kills: int = 0
+    power: int = 0
+    """All processes die, and what was not synced is lost."""
+
+    suspensions: int = 0
+    """A process sleeps, for seconds or for days."""
+
+    days: int = 0
+    """A day passes."""
+
+    users: int = 0
+    """Somebody vacuums or brings back a sink, or brings back a copy of the job's folder."""
+
+    @classmethod
+    def drawn(cls, world: World) -> Weather:
+        """Draw one: each kind of trouble is there in half of the seeds."""
+        chance = world.chance
+
+        def often(most: int) -> int:
+            return chance.randrange(1, most + 1) if chance.random() < 0.5 else 0  # noqa: PLR2004 - a half
+
+        return cls(
+            failing=often(10),
+            unheard=often(60),
+            late=often(60),
+            kills=often(8),
+            suspensions=often(4),
+            days=often(4),
+            users=often(3),
+        )
+
+
+class Found(AssertionError):
+    """The simulation has found something wrong."""
+
+
+class Simulation:
+    """One seed's run."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.world = World(seed)
+        self.weather = Weather.drawn(self.world)
+        self.job = MemoryJob(f"seed-{seed}")
+        self.told: dict[int, Checkpoint] = {}
+        """The checkpoints that drivers were told to be committed."""
+
+        self.is_calm = False
+        self.errors: Counter[str] = Counter()
+        self._drivers = 0
+        self._names: list[str] = []
+        self._mismatch: Any = None
+
+    def run(self) -> None:
+        """Play it, and check. Raises `Found`, or what the job has raised that it should not, with the seed."""
+        try:
+            with self._in_place():
+                self._play()
+                self._end_well()
+        except BaseException as error:
+            error.add_note(f"seed {self.seed}, {self.world.steps} steps, {self.weather}, {dict(self.world.counts)}")
+            raise
+        finally:
+            forget_disk(f"seed-{self.seed}")
+
+    # Trouble
+
+    def _play(self) -> None:
+        for _ in range(self.world.chance.randrange(1, 4)):
+            self._start_driver()
+        for _ in range(self.world.chance.randrange(0, 3)):
+            self._start(self.world.chance.choice([self._maintain, self._read, self._go_back]))
+        self.world.run(self._make_trouble)
+
+    def _start_driver(self) -> None:
+        self._drivers += 1
+        self._start(self._drive)
+
+    def _start(self, work: Callable[[str], None]) -> None:
+        chance = self.world.chance
+        name = f"{work.__name__.strip('_')}-{len(self.world.processes)}"
+        host = chance.choice(["here", "here", "there", "elsewhere"])
+        wrong_by = chance.randrange(-60_000, 60_000) if chance.random() < 0.2 else 0  # noqa: PLR2004 - one in five
+        self.world.start(name, lambda: work(name), host=host, wrong_by=wrong_by)
+
+    def _make_trouble(self) -> None:
+        """Between two steps: kill, suspend, restart, let time pass."""
+        alive = [process for process in self.world.processes if process.is_alive]
+        if alive and self._happens(self.weather.kills):
+            self.world.kill(self.world.chance.choice(alive))
+        if alive and self._happens(self.weather.suspensions):
+            process = self.world.chance.choice(alive)
+            process.suspended_until = self.world.time + self.world.chance.choice([2_000, 60_000, 600_000, 9 * DAY])
+            self.world.counts["suspensions"] += 1
+        if self._happens(self.weather.days):
+            self.world.time += DAY * self.world.chance.randrange(1, 6)
+            self.world.counts["days"] += 1
+        postponed = self.job.disk.postponed
+        if postponed and self.world.chance.random() < 0.05:  # noqa: PLR2004 - sooner or later
+            postponed.pop(self.world.chance.randrange(len(postponed)))()
+        if self._happens(self.weather.users):
+            self.world.chance.choice([self._vacuum_sink, self._delete_from_sink])()
+        if len(alive) < 4 and self._drivers < 9 and self._happens(6):  # noqa: PLR2004
+            self._start_driver()
+            self._start(self.world.chance.choice([self._maintain, self._read, self._go_back]))
+
+    def _happens(self, in_thousand: int) -> bool:
+        return not self.is_calm and self.world.chance.randrange(1000) < in_thousand
+
+    def _before_step(self, step: str, path: str) -> None:
+        """Be the disk: let others go on, then refuse, or not."""
+        self.world.step()
+        if self.world.process is None:
+            return
+        if self._happens(self.weather.failing):
+            self.world.counts[f"failed {step}"] += 1
+            msg = f"the storage refuses to {step} {path}"
+            raise OSError(msg)
+        if step == "commit" and self._happens(self.weather.late):
+            self.world.counts["late commits"] += 1
+            raise PostponedError(path)
+
+    def _after_commit(self, step: str, path: str) -> None:
+        if self.world.process is None:
+            return
+        if self._happens(self.weather.unheard):
+            self.world.counts["unheard commits"] += 1
+            raise self.world.chance.choice([OSError, VersionTakenError])(f"no answer to {step} {path}")
+        self.world.step()
+
+    # Processes
+
+    def _drive(self, name: str) -> None:
+        """Run the job, some micro-batches at a time, until all is taken in, or this driver has had enough."""
+        chance = self.world.chance
+        for attempt in range(6):
+            with self._documented_errors():
+                self._run_batches(f"{name}.{attempt}", force=chance.random() < 0.1)  # noqa: PLR2004 - somebody in a hurry
+            clock.sleep(chance.randrange(20))
+
+    def _run_batches(self, run_id: str, *, force: bool = False, until_done: bool = False) -> None:
+        chance = self.world.chance
+        with open_job(self.job.config, run_id, create=True, force=force) as job:
+            for _ in range(chance.randrange(4) if not until_done else 10 * RECORDS):
+                batch = MicroBatch(job, lambda: self.is_calm or chance.random() < 0.6)  # noqa: PLR2004
+                checkpoint = batch.commit(chance.randrange(1, 9), RECORDS)
+                self.told[checkpoint.checkpoint_id] = checkpoint
+                if until_done and position_of(checkpoint) == RECORDS and not checkpoint.pending:
+                    return
+
+    def _maintain(self, name: str) -> None:
+        chance, config = self.world.chance, self.job.config
+        for number in range(3):
+            clock.sleep(chance.randrange(60))
+            with self._documented_errors():
+                act = chance.randrange(4)
+                if act == 0:
+                    compact(config, name)
+                elif act == 1:
+                    vacuum(config, name, dry_run=chance.random() < 0.2)  # noqa: PLR2004
+                elif act == 2:  # noqa: PLR2004
+                    point = f"s{name.replace('-', '_')}_{number}"
+                    savepoint(config, point, "", name)
+                    self._names.append(point)
+                else:
+                    verify(config)
+
+    def _go_back(self, name: str) -> None:
+        chance = self.world.chance
+        clock.sleep(chance.randrange(120))
+        with self._documented_errors():
+            log = CheckpointLog(self.job.config.job_folder)
+            if log.checkpoints:
+                target: int | str = chance.choice(log.checkpoints).checkpoint_id
+                if self._names and chance.random() < 0.5:  # noqa: PLR2004
+                    target = chance.choice(self._names)
+                made = restore(self.job.config, target, "", name)
+                self.told[made.checkpoint_id] = made
+
+    def _read(self, name: str) -> None:
+        """Read the last checkpoint: what a reader gets is whole."""
+        del name
+        for _ in range(4):
+            clock.sleep(self.world.chance.randrange(30))
+            with self._documented_errors():
+                log = CheckpointLog(self.job.config.job_folder)
+                if log.last is not None:
+                    self._check_content(log.last)
+
+    @contextmanager
+    def _documented_errors(self) -> Iterator[None]:
+        """Count errors that say what to do. All others are findings."""
+        try:
+            yield
+        except EngineBug:
+            raise
+        except (FencedError, StorageError, ConfigError, SinkMismatchError) as error:
+            self.errors[type(error).__name__] += 1
+            if isinstance(error, SinkMismatchError) and not self._is_mismatch_expected(error):
+                raise
+
+    def _is_mismatch_expected(self, error: SinkMismatchError) -> bool:
+        return "never reached sink" in str(error)
+
+    # Users
+
+    def _vacuum_sink(self) -> None:
+        """Delete all files of a sink that its latest version does not name, as VACUUM without retention does."""
+        for name in (BOARD, REMINDERS):
+            with suppress(Exception):
+                store = table_store(self.job.config.sinks[name].path)
+                folder = store.uri.partition("://")[2].partition("/")[2]
+                needed = {f"{folder}/{file}" for file in store.latest().files()} | self._staged_for_sinks(folder)
+                for path in [path for path in self.job.disk.files if path.startswith(f"{folder}/")]:
+                    if path not in needed:
+                        del self.job.disk.files[path]
+                self.world.counts["vacuumed sinks"] += 1
+
+    def _staged_for_sinks(self, folder: str) -> set[str]:
+        """Files that are younger than the retention of Delta's VACUUM."""
+        youngest = self.world.time - 7 * DAY
+        return {path for path, file in self.job.disk.files.items() if path.startswith(folder) and file.written_at > youngest}
+
+    def _delete_from_sink(self) -> None:
+        """Commit to a sink by hand: a change of its settings, which touches no row."""
+        for name in (BOARD, REMINDERS):
+            with suppress(Exception):
+                store = table_store(self.job.config.sinks[name].path)
+                latest = store.latest()
+                store.append(latest.version, latest.schema, [])
+                self.world.counts["commits by hand"] += 1
+
+    # The end
+
+    def _end_well(self) -> None:
+        self.is_calm = True
+        disk = self.job.disk
+        for postponed in disk.postponed:
+            if self.world.chance.random() < 0.5:  # noqa: PLR2004 - the others never land
+                postponed()
+        disk.postponed.clear()
+        self._run_batches("the last", until_done=True)
+        log = CheckpointLog(self.job.config.job_folder)
+        self._check_log(log.checkpoints)
+        kept = [c for c in log.checkpoints if c.kind is Kind.SAVEPOINT or c.committed_at > self.world.time - DAY]
+        for checkpoint in [*kept, log.checkpoints[-1]]:
+            self._check_content(checkpoint)
+        self._check_sinks(Content(self.job.config.job_folder, log.checkpoints[-1]))
+        if wrong := [finding for finding in verify(self.job.config) if not finding.ok]:
+            raise Found(f"verify finds {wrong}")
+
+    def _check_content(self, checkpoint: Checkpoint) -> None:
+        if problem := Content(self.job.config.job_folder, checkpoint).problem():
+            raise Found(f"checkpoint {checkpoint.checkpoint_id}: {problem}")
+
+    def _check_log(self, checkpoints: list[Checkpoint]) -> None:
+        ids = [checkpoint.checkpoint_id for checkpoint in checkpoints]
+        if ids != list(range(len(ids))):
+            raise Found(f"the log has the checkpoints {ids}")
+        for number, told in self.told.items():
+            if number >= len(ids) or checkpoints[number].attempt_id != told.attempt_id:
+                raise Found(f"checkpoint {number} of {told.run_id} was told to be committed, and is not in the log")
+
+    def _check_sinks(self, content: Content) -> None:
+        reminded = self.job.sink_rows(REMINDERS, "customer")
+        if reminded != sorted(map(str, content.counted)):
+            twice = [record for record, count in Counter(reminded).items() if count > 1]
+            lost = sorted({*map(str, content.counted)} - {*reminded})
+            raise Found(f"the sink '{REMINDERS}' has {twice} twice, and not {lost}")
+        if content.position != RECORDS or content.waiting:
+            raise Found(f"the job ends at record {content.position}, with {content.waiting} waiting")
+        rows = self.job.sink(BOARD)
+        board = {row["item"]: row["bought"] for row in rows.read(rows.schema).to_pylist()}
+        if board != content.board():
+            raise Found(f"the sink '{BOARD}' has {board}, not {content.board()}")
+
+    @contextmanager
+    def _in_place(self) -> Iterator[None]:
+        """Put the world in the place of clock, threads, hosts and places."""
+        clock_before, threads_before = clock.use(self.world), threads.use(self.world)
+        holder_before, alive_before = lease.this_process, lease.is_alive
+        lease.this_process, lease.is_alive = self._holder, self._is_alive
+        disk = self.job.disk
+        disk.fault, disk.acknowledge = self._before_step, self._after_commit
+        try:
+            with faults.observed(lambda _: self.world.step()):
+                yield
+        finally:
+            self.is_calm = True
+            for process in self.world.processes:
+                if process.is_alive:
+                    self.world.kill(process)
+            lease.this_process, lease.is_alive = holder_before, alive_before
+            clock.use(clock_before)
+            threads.use(threads_before)
+
+    def _holder(self) -> str:
+        process = self.world.process
+        return f"{process.host}:{self.world.processes.index(process)}:0.00" if process else "operator:0:0.00"
+
+    def _is_alive(self, holder: str) -> bool | None:
+        host, number, _ = holder.rsplit(":", 2)
+        process = self.world.process
+        if host != (process.host if process else "operator"):
+            return None
+        return self.world.processes[int(number)].is_alive if process else True
+
+
+__all__ = ["Killed", "Process", "Simulation"]

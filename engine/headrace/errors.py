@@ -7,6 +7,7 @@ from typing import ClassVar
 __all__ = [
     "CheckFailed",
     "ConfigError",
+    "ConflictError",
     "EngineBug",
     "FencedError",
     "HeadraceError",
@@ -111,6 +112,12 @@ class ReplayUnfinishedError(HeadraceError):
     """A run had to go on with a replay first, and had no time left for its own interval. Run it again."""
 
     exit_code = 11
+
+
+class ConflictError(HeadraceError):
+    """Several rows claim one primary key, and the job says `on_conflict=ERROR`. Mend the input, or choose another way."""
+
+    exit_code = 12
 
 
 class EngineBug(HeadraceError):  # noqa: N818 - it says what it is

@@ -130,13 +130,10 @@ class Attempts:
         self._deadlines.close()
 
     async def _attempt(self, element: AsyncElement) -> None:
-        breaker, time = self._breaker, self._loop.time
-        began = element.began
+        breaker = self._breaker
         while True:
-            if breaker is not None and breaker.is_open:
-                if not await self._admitted(element, breaker):
-                    return
-                began = time()
+            if breaker is not None and breaker.is_open and not await self._admitted(element, breaker):
+                return
             self._note_call(element)
             try:
                 results = await self._ask(element.emitted.record)
@@ -145,10 +142,8 @@ class Attempts:
             except (UserFunctionError, MisuseError):
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, it goes through the retry strategy
-                self._metrics.failures += 1
                 pause = self._failed(element, error)
             else:
-                self._metrics.took(time() - began)
                 pause = self._answered(element, results)
             finally:
                 element.is_calling = False
@@ -157,7 +152,6 @@ class Attempts:
             if pause is None:
                 return
             await self._sleep(element, pause)
-            began = time()
 
     def _note_call(self, element: AsyncElement) -> None:
         if element.first_attempt_at is None:
@@ -165,7 +159,7 @@ class Attempts:
         element.attempts += 1
         element.is_changed = True
         element.is_calling = True
-        self._metrics.calls += 1
+        self._metrics.attempts += 1
         if element.attempts > 1:
             self._metrics.retries += 1
 

@@ -78,6 +78,8 @@ class BatchedCalls:
             if is_cancelled():
                 raise
             answers = [contained(error)] * len(group)
+        else:
+            self._metrics.failures += sum(isinstance(results, Exception) for results in answers)
         for (_, answer), results in zip(group, answers, strict=True):
             if answer.done():
                 continue

@@ -1,6 +1,6 @@
 """How one record is asked for: the user's function, with its cache, its groups and its service's limits around it.
 
-record ──> cache, equal calls in flight ──> groups ──> rate and concurrency ──> opening ──> the function
+record ──> cache, equal calls in flight ──> groups ──> rate and concurrency ──> counting ──> opening ──> the function
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.api import AsyncWait, LookupFunction
 from headrace.async_io.batched_calls import BatchedCalls
+from headrace.async_io.counted_calls import counted
 from headrace.async_io.lookup_cache import CachedCalls
 from headrace.async_io.misuse import awaited
 from headrace.async_io.opening import Opening
@@ -30,9 +31,9 @@ class Invocation:
         self._cached: CachedCalls | None = None
         is_lookup = isinstance(wait.function, LookupFunction)
         name = "look_up" if is_lookup and wait.cache is not None else "invoke"
-        call: Invoke = opening.before(awaited(getattr(function, name), name))
+        call: Invoke = counted(opening.before(awaited(getattr(function, name), name)), metrics)
         if wait.batch is not None:
-            many = opening.before(awaited(function.invoke_many, "invoke_many"))
+            many = counted(opening.before(awaited(function.invoke_many, "invoke_many")), metrics)
             self._batched = BatchedCalls(limit.over(many) if limit else many, wait.batch, metrics)
             call = self._batched.ask
         elif limit is not None:

@@ -17,11 +17,14 @@ class ServiceMetrics(msgspec.Struct, kw_only=True):
     tasks: int = 1
     elements: int = 0
     """Elements that were to be called for, also those that an open breaker sent away."""
+    attempts: int = 0
+    """How often an element was asked for: by a call, a group's call, an equal call in flight, or the cache."""
     calls: int = 0
+    """Calls of the function that were begun: requests that left the process. A call of `invoke_many` is one."""
     failures: int = 0
-    """Calls that raised, those that were repeated included."""
+    """Calls that raised, those that were repeated included, and single records that a call of `invoke_many` failed for."""
     retries: int = 0
-    """Calls after the first of an element, in this micro-batch."""
+    """Attempts after the first of an element, in this micro-batch."""
     retry_wait_ms: int = 0
     """Time that elements waited for a retry within the task, all together."""
     timeouts: int = 0
@@ -33,8 +36,9 @@ class ServiceMetrics(msgspec.Struct, kw_only=True):
     quarantined: int = 0
     defaulted: int = 0
     cache_hits: int = 0
+    """Attempts that the cache answered, without a call."""
     coalesced: int = 0
-    """Elements that joined an equal call in flight."""
+    """Attempts that joined an equal call in flight."""
     batches: int = 0
     """Calls of `invoke_many`."""
     busy_ms: int = 0

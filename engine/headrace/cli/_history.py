@@ -53,7 +53,7 @@ def history(
 
     Example:  headrace history flights --largest -n 5
 
-    Exit codes: 0, also when there is nothing; 2 for an unknown job or checkpoint; 8 files gone.
+    Exit codes: 0, also when there is nothing; 2 for an unknown job, checkpoint or operator; 8 files gone.
     """
     if largest:
         _largest(first, at, operator, limit, as_json=as_json)

@@ -43,7 +43,7 @@ def quarantine(
     from headrace.readers.quarantine import list_quarantine
 
     opened = open_job(job, at)
-    print_rows(opened, list_quarantine(opened, limit), "quarantined", as_json=as_json)
+    print_rows(opened, list_quarantine(opened, limit, operator), "quarantined", as_json=as_json)
 
 
 def _requeue(job: str | None, operator: str | None, why: str | None, run_id: str, *, as_json: bool) -> None:

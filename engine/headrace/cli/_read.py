@@ -50,7 +50,7 @@ def sql(
 
     Live entries: keyed_state, timers, buffered_requests, async_requests, materializer_history,
     quarantine. All changes: the same names with _changelog. Also checkpoints, and the sinks by name,
-    as they were at the checkpoint.
+    as they were at the checkpoint. Columns may be named as they are, also where SQL reserves the word (at, end).
 
     Example:  headrace sql flights "select state, count(*) from keyed_state group by 1"
 

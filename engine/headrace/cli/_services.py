@@ -57,7 +57,7 @@ def in_a_line(job: str, operator: str, made: Measured) -> str:
     parts = [f"{made.get('calls', 0):,} calls"]
     if "p50_ms" in made:
         parts.append(f"p50/p95/p99 {made['p50_ms']:g}/{made['p95_ms']:g}/{made['p99_ms']:g} ms")
-    counts = ("failures", "retries", "timeouts", "parked", "quarantined", "defaulted", "cache_hits")
+    counts = ("failures", "retries", "timeouts", "parked", "quarantined", "defaulted", "cache_hits", "coalesced")
     parts += [f"{made[name]:,} {name.replace('_', ' ')}" for name in counts if made.get(name)]
     if made.get("breaker"):
         parts.append(f"breaker {made['breaker'].replace('_', ' ')}")

@@ -134,7 +134,7 @@ def get(
 
     Example:  headrace state get flights N14228 --at 12
 
-    Exit codes: 0, also when there is nothing; 2 for an unknown job or checkpoint; 8 files gone.
+    Exit codes: 0, also when there is nothing; 2 for an unknown job, checkpoint or operator; 8 files gone.
     """
     from headrace.readers import keyed_state
 
@@ -158,7 +158,7 @@ def scan(
 
     Example:  headrace state scan flights --state legs --prefix N14 -n 10
 
-    Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
+    Exit codes: 0; 2 for an unknown job, checkpoint or operator; 8 when its files are gone.
     """
     from headrace.readers import keyed_state
 
@@ -181,7 +181,7 @@ def history(
 
     Example:  headrace state history flights N14228
 
-    Exit codes: 0; 2 for an unknown job or checkpoint.
+    Exit codes: 0; 2 for an unknown job, checkpoint or operator.
     """
     from headrace.readers.key_history import key_history
 
@@ -210,7 +210,7 @@ def expired(
     Example:  headrace state expired flights
               headrace state expired flights --state legs --ttl 6h
 
-    Exit codes: 0; 2 for an unknown job, checkpoint or state, or a wrong duration; 8 when files are gone.
+    Exit codes: 0; 2 for an unknown job, checkpoint, operator or state, or a wrong duration; 8 when files are gone.
     """
     from headrace.cli._arrow import without_pandas
 

@@ -24,7 +24,7 @@ def retries(
 
     Example:  headrace retries flights -n 10
 
-    Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
+    Exit codes: 0; 2 for an unknown job, checkpoint or operator; 8 when its files are gone.
     """
     from headrace.readers.waiting import count_retries, list_retries
 
@@ -47,7 +47,7 @@ def requests(
 
     Example:  headrace requests flights
 
-    Exit codes: 0; 2 for an unknown job or checkpoint; 8 when its files are gone.
+    Exit codes: 0; 2 for an unknown job, checkpoint or operator; 8 when its files are gone.
     """
     from headrace.readers.waiting import list_requests
 

@@ -39,8 +39,10 @@ class JobTables:
         """
         for name, table in STATE_TABLES.items():
             store = self._stores[name]
-            store.create(table.schema)
-            if store.latest().version > 0:
+            with storage_errors(f"to create {store.uri}"):
+                store.create(table.schema)
+                version = store.latest().version
+            if version > 0:
                 msg = (
                     f"{store.uri} holds state, but the job's checkpoints are gone, and only they say what of "
                     f"it is committed. Bring the whole folder back from a backup that is not older than the job's sinks; "
@@ -86,7 +88,8 @@ class JobTables:
     def add_columns(self, name: str, columns: Sequence[pa.Field], parent: int) -> int:
         """Give a table nullable columns, as version `parent + 1`; the parent itself where it has them all."""
         store = self._stores[name]
-        present = store.at(parent).schema.names
+        with storage_errors(f"to read {store.uri}"):
+            present = store.at(parent).schema.names
         missing = [column for column in columns if column.name not in present]
         if not missing:
             return parent
@@ -98,7 +101,8 @@ class JobTables:
 
     def _fence(self, store: TableStore, committed: int) -> int:
         try:
-            latest = store.latest().version
+            with storage_errors(f"to read {store.uri}"):
+                latest = store.latest().version
         except TableMissingError as error:
             msg = f"table {store.uri} is gone, but checkpoints name its version {committed}. {_BACKUP}"
             raise StorageError(msg) from error
@@ -134,5 +138,8 @@ class JobTables:
 
 
 def _writer(store: TableStore) -> str:
-    info = store.latest().history(1)[0].info
+    try:
+        info = store.latest().history(1)[0].info
+    except OSError as error:  # the commit that was lost is the one to report
+        return f"who did cannot be read: {error}"
     return f"run {info.run_id}, attempt {info.attempt_id}" if info.run_id else "not a run of Headrace"

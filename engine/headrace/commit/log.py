@@ -139,7 +139,8 @@ class CheckpointLog:
 
     def create(self) -> None:
         """Make the table if nobody has."""
-        self._store.create(CHECKPOINTS_SCHEMA)
+        with storage_errors(f"to create {self._store.uri}"):
+            self._store.create(CHECKPOINTS_SCHEMA)
         self.refresh()
 
     def append(self, checkpoint: Checkpoint, lease: Lease | None) -> None:
@@ -177,7 +178,8 @@ class CheckpointLog:
 
         Raises `FencedError` when somebody else appended since the last refresh.
         """
-        rows = self._store.at(self._version).read(CHECKPOINTS_SCHEMA)
+        with storage_errors(f"to read {self._store.uri}"):
+            rows = self._store.at(self._version).read(CHECKPOINTS_SCHEMA)
         is_lease = pc.equal(rows["kind"], Kind.LEASE.value)
         is_newest = pc.equal(rows["log_version"], pc.max(rows["log_version"]))
         kept = rows.filter(pc.or_(pc.invert(is_lease), is_newest))

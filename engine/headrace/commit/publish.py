@@ -41,9 +41,10 @@ class Publisher:
             yield from sink.column_problems()
 
     def create_sinks(self) -> None:
-        """Make the sinks that are missing."""
+        """Make the sinks that are missing. Raises `StorageError` when one cannot be made, or cannot be read."""
         for sink in self._sinks.values():
-            sink.create()
+            with storage_errors(f"to open sink '{sink.name}' at {sink.uri}"):
+                sink.create()
 
     def publish(self, checkpoint: Checkpoint, lineage: Lineage) -> int:
         """Bring all sinks up to `checkpoint`, the head of `lineage`; return how many had to be written.
@@ -85,7 +86,8 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> bool:
 
 def _open(sink: Sink) -> Snapshot:
     try:
-        return sink.latest()
+        with storage_errors(f"to open sink '{sink.name}' at {sink.uri}"):
+            return sink.latest()
     except TableMissingError as error:
         msg = f"the table of sink '{sink.name}' at {sink.uri} is gone since the job was opened. Bring it back, then run again."
         raise SinkMismatchError(msg) from error

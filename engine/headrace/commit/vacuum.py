@@ -12,8 +12,9 @@ from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import open_job
 from headrace.commit.vacuum_intents import INTENTS, VacuumIntent, commit_intent, complete, open_intents
 from headrace.config import JobConfig
-from headrace.tables.files import file_system
+from headrace.tables.files import file_system, path_of
 from headrace.tables.schemas import STATE_TABLES
+from headrace.tables.store import storage_errors
 from headrace.tables.stores import state_view
 
 _HOUR = 3_600_000
@@ -66,19 +67,21 @@ def _is_kept(checkpoint: Checkpoint, oldest: int) -> bool:
 def _needed_files(config: JobConfig, name: str, kept: Sequence[Checkpoint]) -> set[str]:
     """Return the files of a state table at all kept checkpoints."""
     versions = {checkpoint.versions[name] for checkpoint in kept}
-    views = (state_view(config.job_folder, name, version, config.storage_options) for version in versions)
-    return {f"{name}/{file}" for view in views for file in view.files()}
+    views = [state_view(config.job_folder, name, version, config.storage_options) for version in versions]
+    with storage_errors(f"to read {config.job_folder}/{name}"):
+        return {f"{name}/{file}" for view in views for file in view.files()}
 
 
 def _old_files(config: JobConfig, name: str, oldest: int, *, recursive: bool = False) -> set[str]:
     """Return the Parquet files in a folder of the job that were written before `oldest` (ms)."""
     store, root = file_system(config.job_folder, config.storage_options)
     selector = fs.FileSelector(f"{root}/{name}", allow_not_found=True, recursive=recursive)
-    return {
-        file.path.removeprefix(f"{root}/")
-        for file in store.get_file_info(selector)
-        if file.extension == "parquet" and file.mtime_ns < oldest * 1_000_000
-    }
+    with storage_errors(f"to list the files in {config.job_folder}/{name}"):
+        return {
+            path.removeprefix(f"{root}/")
+            for file in store.get_file_info(selector)
+            if (path := path_of(file)) is not None and path.endswith(".parquet") and file.mtime_ns < oldest * 1_000_000
+        }
 
 
 def _uris(config: JobConfig, files: set[str]) -> list[str]:

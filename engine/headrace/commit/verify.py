@@ -14,10 +14,11 @@ from headrace.commit.protocol import sinks_of
 from headrace.commit.sink_position import SinkPosition
 from headrace.commit.sink_tables import to_schemas
 from headrace.config import JobConfig
+from headrace.errors import StorageError
 from headrace.sinks.sink import NEVER
 from headrace.tables.files import list_files
 from headrace.tables.schemas import STATE_TABLES
-from headrace.tables.store import StoreError, TableMissingError
+from headrace.tables.store import TableMissingError, storage_errors
 from headrace.tables.stores import table_store
 
 
@@ -68,10 +69,10 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[CheckResult]:
         try:
             latest = store.latest().version
             files = store.at(committed).files()
-        except (TableMissingError, StoreError) as error:
+            lost = sorted(files - list_files(uri, config.storage_options))
+        except (TableMissingError, OSError) as error:
             yield CheckResult(f"table {name}", False, str(error))
             continue
-        lost = sorted(files - list_files(uri, config.storage_options))
         ahead = (
             f"; {latest - committed} uncommitted version(s), which the next run undoes" if latest > committed else ""
         )
@@ -81,13 +82,22 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[CheckResult]:
 
 def _sinks(config: JobConfig, log: CheckpointLog) -> Iterator[CheckResult]:
     for name, (schema, keys) in to_schemas(sinks_of(config, log)).items():
+        try:
+            yield from _sink(config, log, name, schema, keys)
+        except StorageError as error:
+            yield CheckResult(f"sink {name} can be read", False, str(error))
+
+
+def _sink(
+    config: JobConfig, log: CheckpointLog, name: str, schema: pa.Schema, keys: tuple[str, ...]
+) -> Iterator[CheckResult]:
+    position = SinkPosition(config, name, log.checkpoints)
+    if position.ahead() or position.behind():
+        log.refresh()  # a run may have committed and published meanwhile: look once more
         position = SinkPosition(config, name, log.checkpoints)
-        if position.ahead() or position.behind():
-            log.refresh()  # a run may have committed and published meanwhile: look once more
-            position = SinkPosition(config, name, log.checkpoints)
-        yield _published(name, position)
-        if keys and position.exists:
-            yield _unique(name, config.sinks[name].path, schema, keys, config)
+    yield _published(name, position)
+    if keys and position.exists:
+        yield _unique(name, config.sinks[name].path, schema, keys, config)
 
 
 def _published(name: str, position: SinkPosition) -> CheckResult:
@@ -105,7 +115,8 @@ def _published(name: str, position: SinkPosition) -> CheckResult:
 
 
 def _unique(name: str, uri: str, schema: pa.Schema, keys: tuple[str, ...], config: JobConfig) -> CheckResult:
-    rows = table_store(uri, config.storage_options).latest().read(schema, columns=keys)
+    with storage_errors(f"to read sink '{name}' at {uri}"):
+        rows = table_store(uri, config.storage_options).latest().read(schema, columns=keys)
     distinct = rows.group_by(list(keys)).aggregate([]).num_rows
     detail = f"{rows.num_rows:,} rows, {distinct:,} keys"
     return CheckResult(f"sink {name} has one row a key", distinct == rows.num_rows, detail)

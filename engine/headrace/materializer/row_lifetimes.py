@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from headrace.api import OnConflict, Strategy, TimeDomain, TtlTime, UpsertMaterialize
-from headrace.errors import UserFunctionError
+from headrace.errors import ConflictError
 from headrace.execution.element import Watermark
 from headrace.materializer.histories import Histories
 from headrace.materializer.ordered_multiset import Identity, Row
@@ -37,6 +37,9 @@ from headrace.state.timer_service import (
 )
 
 _LONG_AGO = -(1 << 62)
+_SHOWN_ROWS = 3
+"""Rows of a conflict that its error shows."""
+
 _DOMAINS = {TimeDomain.EVENT_TIME: EVENT_TIME_CLEANUP, TimeDomain.PROCESSING_TIME: PROCESSING_TIME_CLEANUP}
 
 
@@ -194,13 +197,16 @@ class RowLifetimes:
         self.metrics["conflicts"] += len(items) - len(kept)
         self._histories.replace(key, kept)
 
-    def _conflict(self, key: bytes, settled: Sequence[tuple[Identity, Row]]) -> UserFunctionError:
+    def _conflict(self, key: bytes, settled: Sequence[tuple[Identity, Row]]) -> ConflictError:
         texts = [row[1].decode(errors="replace") for _, row in settled]
-        why = (
-            f"{len(texts)} rows want to be the one of this primary key, and none was taken back by the time of the watermark: "
-            f"{', '.join(texts[:3])}. Make the rows' upsert key part of the primary key, or choose another on_conflict."
+        more = "" if len(texts) <= _SHOWN_ROWS else f" and {len(texts) - _SHOWN_ROWS:,} more"
+        msg = (
+            f"operator '{self._operator.name}': {len(texts):,} rows claim the primary key {key.decode(errors='replace')}, and none "
+            f"was taken back by the time of the watermark: {', '.join(texts[:_SHOWN_ROWS])}{more}. The operator says "
+            "on_conflict=ERROR, so the run stops; nothing was committed. Repair the input that has them, make the rows' upsert "
+            "key part of the primary key, or choose another on_conflict; then run again."
         )
-        return UserFunctionError(self._operator.name, key.decode(), texts[-1], why)
+        return ConflictError(msg)
 
     def _next_of(self, key: bytes, watermark: int | None) -> dict[TimeDomain, int]:
         """When something of a history ends next after this watermark, by clock."""

@@ -9,6 +9,7 @@ import msgspec
 
 from headrace.commit.checkpoint import Kind
 from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.readers.known_operators import WITH_STATE, check_operator
 from headrace.readers.query import Rows, ask_once, moment
 from headrace.tables.last_rows import last_rows_sql
 from headrace.tables.predicate import entries_of
@@ -44,7 +45,11 @@ def expired_states(job: JobAtCheckpoint) -> Rows:
 def expired_entries(
     job: JobAtCheckpoint, operator: str | None = None, state: str | None = None, limit: int = 50
 ) -> Rows:
-    """Return expired entries that are stored, the oldest stamps first. Their values are left out."""
+    """Return expired entries that are stored, the oldest stamps first. Their values are left out.
+
+    Raises `ConfigError` for an operator that is not known.
+    """
+    check_operator(job, operator, WITH_STATE)
     query = f"""
         SELECT {_SHOWN} FROM ({stored_entries_sql()}) WHERE {job.ttl.dead_sql()}
         ORDER BY last_access, operator, state, key, namespace, user_key LIMIT ?"""  # noqa: S608 - our own SQL

@@ -10,6 +10,7 @@ from headrace.errors import StorageError
 from headrace.readers.entry_history import ENTRY_COLUMNS, Compacted, EntryHistory
 from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 from headrace.readers.key_conditions import key_conditions
+from headrace.readers.known_operators import WITH_STATE, check_operator
 from headrace.readers.query import Rows, ask, ask_once, connect, copy
 from headrace.tables.predicate import Conditions, entries_of
 from headrace.tables.schemas import KEYED_STATE
@@ -19,8 +20,9 @@ def key_history(job: JobAtCheckpoint, key: str, operator: str | None = None, sta
     """Return what happened to one key up to the checkpoint, oldest first, also before compactions; see `EntryHistory.events`.
 
     Versions whose files were vacuumed are left out. A change that a restore undid is no part of the checkpoint's line, and not
-    listed.
+    listed. Raises `ConfigError` for an operator that is not known.
     """
+    check_operator(job, operator, WITH_STATE)
     conditions = [*key_conditions(key, job.checkpoint.max_parallelism), *entries_of(operator, states=state)]
     changes = _changes(job, conditions)
     compactions = _compacted(job, conditions)

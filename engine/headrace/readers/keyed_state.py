@@ -8,6 +8,7 @@ from typing import Any
 from headrace.commit.state_schemas import HISTORY_STATE
 from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 from headrace.readers.key_conditions import key_conditions
+from headrace.readers.known_operators import WITH_STATE, check_operator
 from headrace.readers.materialized import rows_as_entries
 from headrace.readers.query import Rows
 from headrace.tables.predicate import BeginsWith, Conditions, entries_of
@@ -18,8 +19,9 @@ def get(job: JobAtCheckpoint, key: str, operator: str | None = None, state: str 
     """Return the live entries of one key, the rows of a materializer included.
 
     `key` is JSON, or the bare text of a text key. A materializer's rows have the state
-    `history` and their sequence number as user key.
+    `history` and their sequence number as user key. Raises `ConfigError` for an operator that is not known.
     """
+    check_operator(job, operator, WITH_STATE)
     conditions = [*key_conditions(key, job.checkpoint.max_parallelism), *entries_of(operator)]
     order = "ORDER BY operator, state, namespace, user_key"
     entries = _entries(job, [*conditions, *entries_of(states=state)], order)
@@ -35,7 +37,11 @@ def scan(
     prefix: str | None = None,
     limit: int = 50,
 ) -> Rows:
-    """Return live entries in key order, of keys that begin with `prefix`."""
+    """Return live entries in key order, of keys that begin with `prefix`.
+
+    Raises `ConfigError` for an operator that is not known.
+    """
+    check_operator(job, operator, WITH_STATE)
     conditions = entries_of(operator, states=state)
     if prefix is not None:
         conditions.append(BeginsWith("key", (prefix, f'"{prefix}')))

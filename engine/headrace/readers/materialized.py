@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.commit.state_schemas import HISTORY_STATE
 from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 from headrace.readers.key_conditions import key_conditions
+from headrace.readers.known_operators import WITH_STATE, check_operator
 from headrace.readers.query import Rows, ask_once
 from headrace.tables.last_rows import last_values_sql
 from headrace.tables.predicate import Conditions, entries_of
@@ -19,7 +20,11 @@ _AS_ENTRY = (
 
 
 def rows_of_key(job: JobAtCheckpoint, key: str, operator: str | None = None) -> Rows:
-    """Return the rows of one primary key's history, in order. `key` is JSON, or the bare text of a text key."""
+    """Return the rows of one primary key's history, in order. `key` is JSON, or the bare text of a text key.
+
+    Raises `ConfigError` for an operator that is not known.
+    """
+    check_operator(job, operator, WITH_STATE)
     conditions = [*key_conditions(key, job.checkpoint.max_parallelism), *entries_of(operator)]
     columns = 'operator, key, sequence_number, row_kind, inserted_at, upsert_key, checkpoint_id, "row"'
     return job.live_rows(MATERIALIZER_HISTORY, conditions, _IN_ORDER, columns=columns)
@@ -32,7 +37,11 @@ def rows_as_entries(job: JobAtCheckpoint, conditions: Conditions) -> Rows:
 
 
 def largest_histories(job: JobAtCheckpoint, operator: str | None = None, limit: int = 20) -> Rows:
-    """Return the keys with the longest histories, the longest first: rows, bytes, the earliest and the latest insertion."""
+    """Return the keys with the longest histories, the longest first: rows, bytes, the earliest and the latest insertion.
+
+    Raises `ConfigError` for an operator that is not known.
+    """
+    check_operator(job, operator, WITH_STATE)
     table = STATE_TABLES[MATERIALIZER_HISTORY]
     columns = ["operator", "key", "sequence_number", "row", "inserted_at", "checkpoint_id", "deleted"]
     entries = last_values_sql("raw", table, {"bytes": 'strlen("row")', "inserted_at": "inserted_at"})

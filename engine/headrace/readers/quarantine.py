@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.readers.known_operators import WITH_QUARANTINE, check_operator
 from headrace.readers.query import Rows
+from headrace.tables.predicate import entries_of
 from headrace.tables.schemas import QUARANTINE
 
 
-def list_quarantine(job: JobAtCheckpoint, limit: int = 50) -> Rows:
-    """Return what could not be processed, newest first."""
-    return job.live_rows(QUARANTINE, [], "ORDER BY checkpoint_id DESC, source, position LIMIT ?", [limit])
+def list_quarantine(job: JobAtCheckpoint, limit: int = 50, operator: str | None = None) -> Rows:
+    """Return what could not be processed, newest first; of one operator, or source, where `operator` names it.
+
+    Raises `ConfigError` for an operator that is not known.
+    """
+    check_operator(job, operator, WITH_QUARANTINE)
+    return job.live_rows(
+        QUARANTINE, entries_of(operator), "ORDER BY checkpoint_id DESC, source, position LIMIT ?", [limit]
+    )

@@ -9,6 +9,7 @@ from headrace.commit.checkpoint import Kind
 from headrace.errors import ConfigError
 from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 from headrace.readers.query import Rows, ask, connect, copy, reading, unreadable
+from headrace.readers.reserved_words import with_quoted_names
 from headrace.tables.predicate import Conditions, NoneOf
 from headrace.tables.schemas import CHECKPOINTS, STATE_TABLES
 from headrace.tables.store import TableMissingError
@@ -27,12 +28,14 @@ def ask_sql(job: JobAtCheckpoint, query: str, conditions: Conditions = ()) -> Ro
 
     Views: each state table by its name (live entries) and with `_changelog` (all changes), `checkpoints`, and the sinks by
     their names. State tables have the rows that meet the conditions. The query can reach nothing else: no files, no network.
+    Columns may be named as they are, also where DuckDB reserves the word (`at`, `end`).
     Raises `ConfigError` with DuckDB's message when the query fails.
     """
     import duckdb
 
     connection = connect()
     _register(connection, job, {word.lower() for word in _WORD.findall(query)}, conditions)
+    query = with_quoted_names(connection, query)
     try:
         if len(connection.extract_statements(query)) != 1:
             msg = "give one query at a time, without a second one after ';'"

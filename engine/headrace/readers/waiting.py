@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.readers.known_operators import WITH_REQUESTS, check_operator
 from headrace.readers.query import Rows
 from headrace.readers.sql_views import ask_sql
 from headrace.tables.predicate import entries_of
@@ -22,7 +23,11 @@ _NOT_COMPLETED = "WHERE status <> 'completed'"
 
 
 def list_retries(job: JobAtCheckpoint, operator: str | None = None, limit: int = 50) -> Rows:
-    """Return the elements of async operators that wait for a service, the next attempt first."""
+    """Return the elements of async operators that wait for a service, the next attempt first.
+
+    Raises `ConfigError` for an operator that is not known.
+    """
+    check_operator(job, operator, WITH_REQUESTS)
     query = f"{_ASYNC} {_NOT_COMPLETED} ORDER BY next_attempt_at NULLS FIRST, operator, element LIMIT {limit}"
     return ask_sql(job, query, entries_of(operator))
 
@@ -37,6 +42,10 @@ def count_retries(job: JobAtCheckpoint, operator: str | None = None) -> Rows:
 
 
 def list_requests(job: JobAtCheckpoint, operator: str | None = None, limit: int = 50) -> Rows:
-    """Return elements of async operators, and records that operators hold."""
+    """Return elements of async operators, and records that operators hold.
+
+    Raises `ConfigError` for an operator that is not known.
+    """
+    check_operator(job, operator, WITH_REQUESTS)
     query = f"SELECT * FROM ({_ASYNC} UNION ALL {_HELD}) ORDER BY operator, status, key LIMIT {limit}"  # noqa: S608
     return ask_sql(job, query, entries_of(operator))

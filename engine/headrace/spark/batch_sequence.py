@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -54,7 +55,8 @@ class BatchSequence:
     def clean_up(self) -> None:
         """Remove the file that told tasks to stop, if there is one."""
         if self.stopping.is_set():
-            remove_file(self._stop_file(), self.config.storage_options)
+            with self._warned("the file that told tasks to stop"):
+                remove_file(self._stop_file(), self.config.storage_options)
 
     def _stop_file(self) -> str:
         return stop_file(self.config.job_folder, self.job.attempt_id)
@@ -150,8 +152,17 @@ class BatchSequence:
     def _remove_handed_on(self, checkpoint: Checkpoint) -> None:
         """Remove what only this micro-batch needed: published outputs, and rows between stages."""
         folder, storage = self.config.job_folder, self.config.storage_options
-        remove_folder(transit_folder(folder, checkpoint.attempt_id), storage)
-        for files in checkpoint.outputs.values():
-            for file in files:
-                if file.path.startswith(f"{OUTPUTS}/"):
-                    remove_file(f"{folder}/{file.path}", storage)
+        with self._warned(f"files that only the micro-batch of checkpoint {checkpoint.checkpoint_id} needed"):
+            remove_folder(transit_folder(folder, checkpoint.attempt_id), storage)
+            for files in checkpoint.outputs.values():
+                for file in files:
+                    if file.path.startswith(f"{OUTPUTS}/"):
+                        remove_file(f"{folder}/{file.path}", storage)
+
+    @contextmanager
+    def _warned(self, what: str) -> Iterator[None]:
+        """Warn if something cannot be removed. What was committed counts, and nothing reads these files again."""
+        try:
+            yield
+        except OSError as error:
+            self.events.not_removed(what, self.config.job_folder, error)

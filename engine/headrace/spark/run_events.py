@@ -54,6 +54,13 @@ class RunEvents:
             {"checkpoint_id": checkpoint_id, "rows": rows, "seconds": seconds},
         )
 
+    def not_removed(self, what: str, folder: str, error: OSError) -> None:
+        """Warn that files could not be removed after a commit."""
+        self.warn(
+            f"{what} could not be removed from {folder}: {error}. All that this run has committed counts, and nothing reads "
+            f"them again. 'headrace vacuum {self.job}' removes old Parquet files that are left."
+        )
+
     def ttl(self, before: TtlHistory, after: TtlHistory) -> None:
         """Say what has changed of that which lives of state depend on: pauses of the job, and TTLs."""
         for gap in after.gaps[len(before.gaps) :]:

@@ -6,6 +6,7 @@ from Arrow's threads, which can abort the process when it ends (seen in half of 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ from headrace.tables.store import (
 CHECKPOINT_METADATA = "headrace.checkpoint"
 """Key in a sink's commit information that names the checkpoint it was published for."""
 
+_FRAMES = re.compile(r"(?:\n\s+\d+: .*)+")
 RUN_METADATA, ATTEMPT_METADATA = "headrace.run", "headrace.attempt"
 
 
@@ -197,8 +199,13 @@ class DeltaStore:
         return dict(self.storage) if self.storage else None
 
     def _open(self, version: int | None = None) -> DeltaTable:
-        with _translated():
-            return DeltaTable(self.uri, version=version, storage_options=self._options)
+        try:
+            with _translated():
+                return DeltaTable(self.uri, version=version, storage_options=self._options)
+        except StoreError as error:
+            what = "its latest version" if version is None else f"version {version}"
+            msg = f"the Delta log in {self.uri}/_delta_log does not give {what} (damaged, incomplete or out of reach): {error}"
+            raise StoreError(msg) from error
 
     def _add(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], mode: Any, info: CommitInfo) -> int:
         table = self._open(parent)
@@ -230,7 +237,12 @@ def _translated() -> Iterator[None]:
     except TableNotFoundError as error:
         raise TableMissingError(str(error)) from error
     except DeltaError as error:
-        raise StoreError(str(error)) from error
+        raise StoreError(_without_backtrace(str(error))) from error
+
+
+def _without_backtrace(text: str) -> str:
+    """Return what deltalake says without the frames of its own code that it may list below: `0: <unknown>`."""
+    return _FRAMES.sub("", text).rstrip()
 
 
 def _properties(info: CommitInfo) -> CommitProperties:

@@ -127,10 +127,23 @@ def touch(uri: str, storage: Storage = None) -> None:
 
 
 def list_files(folder: str, storage: Storage = None) -> set[str]:
-    """Return the files below a folder, by their paths relative to it; none if there is no such folder."""
-    store, path = file_system(folder, storage)
-    files = store.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
-    return {file.path.removeprefix(f"{path}/") for file in files if file.is_file}
+    """Return the files below a folder, by their paths relative to it; none if there is no such folder.
+
+    A file whose name is not UTF-8 is none of Headrace's, and is left out.
+    """
+    store, root = file_system(folder, storage)
+    files = store.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
+    paths = (path_of(file) for file in files if file.is_file)
+    return {path.removeprefix(f"{root}/") for path in paths if path is not None}
+
+
+def path_of(file: fs.FileInfo) -> str | None:
+    """Return the path of a listed file; None if it is not UTF-8, as names on local disks may be."""
+    try:
+        path: str = file.path
+    except UnicodeDecodeError:
+        return None
+    return path
 
 
 def delete_files(folder: str, paths: Iterable[str], storage: Storage = None) -> None:

@@ -15,7 +15,7 @@ class AsyncWaitStatistics:
     """What is going on, as numbers."""
 
     attempts: int
-    """Calls that were begun."""
+    """How often an element was asked for: by a call, a group's call, an equal call in flight, or the cache."""
     in_flight: int
     """Calls under way."""
     completed: int
@@ -34,6 +34,10 @@ class AsyncWaitStatistics:
     cache_hits: int
     coalesced: int
     batches: int
+    calls: int
+    """Calls of the function that were begun; one of `invoke_many` is one call."""
+    failures: int
+    """Calls that raised, and single records that a call of `invoke_many` failed for."""
     breaker: str
     """`closed`, `open` or `half_open`; empty without one."""
 
@@ -46,7 +50,7 @@ class AsyncWaitStatistics:
         metrics = operator.metrics
         elements = [element for element in queue.remaining() if isinstance(element, AsyncElement)]
         return cls(
-            attempts=metrics.calls,
+            attempts=metrics.attempts,
             in_flight=len(attempts.under_way) - len(attempts.retrying),
             completed=sum(element.is_done for element in elements),
             waiting_for_retry=len(attempts.retrying),
@@ -59,5 +63,7 @@ class AsyncWaitStatistics:
             cache_hits=metrics.cache_hits,
             coalesced=metrics.coalesced,
             batches=metrics.batches,
+            calls=metrics.calls,
+            failures=metrics.failures,
             breaker=metrics.breaker,
         )

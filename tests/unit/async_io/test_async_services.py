@@ -19,6 +19,7 @@ from headrace import (
     LookupFunction,
     NoRetry,
     OutputMode,
+    RowKind,
     clock,
 )
 from headrace.async_io.async_wait import AsyncWaitOperator
@@ -176,6 +177,33 @@ def test_equal_calls_in_flight_are_one_and_later_ones_are_answered_from_the_cach
         assert (h.statistics().coalesced, h.statistics().cache_hits) == (1, 1)
 
 
+def test_only_calls_that_leave_the_process_are_counted():
+    with harness(Prices(), cache=LookupCache()) as h:
+        for number in range(4):
+            h.process(Question(number, "abc"))
+        h.clock.advance(5)
+        for number in range(3):
+            h.process(Question(number, "abc"))
+        counts = h.statistics()
+    assert (counts.attempts, counts.calls, counts.coalesced, counts.cache_hits) == (7, 1, 3, 3)
+
+
+def test_a_shared_failure_counts_once():
+    with harness(Prices(), cache=LookupCache(), retry=FixedDelay(max_retries=1, delay=10 * MS)) as h:
+        h.process(Question(1, "broken"))
+        h.process(Question(2, "broken"))
+        h.clock.advance(5)
+        assert (h.statistics().calls, h.statistics().failures) == (1, 1)
+
+
+def test_answers_of_the_cache_are_in_no_percentile():
+    wait = AsyncWait("ask", Prices(), OutputMode.ORDERED, 100, 10_000 * MS, NoRetry(), cache=LookupCache())
+    operator = AsyncWaitOperator(wait, {})
+    elements = [Emitted(record_order(number), 0, RowKind.INSERT, Question(number, "abc")) for number in range(3)]
+    operator.run(elements)
+    assert sum(operator.metrics.latencies.values()) == operator.metrics.calls == 1
+
+
 def test_an_answer_is_forgotten_when_its_time_is_over_and_a_negative_one_sooner():
     cache = LookupCache(ttl=100 * MS, negative_ttl=10 * MS)
     with harness(Prices(), cache=cache) as h:
@@ -253,6 +281,16 @@ def test_records_are_grouped_by_size_and_wait():
         assert h.function.groups == [[0, 1, 2], [3, 4]]
         h.clock.advance(1)
         assert (len(h.output()), h.statistics().batches) == (2, 2)
+        assert (h.statistics().attempts, h.statistics().calls) == (5, 2)
+
+
+def test_a_record_that_a_group_fails_for_counts_as_a_failure():
+    bulk = Bulk(lambda questions: [Unavailable() if one.number else [Answer(0, 0)] for one in questions])
+    with harness(bulk, batch=Batching(size=3, wait=10 * MS), retry=ALWAYS) as h:
+        for number in range(3):
+            h.process(Question(number))
+        h.clock.advance(1)
+        assert (h.statistics().calls, h.statistics().failures) == (1, 2)
 
 
 def test_a_group_that_fails_is_tried_again_record_by_record():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import Emit, OnConflict, RowKind, StateTtl, Strategy, Struct, TtlTime, UpdateType, Visibility
-from headrace.errors import UserFunctionError
+from headrace.errors import ConflictError
 from headrace.testing import MaterializerHarness
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = RowKind
@@ -236,8 +236,19 @@ def test_a_conflict_that_the_watermark_has_not_reached_waits_over_restarts(harne
     give(h, "+1a", "+2b", at=5)
     h.snapshot()
     h.watermark(4)
-    with pytest.raises(UserFunctionError, match=r'2 rows want to be the one .*"part":1.*"part":2'):
+    with pytest.raises(ConflictError, match=r'"part":1.*"part":2'):
         h.watermark(5)
+
+
+def test_a_conflict_names_operator_and_key_and_blames_no_function(harness):
+    h = harness(on_conflict=OnConflict.ERROR)
+    give(h, "+1a", "+2b", "+3c", "+4d", at=5)
+    with pytest.raises(ConflictError) as conflict:
+        h.watermark(5)
+    said = str(conflict.value)
+    assert "operator 'materializer': 4 rows claim the primary key \"k\"" in said
+    assert "and 1 more" in said
+    assert "function" not in said
 
 
 def test_a_late_row_waits_for_the_next_watermark_and_not_for_the_end_of_a_micro_batch(harness):

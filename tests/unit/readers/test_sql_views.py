@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from headrace.errors import ConfigError
 from headrace.readers.sql_views import ask_sql
@@ -23,6 +25,34 @@ def test_a_sink_is_read_as_it_was_at_the_checkpoint(state):
     assert ask_sql(opened(1), "select leg from board").rows == [("JFK-LAX",)]
     assert ask_sql(opened(2), "select leg from board").rows == [("LAX-SFO",)]
     assert ask_sql(opened(), "select leg from board").rows == [("LAX-SFO",)]
+
+
+RESERVED = pa.table({"at": [3, 1], "end": [30, 10], "order": ["c", "a"], "plain": [1, 2]})
+
+
+@pytest.mark.parametrize(
+    ("query", "answer"),
+    [
+        ("select at from board order by at", [(1,), (3,)]),
+        ("select max(at) as at, min(end) from board", [(3, 10)]),
+        ("select b.at, end + at from board b where at < 2", [(1, 11)]),
+        ("SELECT At FROM board WHERE end = 30 -- at the end", [(3,)]),
+        ("select order from board order by order", [("a",), ("c",)]),
+        ("select case when at > 1 then end else 0 end from board order by at", [(0,), (30,)]),
+        ("select at, 'at the end' from board where \"order\" = 'a'", [(1, "at the end")]),
+        ('select "at", plain from board where plain = 2', [(1, 2)]),
+    ],
+)
+def test_columns_may_have_names_that_sql_reserves(state, query, answer):
+    write_deltalake(str(state.sink), RESERVED, mode="overwrite", schema_mode="overwrite")
+    assert ask_sql(opened(), query).rows == answer
+
+
+@pytest.mark.parametrize("query", ["select at from", "select from board at at", "select nope from board"])
+def test_a_wrong_query_is_reported_as_written(state, query):
+    write_deltalake(str(state.sink), RESERVED, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(ConfigError, match="the query failed"):
+        ask_sql(opened(), query)
 
 
 def test_moments_are_in_utc(state):

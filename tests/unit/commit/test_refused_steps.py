@@ -1,0 +1,72 @@
+"""A disk that refuses any step of any command: the error is one that storage answers for, and nothing is lost (in memory)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from headrace.commit.verify import verify
+from headrace.errors import StorageError
+from tests.unit.commit.test_crash import SCRIPT, STEPS, assert_whole, contents, play
+from tests.unit.support.memory_job import RETENTION
+
+__all__ = ["contents"]
+"""A fixture."""
+
+
+@contextmanager
+def refusing(disk, step, path, visit, *, until_repaired):
+    """Refuse a step on a path at its n-th visit; and all that follows, with `until_repaired`."""
+    visits = Counter()
+
+    def fault(name, where):
+        visits[name, where] += 1
+        count = visits[step, path]
+        if (name, where) == (step, path) and count >= visit and (until_repaired or count == visit):
+            raise OSError(28, "No space left on device", where)
+
+    with disk.failing(fault):
+        yield
+
+
+def steps_of(disk, act):
+    """Return each step that an action takes, and at which visit."""
+    visits = Counter()
+
+    def note(name, where):
+        visits[name, where] += 1
+
+    with disk.failing(note):
+        act()
+    return [(name, where, visit) for (name, where), count in visits.items() for visit in {1, count}]
+
+
+@pytest.mark.parametrize("until_repaired", [False, True])
+@pytest.mark.parametrize("name", STEPS)
+def test_a_refused_step_is_the_storages_fault(memory_job, clock, contents, name, until_repaired):
+    job, number = memory_job, STEPS[name]
+    play(job, clock, number - 1)
+    if name == "vacuum":
+        clock.advance(RETENTION)
+    act = SCRIPT[number - 1][1]
+    # Attempts have names of their own, so only paths without them are met again.
+    for step, path, visit in steps_of(job.disk, lambda: act(job)):
+        job.disk.lose_power()
+        with refusing(job.disk, step, path, visit, until_repaired=until_repaired), suppress(StorageError):
+            act(job)
+        job.run()
+        assert_whole(job, contents[job.last.checkpoint_id])
+
+
+def test_verify_reports_a_refused_step(memory_job, clock):
+    job = memory_job
+    play(job, clock, 2)
+    for step, path, visit in steps_of(job.disk, lambda: verify(job.config)):
+        with refusing(job.disk, step, path, visit, until_repaired=True):
+            try:
+                findings = verify(job.config)
+            except StorageError:
+                continue
+        assert not all(finding.ok for finding in findings), (step, path)

@@ -1,0 +1,57 @@
+"""A name that no operator has is an error that says which there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.commit.checkpoint import Kind
+from headrace.errors import ConfigError
+from headrace.readers import keyed_state
+from headrace.readers.expired import expired_entries
+from headrace.readers.key_history import key_history
+from headrace.readers.materialized import largest_histories, rows_of_key
+from headrace.readers.quarantine import list_quarantine
+from headrace.readers.waiting import list_requests, list_retries
+from tests.unit.support.demo_job import entry
+from tests.unit.support.opened_jobs import opened, values
+
+READERS = [
+    lambda job, name: keyed_state.get(job, "N1", name),
+    keyed_state.scan,
+    lambda job, name: key_history(job, "N1", name),
+    expired_entries,
+    largest_histories,
+    lambda job, name: rows_of_key(job, "N1", name),
+    list_retries,
+    list_requests,
+    lambda job, name: list_quarantine(job, operator=name),
+]
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_an_unknown_operator_is_an_error_with_names(state, read):
+    with pytest.raises(ConfigError, match=r"job 'demo' has no operator 'lags' \(it has: .*latest, legs\)"):
+        read(opened(), "lags")
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_a_declared_operator_may_have_no_rows(state, read):
+    read(opened(), "legs")
+
+
+def test_an_operator_that_was_removed_stays_readable(state):
+    state.add("keyed_state", [{**entry("N9", '"old"', 6), "operator": "former"}])
+    state.commit(Kind.BATCH)
+    assert values(keyed_state.get(opened(), "N9", "former")) == ['"old"']
+
+
+def test_without_the_pipeline_stored_operators_are_known(state, home):
+    (home / "demo_cli_pipeline.py").write_text("import nothing_there")
+    assert values(keyed_state.get(opened(), "N1", "legs")) == ['"LAX-SFO"']
+    with pytest.raises(ConfigError, match=r"no operator 'lags' \(it has: latest, legs\)"):
+        keyed_state.get(opened(), "N1", "lags")
+
+
+def test_the_quarantine_of_a_source_is_listed_alone(state):
+    assert len(list_quarantine(opened(), operator="events").rows) == 1
+    assert list_quarantine(opened(), operator="legs").rows == []

@@ -73,6 +73,7 @@ class Weather:
             unheard=often(60),
             late=often(60),
             kills=often(8),
+            power=often(2),
             suspensions=often(4),
             days=often(4),
             users=often(3),
@@ -137,6 +138,8 @@ class Simulation:
         alive = [process for process in self.world.processes if process.is_alive]
         if alive and self._happens(self.weather.kills):
             self.world.kill(self.world.chance.choice(alive))
+        if self._happens(self.weather.power):
+            self._lose_power()
         if alive and self._happens(self.weather.suspensions):
             process = self.world.chance.choice(alive)
             process.suspended_until = self.world.time + self.world.chance.choice([2_000, 60_000, 600_000, 9 * DAY])
@@ -152,6 +155,14 @@ class Simulation:
         if len(alive) < 4 and self._drivers < 9 and self._happens(6):  # noqa: PLR2004
             self._start_driver()
             self._start(self.world.chance.choice([self._maintain, self._read, self._go_back]))
+
+    def _lose_power(self) -> None:
+        self.world.counts["power failures"] += 1
+        for process in self.world.processes:
+            if process.is_alive:
+                self.world.kill(process)
+        self.job.disk.postponed.clear()
+        self.job.disk.lose_power()
 
     def _happens(self, in_thousand: int) -> bool:
         return not self.is_calm and self.world.chance.randrange(1000) < in_thousand

@@ -66,6 +66,8 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> bool:
         return False
     table = _open(sink)
     if sink.published(table) >= number:
+        with storage_errors(f"to sync sink '{sink.name}' at {sink.uri}"):
+            sink.sync(table)
         return False
     try:
         with storage_errors(f"checkpoint {number} in sink '{sink.name}' at {sink.uri}"):

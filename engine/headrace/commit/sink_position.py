@@ -19,14 +19,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from pyarrow import fs
-
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.config import JobConfig
 from headrace.errors import SinkMismatchError
 from headrace.sinks.delta_table import delta_table_sink
 from headrace.sinks.sink import NEVER
-from headrace.tables.files import file_system
 from headrace.tables.store import TableMissingError, storage_errors
 
 
@@ -96,7 +93,7 @@ class SinkPosition:
             )
         if lost := self._lost_files(last):
             return (
-                f"checkpoint {missing} is not published in {self._name}, and its staged files are gone, {lost[0]} for one. "
+                f"checkpoint {missing} is not published in {self._name}, and of its staged files {lost[0]}. "
                 "Nobody can tell whether it changed the sink: a release of Headrace before this one removed them after a "
                 "MERGE that changed nothing, but they may also be lost, or the sink may be a copy from before that "
                 f"checkpoint. {self._ways_back(missing)}"
@@ -119,12 +116,9 @@ class SinkPosition:
         )
 
     def _lost_files(self, checkpoint: Checkpoint) -> list[str]:
-        sink = self._config.sinks[self._sink]
-        folder = sink.path if sink.mode == "append" else self._config.job_folder
-        store, path = file_system(folder, self._config.storage_options)
-        files = [f"{path}/{file.path}" for file in checkpoint.outputs.get(self._sink, [])]
         with storage_errors(f"to look for staged files of {self._name}"):
-            return [info.path for info in store.get_file_info(files) if info.type is fs.FileType.NotFound]
+            sink = delta_table_sink(self._config, self._sink)
+            return sink.lost_files(checkpoint.outputs.get(self._sink, []))
 
 
 def check_sinks(config: JobConfig, line: Sequence[Checkpoint], *, restores: bool = False) -> bool:

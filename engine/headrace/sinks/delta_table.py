@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+from pyarrow import fs
 
 from headrace.config import JobConfig
+from headrace.errors import StorageError
 from headrace.sinks.sink import NEVER, OutputFile, SparkMerge
-from headrace.tables.files import StagedFile, Storage, read_parquet
+from headrace.tables.files import StagedFile, Storage, file_system, read_parquet
 from headrace.tables.store import CommitInfo, Snapshot, TableMissingError, TableStore, Transaction, storage_errors
 from headrace.tables.stores import table_store
 
@@ -78,6 +80,7 @@ class DeltaTableSink:
         deltalake's MERGE makes no commit when it changes nothing (Spark's does), so its transaction is lost. That happens
         when a key came and went within a micro-batch, or when somebody has removed the row that is to be deleted.
         """
+        self._check_staged(files, checkpoint_id)
         if self.mode == "append":
             staged = [StagedFile(file.path, file.rows, file.size) for file in files]
             self.store.append(table.version, self.schema, staged, self._info(checkpoint_id))
@@ -85,6 +88,8 @@ class DeltaTableSink:
         paths = [f"{self.job_folder}/{file.path}" for file in files]
         if self.spark_merge is not None and sum(file.rows for file in files) > self.spark_above_rows:
             self.spark_merge(self.uri, paths, self.keys, app_id=self.app_id, version=checkpoint_id)
+            for version in range(table.version, self.latest().version):
+                self.store.sync(version + 1)
             return
         changes = pa.concat_tables([read_parquet(path, self.storage) for path in paths])
         self.store.merge(table.version, changes, self.keys, self._info(checkpoint_id))
@@ -93,10 +98,35 @@ class DeltaTableSink:
         """See `Sink.record`."""
         self.store.append(table.version, table.schema, [], self._info(checkpoint_id))
 
+    def sync(self, table: Snapshot) -> None:
+        """See `Sink.sync`."""
+        self.store.sync(table.version)
+
+    def lost_files(self, files: Sequence[OutputFile]) -> list[str]:
+        """Return which staged files are gone or cut off, each with what it has become."""
+        folder = self.uri if self.mode == "append" else self.job_folder
+        store, path = file_system(folder, self.storage)
+        found = store.get_file_info([f"{path}/{file.path}" for file in files])
+        return [
+            f"{there.path} {'is gone' if there.type is fs.FileType.NotFound else f'has {there.size:,} of {file.size:,} bytes'}"
+            for there, file in zip(found, files, strict=True)
+            if there.size != file.size
+        ]
+
     def restore(self, table: Snapshot, version: int, checkpoint_id: int) -> None:
         """See `Sink.restore`."""
         if version != table.version:  # Delta refuses to restore the version that is there already
             self.store.restore(table.version, version, self._info(checkpoint_id))
+
+    def _check_staged(self, files: Sequence[OutputFile], checkpoint_id: int) -> None:
+        """Raise `StorageError` when a staged file is gone or cut off: a commit that names it would ruin the sink."""
+        if lost := self.lost_files(files):
+            msg = (
+                f"checkpoint {checkpoint_id} is committed, and cannot be published to sink '{self.name}' at {self.uri}: staged file "
+                f"{lost[0]} ({len(lost)} of {len(files)} files are damaged). Nothing was written to this sink. Bring the files "
+                f"back and run again; or restore checkpoint {checkpoint_id - 1}, and the next run takes in the same input again."
+            )
+            raise StorageError(msg)
 
     def _info(self, checkpoint_id: int) -> CommitInfo:
         return CommitInfo(checkpoint_id=checkpoint_id, transaction=Transaction(self.app_id, checkpoint_id))

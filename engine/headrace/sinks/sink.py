@@ -66,6 +66,10 @@ class Sink(Protocol):
         """Commit the transaction alone."""
         ...
 
+    def sync(self, table: Snapshot) -> None:
+        """Make what `table` was given last survive a power failure: whoever wrote it may have died before that."""
+        ...
+
     def restore(self, table: Snapshot, version: int, checkpoint_id: int) -> None:
         """Bring the sink back to an earlier version of itself, with the transaction."""
         ...

@@ -243,7 +243,7 @@ class Merge:
         if not len(ordinals) or ordinals[-1].as_py() - ordinals[0].as_py() == len(ordinals) - 1:
             return None
         file = f"ordinals-{name}-{ordinals[0].as_py()}.parquet"
-        staged = stage(self._at.transit, file, pa.table({"ordinal": ordinals}), self._rules.storage)
+        staged = stage(self._at.transit, file, pa.table({"ordinal": ordinals}), self._rules.storage, survives=False)
         return f"{self._at.transit}/{staged.path}"
 
     def _waiting(self, released: Released) -> Iterator[Waiting]:

@@ -132,7 +132,7 @@ class TaskOutput:
         table = transit_table(takes, to.number, rows, keys, self._batch.max_parallelism)
         folder = transit_folder(self._batch.job_folder, self._batch.attempt_id)
         name = self._file_name()
-        stage(folder, name, table, self._batch.storage, layout=_TRANSIT_LAYOUT)
+        stage(folder, name, table, self._batch.storage, layout=_TRANSIT_LAYOUT, survives=False)
         files = self.report.transit if to.key is not None else self.report.broadcast
         files.setdefault(to.stage, []).append(f"{folder}/{name}")
 

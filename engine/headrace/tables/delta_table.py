@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -23,7 +24,8 @@ from deltalake.transaction import AddAction
 from headrace import clock
 from headrace.errors import EngineBug
 from headrace.plan.columns import ROW_KIND
-from headrace.tables.files import StagedFile, Storage
+from headrace.tables.durability import is_on_local_disk, make_folder, sync_files
+from headrace.tables.files import StagedFile, Storage, stage
 from headrace.tables.predicate import Conditions, sql_of
 from headrace.tables.store import (
     NO_INFO,
@@ -122,8 +124,9 @@ class DeltaStore:
 
     def create(self, schema: pa.Schema) -> None:
         """See `TableStore.create`."""
+        make_folder(self._log)
         with _translated():
-            DeltaTable.create(
+            table = DeltaTable.create(
                 self.uri,
                 schema=schema,
                 mode="ignore",
@@ -131,6 +134,8 @@ class DeltaStore:
                 # Old versions must stay readable for as long as retention says; vacuum is ours to call.
                 configuration={"delta.logRetentionDuration": "interval 3650 days"},
             )
+        if table.version() == 0:  # whoever made it may have died before it was synced
+            self._sync_commits(0)
 
     def latest(self) -> DeltaSnapshot:
         """See `TableStore.latest`."""
@@ -147,11 +152,15 @@ class DeltaStore:
     def append_rows(self, parent: int, rows: pa.Table, info: CommitInfo = NO_INFO) -> int:
         """See `TableStore.append_rows`."""
         table = self._open(parent)
+        if {*rows.schema.names} <= {field.name for field in table.schema().fields}:
+            file = stage(self.uri, f"part-{clock.unique_id()}.parquet", rows, self.storage)
+            return self._add(parent, rows.schema, [file], "append", info)
         with _translated():
             write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=_properties(info))
         if table.version() != parent + 1:
             msg = f"rows landed at version {table.version()} of {self.uri}, not {parent + 1}"
             raise EngineBug(msg)
+        self.sync(table.version())
         return table.version()
 
     def replace(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
@@ -192,7 +201,29 @@ class DeltaStore:
             merge = merge.when_matched_delete(predicate=f"source.{ROW_KIND} = '-D'")
             merge = merge.when_matched_update(columns, predicate=f"source.{ROW_KIND} <> '-D'")
             merge.when_not_matched_insert(columns, predicate=f"source.{ROW_KIND} <> '-D'").execute()
+        if table.version() != parent:
+            self.sync(table.version())
         return table.version()
+
+    def sync(self, version: int) -> None:
+        """See `TableStore.sync`."""
+        commit = Path(self._log, _commit_name(version))
+        if (
+            is_on_local_disk(self.uri) and commit.exists()
+        ):  # else a clean-up of the log has found it in a log checkpoint
+            sync_files(self.uri, _added_files(commit.read_bytes()))
+            self._sync_commits(version)
+
+    @property
+    def _log(self) -> str:
+        return f"{self.uri}/_delta_log"
+
+    def _sync_commits(self, version: int) -> None:
+        """Sync a commit, and the one before: a process may have died before it could."""
+        if is_on_local_disk(self.uri):
+            before = _commit_name(version - 1)
+            is_there = version > 0 and Path(self._log, before).exists()  # a clean-up of the log may have taken it
+            sync_files(self._log, [before, _commit_name(version)] if is_there else [_commit_name(version)])
 
     @property
     def _options(self) -> dict[str, str] | None:
@@ -224,6 +255,7 @@ class DeltaStore:
         if self._open().version() < expected:
             msg = f"a commit to {self.uri} did not land at version {expected}"
             raise EngineBug(msg)
+        self._sync_commits(expected)
         return expected
 
 
@@ -243,6 +275,16 @@ def _translated() -> Iterator[None]:
 def _without_backtrace(text: str) -> str:
     """Return what deltalake says without the frames of its own code that it may list below: `0: <unknown>`."""
     return _FRAMES.sub("", text).rstrip()
+
+
+def _commit_name(version: int) -> str:
+    return f"{version:020d}.json"
+
+
+def _added_files(commit: bytes) -> list[str]:
+    """Return the data files that a commit adds, relative to the table's folder. The log has their paths as URLs."""
+    actions = [msgspec.json.decode(line) for line in commit.splitlines() if line]
+    return [unquote(action["add"]["path"]) for action in actions if "add" in action]
 
 
 def _properties(info: CommitInfo) -> CommitProperties:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from headrace.errors import StorageError
+from headrace.tables.durability import is_on_local_disk, make_folder, sync_files
 from headrace.tables.memory_disk import is_in_memory, memory_file_system
 
 _STATISTICS = ("operator", "key_group", "key", "checkpoint_id", "state", "domain")
@@ -90,19 +91,29 @@ SMALL = ParquetLayout()
 
 
 def stage(
-    folder: str, name: str, table: pa.Table, storage: Storage = None, *, layout: ParquetLayout = SMALL
+    folder: str,
+    name: str,
+    table: pa.Table,
+    storage: Storage = None,
+    *,
+    layout: ParquetLayout = SMALL,
+    survives: bool = True,
 ) -> StagedFile:
     """Write `table` as `folder/name`. The name must be unique to the attempt.
+
+    The file survives a power failure, unless it is only to be read before the next commit (`survives=False`).
 
     Raises `StorageError` when the file system refuses (full, read-only, gone). A half-written
     file is removed where that is possible; being named by no commit, it would do no harm.
     """
     store, path = file_system(f"{folder}/{name}", storage)
     try:
-        if isinstance(store, fs.LocalFileSystem):
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        if is_on_local_disk(folder):
+            make_folder(str(Path(path).parent))
         layout.write(table, path, store)
         size = store.get_file_info(path).size
+        if survives:
+            sync_files(folder, [name])
     except OSError as error:
         _remove(store, path)
         msg = f"could not write {path}: {error}. Nothing was committed; free space or repair, then run again."

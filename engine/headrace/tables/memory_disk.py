@@ -1,15 +1,16 @@
 """Disks in memory, for tests and simulations: `memory://NAME/path` is a path on the disk of that name in this process.
 
-Files are there at once for every reader. What was written since the last `sync` is lost with the power, as on a real disk. A
+Files are there at once for every reader. What nobody has synced is lost with the power, as on a real disk. A
 disk calls its `fault` before each step, which may raise an `OSError`, look at a clock, or write something itself.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count, takewhile
 from typing import Any
 
 import pyarrow as pa
@@ -57,7 +58,7 @@ class MemoryDisk:
     """Written by `MemoryStore` alone."""
 
     fault: Callable[[str, str], None] = _no_fault
-    """Called before each step with its name (`open`, `write`, `list`, `delete`, `commit`) and path. What it raises is the answer."""
+    """Called before each step with its name (`open`, `write`, `list`, `delete`, `commit`, `sync`) and path. What it raises is the answer."""
 
     acknowledge: Callable[[str, str], None] = _no_fault
     """Called after each commit, as `fault` is before it. What it raises is all that the writer hears of its success."""
@@ -66,19 +67,37 @@ class MemoryDisk:
     """Commits that have not landed yet, for which `fault` raised `PostponedError`. Whoever calls one lands it."""
 
     _synced_files: dict[str, MemoryFile] = field(default_factory=dict)
-    _synced_tables: dict[str, list[Any]] = field(default_factory=dict)
+    _synced_versions: dict[str, dict[int, Any]] = field(default_factory=dict)
 
     def sync(self) -> None:
-        """Make all that was written survive a power failure."""
+        """Make all that was written or deleted survive a power failure."""
         self._synced_files = dict(self.files)
-        self._synced_tables = {path: list(versions) for path, versions in self.tables.items()}
+        self._synced_versions = {path: dict(enumerate(versions)) for path, versions in self.tables.items()}
+
+    def sync_files(self, paths: Iterable[str]) -> None:
+        """Make files survive a power failure. Raises `FileNotFoundError` when one is gone."""
+        for path in paths:
+            self.fault("sync", path)
+            if path not in self.files:
+                raise FileNotFoundError(path)
+            self._synced_files[path] = self.files[path]
+
+    def sync_versions(self, path: str, versions: Iterable[int]) -> None:
+        """Make commits of a table survive a power failure, those of these versions and no others."""
+        self.fault("sync", path)
+        synced = self._synced_versions.setdefault(path, {})
+        synced.update({version: self.tables[path][version] for version in versions})
 
     def lose_power(self) -> None:
-        """Lose all that was written or deleted since the last `sync`."""
+        """Lose what was not synced. A table ends before the first commit that is lost; files that were deleted come back."""
         self.files.clear()
         self.files.update(self._synced_files)
         self.tables.clear()
-        self.tables.update({path: list(versions) for path, versions in self._synced_tables.items()})
+        for path, synced in self._synced_versions.items():
+            numbers = takewhile(synced.__contains__, count())
+            if versions := [synced[number] for number in numbers]:
+                self.tables[path] = versions
+        self._synced_versions = {path: dict(enumerate(versions)) for path, versions in self.tables.items()}
 
     def opened(self, path: str) -> MemoryFile:
         """Return a file. Raises `FileNotFoundError` when it is gone."""

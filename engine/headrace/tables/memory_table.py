@@ -121,6 +121,8 @@ class MemoryStore:
         if self._path not in self._disk.tables:
             self._disk.fault("commit", self._path)
             self._disk.tables[self._path] = [_Version(schema, {}, {})]
+        if len(self._present()) == 1:  # whoever made it may have died before it was synced
+            self._disk.sync_versions(self._path, [0])
 
     def latest(self) -> MemorySnapshot:
         """See `TableStore.latest`."""
@@ -181,8 +183,20 @@ class MemoryStore:
         merged = _merged(before.read(schema), rows, keys)
         if merged is None:
             return parent
-        file = stage(self.uri, f"part-{clock.unique_id()}.parquet", merged)
-        return self._commit(parent, info, lambda now: replace(now, files=_by_path([file])))
+        file = stage(self.uri, f"part-{clock.unique_id()}.parquet", merged, survives=False)
+        merged_at = self._commit(parent, info, lambda now: replace(now, files=_by_path([file])))
+        self.sync(merged_at)
+        return merged_at
+
+    def sync(self, version: int) -> None:
+        """See `TableStore.sync`."""
+        before, now = (self._present()[number].files if number >= 0 else {} for number in (version - 1, version))
+        self._disk.sync_files(f"{self._path}/{name}" for name in now if name not in before)
+        self._sync_commits(version)
+
+    def _sync_commits(self, version: int) -> None:
+        """Sync a commit, and the one before: a process may have died before it could."""
+        self._disk.sync_versions(self._path, range(max(version - 1, 0), version + 1))
 
     def _versions(self) -> list[_Version]:
         self._disk.fault("open", self._path)
@@ -204,6 +218,7 @@ class MemoryStore:
             raise
         self._land(parent, info, change)
         self._disk.acknowledge("commit", self._path)
+        self._sync_commits(parent + 1)
         return parent + 1
 
     def _land(self, parent: int, info: CommitInfo, change: Callable[[_Version], _Version]) -> None:

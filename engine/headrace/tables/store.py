@@ -109,7 +109,7 @@ class Snapshot(Protocol):
 class TableStore(Protocol):
     """One table.
 
-    Commits raise `VersionTakenError` when another writer has taken the version. Every call but `create` raises
+    A commit survives a power failure when the call returns. Commits raise `VersionTakenError` when another writer has taken the version. Every call but `create` raises
     `TableMissingError` when there is no table, and every call raises `OSError` (a `StoreError`, for what Delta says) when the
     storage refuses: see `storage_errors`.
     """
@@ -151,6 +151,14 @@ class TableStore(Protocol):
         """Make the content of an earlier version the latest; return the new version. Transactions stay.
 
         Raises `StoreError` when a file of the target is gone, or the target is not before the parent.
+        """
+        ...
+
+    def sync(self, version: int) -> None:
+        """Make a version survive a power failure, with the files that it adds and the commit that it builds on.
+
+        Every other call here does so with its own commit. It is for a version that somebody else has made: Spark, or a process
+        that may have died before it was synced.
         """
         ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -366,21 +367,65 @@ def in_memory(tmp_path):
     forget_disk(tmp_path.name)
 
 
+@contextmanager
+def died_before_sync(disk):
+    """Let the process of a block die at the first commit that it would sync."""
+
+    def fail(step, path):
+        if (step, path) == ("sync", "table"):
+            raise OSError(step)
+
+    with disk.failing(fail), pytest.raises(OSError, match="sync"):
+        yield
+
+
 def test_power_failure_loses_what_was_not_synced(in_memory):
     in_memory.append(0, ("a",))
-    in_memory.disk.sync()
-    in_memory.append(1, ("b",))
+    with died_before_sync(in_memory.disk):
+        in_memory.append(1, ("b",))
     delete_files(in_memory.uri, in_memory.store.at(1).files())
+    assert in_memory.version == 2
     in_memory.disk.lose_power()
     assert (in_memory.version, in_memory.keys()) == (1, ["a"])
-    assert len(list_files(in_memory.uri)) == 1
     assert in_memory.append(1, ("c",)) == 2
 
 
-def test_power_failure_loses_an_unsynced_table(in_memory):
-    in_memory.disk.lose_power()
+def test_power_failure_loses_an_unsynced_table(tmp_path):
+    table = Table(f"memory://{tmp_path.name}/table")
+    disk = disk_and_path(table.uri)[0]
+    with died_before_sync(disk):
+        table.store.create(SCHEMA)
+    disk.lose_power()
     with pytest.raises(TableMissingError):
-        in_memory.store.latest()
+        table.store.latest()
+    forget_disk(tmp_path.name)
+
+
+def test_power_failure_loses_unsynced_files(in_memory):
+    file = stage(in_memory.uri, "staged.parquet", arrow(("a",)), survives=False)
+    in_memory.store.append(0, SCHEMA, [file])
+    in_memory.disk.lose_power()
+    with pytest.raises(StorageError, match=r"staged\.parquet"):
+        in_memory.keys()
+
+
+def test_commit_syncs_the_one_before(in_memory):
+    with died_before_sync(in_memory.disk):
+        in_memory.append(0, ("a",))
+    in_memory.append(1, ("b",))
+    in_memory.disk.lose_power()
+    assert (in_memory.version, in_memory.keys()) == (2, ["a", "b"])
+
+
+def test_commit_that_was_lost_stays_lost(in_memory):
+    for parent in (0, 1):
+        with died_before_sync(in_memory.disk):
+            in_memory.append(parent, ("lost",))
+    in_memory.disk.sync_versions("table", [2])
+    in_memory.disk.lose_power()
+    in_memory.append(0, ("a",))
+    in_memory.disk.lose_power()
+    assert (in_memory.version, in_memory.keys()) == (1, ["a"])
 
 
 @pytest.mark.parametrize("step", ["open", "write", "commit"])
@@ -414,8 +459,10 @@ def test_faults_come_with_their_paths(in_memory):
         delete_files(in_memory.uri, list_files(in_memory.uri))
     assert list(dict.fromkeys(steps)) == [
         ("write", "table/staged-0.parquet"),
+        ("sync", "table/staged-0.parquet"),
         ("open", "table"),
         ("commit", "table"),
+        ("sync", "table"),
         ("open", "table/staged-0.parquet"),
         ("list", "table"),
         ("delete", "table/staged-0.parquet"),

@@ -1,0 +1,65 @@
+"""Makes what was written survive a power failure: a file's content, and its name in its folder.
+
+A file system keeps both in memory for a while, and writes them in any order. So whoever writes a file syncs it before a
+commit names it, and each commit before the next one builds on it. Local disks and disks in memory are synced; object stores
+answer only when an object survives.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from headrace.tables.memory_disk import disk_and_path, is_in_memory
+
+_AT_ONCE = 16
+"""Files that are synced at a time: a disk writes many for the price of one."""
+
+
+def sync_files(folder: str, names: Iterable[str]) -> None:
+    """Make files below a folder, by their paths relative to it, survive a power failure.
+
+    Their content comes first, then their folders. Raises `OSError` when a file is gone or the disk refuses.
+    """
+    if is_in_memory(folder):
+        disk, root = disk_and_path(folder)
+        disk.sync_files([f"{root}/{name}" for name in names])
+    elif is_on_local_disk(folder):
+        files = [Path(folder, name) for name in names]
+        _sync_all(files)
+        _sync_all(sorted({file.parent for file in files}))
+
+
+def make_folder(folder: str) -> None:
+    """Make a local folder with those above it, so that all of them survive a power failure; nothing elsewhere."""
+    if not is_on_local_disk(folder):
+        return
+    path = Path(folder)
+    missing = [one for one in (path, *path.parents) if not one.exists()]
+    if missing:
+        path.mkdir(parents=True, exist_ok=True)
+        _sync_all([one.parent for one in missing])
+
+
+def is_on_local_disk(uri: str) -> bool:
+    """Return whether a URI is a path on a disk of this machine, or one that looks like it."""
+    return "://" not in uri
+
+
+def sync_path(path: Path) -> None:
+    """Wait until the disk has a file's content, or a folder's list of names."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_all(paths: list[Path]) -> None:
+    if len(paths) == 1:
+        sync_path(paths[0])
+    elif paths:
+        with ThreadPoolExecutor(min(len(paths), _AT_ONCE)) as pool:
+            list(pool.map(sync_path, paths))

@@ -1,0 +1,205 @@
+"""What is committed survives a power failure, and nothing is committed whose files did not."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+from msgspec.structs import replace
+
+from headrace.commit.checkpoint import Kind
+from headrace.commit.protocol import open_job
+from headrace.errors import SinkMismatchError, StorageError
+from headrace.tables import durability
+from headrace.tables.durability import make_folder, sync_files
+from headrace.tables.files import list_files, read_parquet
+from headrace.tables.schemas import KEYED_STATE
+from headrace.tables.store import CommitInfo, Transaction
+from headrace.tables.stores import table_store
+from tests.jobs.home import Home
+from tests.unit.support.memory_job import BOARD, REMINDERS, board, commit_batch, killed_at, reminder, state_row
+
+# -------------------------------------------------------------------------------------------- staged files that are gone
+
+
+@contextmanager
+def lost(disk, part):
+    """Lose staged files between the commit of a checkpoint and its publication."""
+
+    def lose(step, path):
+        if (step, path) == ("sync", "state/purchases/checkpoints"):
+            for name in [name for name in disk.files if part in name]:
+                del disk.files[name]
+
+    with disk.failing(lose):
+        yield
+
+
+@pytest.mark.parametrize(("sink", "part"), [(BOARD, "outputs/lines_by_item/2-"), (REMINDERS, "lake/reminders/2-")])
+def test_publishing_misses_staged_files(memory_job, sink, part):
+    job = memory_job
+    job.run("ann")
+    version = job.sink(sink).version
+    with (
+        lost(job.disk, part),
+        pytest.raises(StorageError, match="is gone .1 of 1 files") as error,
+        job.open() as opened,
+    ):
+        commit_batch(opened, "bob")
+    assert f"checkpoint 2 is committed, and cannot be published to sink '{sink}'" in str(error.value)
+    assert "restore checkpoint 1" in str(error.value)
+    assert job.sink(sink).version == version
+    assert job.last.checkpoint_id == 2
+
+
+@pytest.mark.parametrize("sink", [BOARD, REMINDERS])
+def test_publishing_goes_on_when_files_return(memory_job, sink):
+    job = memory_job
+    job.run("ann")
+    with killed_at(job.disk, "commit.after"), job.open() as opened:
+        commit_batch(opened, "bob")
+    files = dict(job.disk.files)
+    for name in [name for name in files if "2-bob" in name and KEYED_STATE not in name and "timers" not in name]:
+        del job.disk.files[name]
+    with pytest.raises(SinkMismatchError, match="is gone"):
+        job.run()
+    job.disk.files.update(files)
+    job.run()
+    assert (job.published(BOARD), job.published(REMINDERS)) == (2, 2)
+
+
+def test_cut_off_file_is_not_published(memory_job):
+    job = memory_job
+    with killed_at(job.disk, "commit.after"), job.open() as opened:
+        outputs = reminder(opened, "ann")
+        opened.commit(Kind.BATCH, outputs=outputs)
+    (file,) = outputs[REMINDERS]
+    path = f"lake/reminders/{file.path}"
+    job.disk.files[path].content = b""
+    with pytest.raises(SinkMismatchError, match=f"has 0 of {file.size:,} bytes"):
+        job.run()
+
+
+# ------------------------------------------------------------------------------------------------- Spark syncs nothing
+
+
+@contextmanager
+def unsynced(disk):
+    """Let nothing that a block writes survive a power failure."""
+    files, versions = dict(disk._synced_files), {path: dict(each) for path, each in disk._synced_versions.items()}
+    yield
+    disk._synced_files, disk._synced_versions = files, versions
+
+
+@pytest.fixture
+def spark_job(memory_job):
+    """A job whose merges go through another program, which syncs nothing."""
+    memory_job.config = replace(memory_job.config, publish=replace(memory_job.config.publish, spark_above_rows=0))
+
+    def merge(uri, files, keys, *, app_id, version):
+        store = table_store(uri)
+        info = CommitInfo(checkpoint_id=version, transaction=Transaction(app_id, version))
+        with unsynced(memory_job.disk):
+            store.merge(store.latest().version, read_parquet(files[0]), keys, info)
+
+    memory_job.merge = merge
+    return memory_job
+
+
+def test_merge_through_spark_survives(spark_job):
+    job = spark_job
+    with job.open(spark_merge=job.merge) as opened:
+        commit_batch(opened, "ann")
+    job.disk.lose_power()
+    assert job.published(BOARD) == 1
+    assert job.sink_rows(BOARD, "customer") == ["ann"]
+
+
+def test_next_run_syncs_what_a_dead_one_merged(spark_job):
+    job = spark_job
+    with killed_at(job.disk, "sync lake/lines_by_item", 2), job.open(spark_merge=job.merge) as opened:
+        commit_batch(opened, "ann")
+    assert job.published(BOARD) == 1
+    with job.open() as opened:
+        opened.commit(Kind.BATCH, outputs=reminder(opened, "bob"))  # from now on nobody would publish 1 again
+    job.disk.lose_power()
+    job.run()
+    assert job.sink_rows(BOARD, "customer") == ["ann"]
+
+
+# ------------------------------------------------------------------------------------------------------- on a local disk
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """The paths that are synced, in order."""
+    paths = []
+    real = durability.sync_path
+
+    def sync_path(path):
+        real(path)
+        paths.append(str(path))
+
+    monkeypatch.setattr(durability, "sync_path", sync_path)
+    return paths
+
+
+@pytest.fixture
+def disk_config(tmp_path):
+    return Home(tmp_path).config()
+
+
+def test_all_files_of_a_job_are_synced(disk_config, synced):
+    with open_job(disk_config, "run", create=True) as job:
+        commit_batch(job, "ann")
+    for folder in (disk_config.job_folder, *(sink.path for sink in disk_config.sinks.values())):
+        files = {f"{folder}/{name}" for name in list_files(folder)}
+        assert files <= {*synced}
+        assert {file.rpartition("/")[0] for file in files} <= {*synced}
+
+
+def test_commits_are_synced_in_order(disk_config, synced):
+    with open_job(disk_config, "run", create=True) as job:
+        job.commit(Kind.BATCH)
+        synced.clear()
+        files, outputs = {KEYED_STATE: [state_row(job, "ann")]}, {**board(job, "ann"), **reminder(job, "ann")}
+        job.commit(Kind.BATCH, files=files, outputs=outputs)
+        folder, sinks = job.config.job_folder, job.config.sinks
+    steps = [
+        f"{folder}/{KEYED_STATE}/{files[KEYED_STATE][0].path}",
+        f"{folder}/{KEYED_STATE}/_delta_log/{1:020d}.json",
+        f"{folder}/checkpoints/_delta_log/{4:020d}.json",
+        f"{sinks[BOARD].path}/_delta_log/{1:020d}.json",
+    ]
+    places = [synced.index(step) for step in steps]
+    assert places == sorted(places)
+    merged = next(iter(table_store(sinks[BOARD].path).latest().files()))
+    assert synced.index(f"{sinks[BOARD].path}/{merged}") < places[-1]
+    row = next(path for path in synced if path.startswith(f"{folder}/checkpoints/part-"))
+    assert synced.index(row) < places[2]
+
+
+def test_new_folders_are_synced_in_theirs(tmp_path, synced):
+    make_folder(f"{tmp_path}/a/b")
+    assert {*synced} == {str(tmp_path), f"{tmp_path}/a"}
+    make_folder(f"{tmp_path}/a/b")
+    assert len(synced) == 2
+
+
+def test_file_comes_before_its_folder(tmp_path, synced):
+    (tmp_path / "one").write_text("1")
+    sync_files(str(tmp_path), ["one"])
+    assert synced == [f"{tmp_path}/one", str(tmp_path)]
+
+
+def test_missing_file_cannot_be_synced(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        sync_files(str(tmp_path), ["none"])
+    with pytest.raises(FileNotFoundError):
+        sync_files(f"memory://{tmp_path.name}", ["none"])
+
+
+def test_object_stores_sync_by_themselves(synced):
+    sync_files("s3://bucket/folder", ["file"])
+    make_folder("s3://bucket/folder")
+    assert synced == []

@@ -148,7 +148,9 @@ class Content:
         taken = range(self.position)
         if self.quarantined != [record for record in taken if is_bad(record)]:
             return f"at record {self.position} the quarantine has {self.quarantined}"
-        if strangers := [record for record in self.waiting if record not in taken or is_bad(record) or not is_asked(record)]:
+        if strangers := [
+            record for record in self.waiting if record not in taken or is_bad(record) or not is_asked(record)
+        ]:
             return f"at record {self.position} there wait {strangers}"
         counts = dict(Counter(map(customer_of, self.counted)))
         if self.counts != counts:

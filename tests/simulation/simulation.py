@@ -6,8 +6,9 @@ those of a loop over the records, and every checkpoint that a driver was told of
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,12 +22,12 @@ from headrace.commit.protocol import open_job
 from headrace.commit.restore import restore, savepoint
 from headrace.commit.vacuum import vacuum
 from headrace.commit.verify import verify
-from headrace.errors import ConfigError, EngineBug, FencedError, HeadraceError, SinkMismatchError, StorageError
-from headrace.tables.memory_disk import PostponedError, forget_disk
-from headrace.tables.store import VersionTakenError
+from headrace.errors import ConfigError, EngineBug, FencedError, SinkMismatchError, StorageError
+from headrace.tables.memory_disk import MemoryFile, PostponedError, forget_disk
+from headrace.tables.store import TableMissingError, VersionTakenError
 from headrace.tables.stores import table_store
 from tests.simulation.purchases import Content, MicroBatch, position_of
-from tests.simulation.world import Killed, Process, World
+from tests.simulation.world import World
 from tests.unit.support.memory_job import BOARD, REMINDERS, MemoryJob
 
 RECORDS = 40
@@ -66,7 +67,7 @@ class Weather:
         chance = world.chance
 
         def often(most: int) -> int:
-            return chance.randrange(1, most + 1) if chance.random() < 0.5 else 0  # noqa: PLR2004 - a half
+            return chance.randrange(1, most + 1) if chance.random() < 0.5 else 0
 
         return cls(
             failing=often(10),
@@ -80,8 +81,18 @@ class Weather:
         )
 
 
-class Found(AssertionError):
+class FoundError(AssertionError):
     """The simulation has found something wrong."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copy of what is on the disk below a job's folder and its sinks, at one moment."""
+
+    files: dict[str, MemoryFile]
+    tables: dict[str, list[Any]]
+    last: int
+    """The last checkpoint that the copy has."""
 
 
 class Simulation:
@@ -99,10 +110,10 @@ class Simulation:
         self.errors: Counter[str] = Counter()
         self._drivers = 0
         self._names: list[str] = []
-        self._mismatch: Any = None
+        self._copy: Copy | None = None
 
     def run(self) -> None:
-        """Play it, and check. Raises `Found`, or what the job has raised that it should not, with the seed."""
+        """Play it, and check. Raises `FoundError`, or what the job has raised that it should not, with the seed."""
         try:
             with self._in_place():
                 self._play()
@@ -130,7 +141,7 @@ class Simulation:
         chance = self.world.chance
         name = f"{work.__name__.strip('_')}-{len(self.world.processes)}"
         host = chance.choice(["here", "here", "there", "elsewhere"])
-        wrong_by = chance.randrange(-60_000, 60_000) if chance.random() < 0.2 else 0  # noqa: PLR2004 - one in five
+        wrong_by = chance.randrange(-60_000, 60_000) if chance.random() < 0.2 else 0
         self.world.start(name, lambda: work(name), host=host, wrong_by=wrong_by)
 
     def _make_trouble(self) -> None:
@@ -148,21 +159,25 @@ class Simulation:
             self.world.time += DAY * self.world.chance.randrange(1, 6)
             self.world.counts["days"] += 1
         postponed = self.job.disk.postponed
-        if postponed and self.world.chance.random() < 0.05:  # noqa: PLR2004 - sooner or later
+        if postponed and self.world.chance.random() < 0.05:
             postponed.pop(self.world.chance.randrange(len(postponed)))()
         if self._happens(self.weather.users):
-            self.world.chance.choice([self._vacuum_sink, self._delete_from_sink])()
-        if len(alive) < 4 and self._drivers < 9 and self._happens(6):  # noqa: PLR2004
+            users = [self._vacuum_sinks, self._commit_by_hand, self._copy_all, self._bring_back]
+            self.world.chance.choice(users)()
+        if len(alive) < 4 and self._drivers < 9 and self._happens(6):
             self._start_driver()
             self._start(self.world.chance.choice([self._maintain, self._read, self._go_back]))
 
     def _lose_power(self) -> None:
         self.world.counts["power failures"] += 1
+        self._kill_all()
+        self.job.disk.lose_power()
+
+    def _kill_all(self) -> None:
         for process in self.world.processes:
             if process.is_alive:
                 self.world.kill(process)
         self.job.disk.postponed.clear()
-        self.job.disk.lose_power()
 
     def _happens(self, in_thousand: int) -> bool:
         return not self.is_calm and self.world.chance.randrange(1000) < in_thousand
@@ -195,14 +210,14 @@ class Simulation:
         chance = self.world.chance
         for attempt in range(6):
             with self._documented_errors():
-                self._run_batches(f"{name}.{attempt}", force=chance.random() < 0.1)  # noqa: PLR2004 - somebody in a hurry
+                self._run_batches(f"{name}.{attempt}", force=chance.random() < 0.1)
             clock.sleep(chance.randrange(20))
 
     def _run_batches(self, run_id: str, *, force: bool = False, until_done: bool = False) -> None:
         chance = self.world.chance
         with open_job(self.job.config, run_id, create=True, force=force) as job:
             for _ in range(chance.randrange(4) if not until_done else 10 * RECORDS):
-                batch = MicroBatch(job, lambda: self.is_calm or chance.random() < 0.6)  # noqa: PLR2004
+                batch = MicroBatch(job, lambda: self.is_calm or chance.random() < 0.6)
                 checkpoint = batch.commit(chance.randrange(1, 9), RECORDS)
                 self.told[checkpoint.checkpoint_id] = checkpoint
                 if until_done and position_of(checkpoint) == RECORDS and not checkpoint.pending:
@@ -217,8 +232,8 @@ class Simulation:
                 if act == 0:
                     compact(config, name)
                 elif act == 1:
-                    vacuum(config, name, dry_run=chance.random() < 0.2)  # noqa: PLR2004
-                elif act == 2:  # noqa: PLR2004
+                    vacuum(config, name, dry_run=chance.random() < 0.2)
+                elif act == 2:
                     point = f"s{name.replace('-', '_')}_{number}"
                     savepoint(config, point, "", name)
                     self._names.append(point)
@@ -232,7 +247,7 @@ class Simulation:
             log = CheckpointLog(self.job.config.job_folder)
             if log.checkpoints:
                 target: int | str = chance.choice(log.checkpoints).checkpoint_id
-                if self._names and chance.random() < 0.5:  # noqa: PLR2004
+                if self._names and chance.random() < 0.5:
                     target = chance.choice(self._names)
                 made = restore(self.job.config, target, "", name)
                 self.told[made.checkpoint_id] = made
@@ -260,35 +275,69 @@ class Simulation:
                 raise
 
     def _is_mismatch_expected(self, error: SinkMismatchError) -> bool:
-        return "never reached sink" in str(error)
+        """Tell whether users have made job and sinks disagree, or a restore asks for what a sink never had."""
+        return (
+            "never reached sink" in str(error)
+            or self.world.counts["old files deleted"] + self.world.counts["copies brought back"] > 0
+        )
 
     # Users
 
-    def _vacuum_sink(self) -> None:
-        """Delete all files of a sink that its latest version does not name, as VACUUM without retention does."""
-        for name in (BOARD, REMINDERS):
-            with suppress(Exception):
-                store = table_store(self.job.config.sinks[name].path)
-                folder = store.uri.partition("://")[2].partition("/")[2]
-                needed = {f"{folder}/{file}" for file in store.latest().files()} | self._staged_for_sinks(folder)
-                for path in [path for path in self.job.disk.files if path.startswith(f"{folder}/")]:
-                    if path not in needed:
-                        del self.job.disk.files[path]
-                self.world.counts["vacuumed sinks"] += 1
+    def _vacuum_sinks(self) -> None:
+        """Delete what no sink needs and is older than a week, as VACUUM does."""
+        files, youngest = self.job.disk.files, self.world.time - 7 * DAY
+        for path in [path for path, file in files.items() if path.startswith("lake/") and file.written_at < youngest]:
+            folder, _, name = path.rpartition("/")
+            versions = self.job.disk.tables.get(folder, [])
+            if versions and name not in versions[-1].files:
+                del files[path]
+                self.world.counts["old files deleted"] += 1
 
-    def _staged_for_sinks(self, folder: str) -> set[str]:
-        """Files that are younger than the retention of Delta's VACUUM."""
-        youngest = self.world.time - 7 * DAY
-        return {path for path, file in self.job.disk.files.items() if path.startswith(folder) and file.written_at > youngest}
-
-    def _delete_from_sink(self) -> None:
-        """Commit to a sink by hand: a change of its settings, which touches no row."""
-        for name in (BOARD, REMINDERS):
-            with suppress(Exception):
-                store = table_store(self.job.config.sinks[name].path)
+    def _commit_by_hand(self) -> None:
+        """Commit to the sinks what changes no row, as a change of their settings does."""
+        for sink in self.job.config.sinks.values():
+            with self._outside(), suppress(TableMissingError):
+                store = table_store(sink.path)
                 latest = store.latest()
                 store.append(latest.version, latest.schema, [])
                 self.world.counts["commits by hand"] += 1
+
+    def _copy_all(self) -> None:
+        """Copy the job's folder and its sinks, at one moment."""
+        with self._outside():
+            log = CheckpointLog(self.job.config.job_folder)
+        if log.last is not None:
+            disk = self.job.disk
+            self._copy = Copy(
+                dict(disk.files), {path: [*tables] for path, tables in disk.tables.items()}, len(log.checkpoints) - 1
+            )
+
+    def _bring_back(self, parts: Sequence[str] | None = None) -> None:
+        """Stop all, and bring back the copy: of the job's folder, of its sinks, or of both."""
+        if self._copy is None:
+            return
+        self._kill_all()
+        if parts is None:
+            parts = self.world.chance.choice([("state/",), ("lake/",), ("state/", "lake/")])
+        tables = {path: [*versions] for path, versions in self._copy.tables.items()}
+        for now, before in ((self.job.disk.files, self._copy.files), (self.job.disk.tables, tables)):
+            for path in [path for path in now if path.startswith(tuple(parts))]:
+                del now[path]
+            now.update({path: of for path, of in before.items() if path.startswith(tuple(parts))})
+        self.job.disk.sync()
+        if "state/" in parts:
+            self.told = {number: told for number, told in self.told.items() if number <= self._copy.last}
+        self.world.counts["copies brought back"] += 1
+
+    @contextmanager
+    def _outside(self) -> Iterator[None]:
+        """Do something between two steps: all of it, and nothing fails."""
+        disk = self.job.disk
+        before, disk.fault, disk.acknowledge = (disk.fault, disk.acknowledge), _nothing, _nothing
+        try:
+            yield
+        finally:
+            disk.fault, disk.acknowledge = before
 
     # The end
 
@@ -296,10 +345,10 @@ class Simulation:
         self.is_calm = True
         disk = self.job.disk
         for postponed in disk.postponed:
-            if self.world.chance.random() < 0.5:  # noqa: PLR2004 - the others never land
+            if self.world.chance.random() < 0.5:
                 postponed()
         disk.postponed.clear()
-        self._run_batches("the last", until_done=True)
+        self._finish()
         log = CheckpointLog(self.job.config.job_folder)
         self._check_log(log.checkpoints)
         kept = [c for c in log.checkpoints if c.kind is Kind.SAVEPOINT or c.committed_at > self.world.time - DAY]
@@ -307,32 +356,48 @@ class Simulation:
             self._check_content(checkpoint)
         self._check_sinks(Content(self.job.config.job_folder, log.checkpoints[-1]))
         if wrong := [finding for finding in verify(self.job.config) if not finding.ok]:
-            raise Found(f"verify finds {wrong}")
+            raise FoundError(f"verify finds {wrong}")
+
+    def _finish(self) -> None:
+        """Take in the rest. Where users have made job and sinks disagree, do first what the error says."""
+        try:
+            self._run_batches("the last", until_done=True)
+        except SinkMismatchError as error:
+            if not self._is_mismatch_expected(error):
+                raise
+            self.world.counts["remedies"] += 1
+            if remedy := re.search(r"--to (\d+) ", str(error)):
+                restore(self.job.config, int(remedy[1]), "the sink is older", "operator")
+            else:
+                self._bring_back(("state/", "lake/"))
+            self._run_batches("the very last", until_done=True)
 
     def _check_content(self, checkpoint: Checkpoint) -> None:
         if problem := Content(self.job.config.job_folder, checkpoint).problem():
-            raise Found(f"checkpoint {checkpoint.checkpoint_id}: {problem}")
+            raise FoundError(f"checkpoint {checkpoint.checkpoint_id}: {problem}")
 
     def _check_log(self, checkpoints: list[Checkpoint]) -> None:
         ids = [checkpoint.checkpoint_id for checkpoint in checkpoints]
         if ids != list(range(len(ids))):
-            raise Found(f"the log has the checkpoints {ids}")
+            raise FoundError(f"the log has the checkpoints {ids}")
         for number, told in self.told.items():
             if number >= len(ids) or checkpoints[number].attempt_id != told.attempt_id:
-                raise Found(f"checkpoint {number} of {told.run_id} was told to be committed, and is not in the log")
+                raise FoundError(
+                    f"checkpoint {number} of {told.run_id} was told to be committed, and is not in the log"
+                )
 
     def _check_sinks(self, content: Content) -> None:
         reminded = self.job.sink_rows(REMINDERS, "customer")
         if reminded != sorted(map(str, content.counted)):
             twice = [record for record, count in Counter(reminded).items() if count > 1]
             lost = sorted({*map(str, content.counted)} - {*reminded})
-            raise Found(f"the sink '{REMINDERS}' has {twice} twice, and not {lost}")
+            raise FoundError(f"the sink '{REMINDERS}' has {twice} twice, and not {lost}")
         if content.position != RECORDS or content.waiting:
-            raise Found(f"the job ends at record {content.position}, with {content.waiting} waiting")
+            raise FoundError(f"the job ends at record {content.position}, with {content.waiting} waiting")
         rows = self.job.sink(BOARD)
         board = {row["item"]: row["bought"] for row in rows.read(rows.schema).to_pylist()}
         if board != content.board():
-            raise Found(f"the sink '{BOARD}' has {board}, not {content.board()}")
+            raise FoundError(f"the sink '{BOARD}' has {board}, not {content.board()}")
 
     @contextmanager
     def _in_place(self) -> Iterator[None]:
@@ -347,9 +412,7 @@ class Simulation:
                 yield
         finally:
             self.is_calm = True
-            for process in self.world.processes:
-                if process.is_alive:
-                    self.world.kill(process)
+            self._kill_all()
             lease.this_process, lease.is_alive = holder_before, alive_before
             clock.use(clock_before)
             threads.use(threads_before)
@@ -366,4 +429,5 @@ class Simulation:
         return self.world.processes[int(number)].is_alive if process else True
 
 
-__all__ = ["Killed", "Process", "Simulation"]
+def _nothing(step: str, path: str) -> None:
+    del step, path

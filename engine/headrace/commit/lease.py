@@ -73,6 +73,12 @@ class JobLease:
         if self._lost is not None:
             raise self._lost
 
+    def confirm(self) -> None:
+        """Look whether the job is still held. Raises `FencedError` if another run has written to `checkpoints`."""
+        with self._lock:
+            self.check()
+            self._log.check_newest()
+
     def append(self, checkpoint: Checkpoint) -> None:
         """Commit a checkpoint, renewing the lease in the same row.
 

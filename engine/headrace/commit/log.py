@@ -82,6 +82,13 @@ class CheckpointLog:
         self.lease = _last_lease(rows)
         self._version = table.version
 
+    def check_newest(self) -> None:
+        """Raise `FencedError` if somebody else has appended since the last refresh, `StorageError` if that cannot be told."""
+        with storage_errors(f"to read {self._store.uri}"):
+            newest = self._store.latest().version
+        if newest != self._version:
+            raise self._fenced("its work")
+
     @property
     def lineage(self) -> Lineage:
         """The line that leads to the last checkpoint."""

@@ -33,7 +33,7 @@ from headrace.commit.sink_position import check_sinks
 from headrace.commit.sink_tables import SinkTables, to_schemas, to_stored
 from headrace.commit.state_schemas import StateSchemas
 from headrace.config import JobConfig
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, SinkMismatchError
 from headrace.plan.pipelines import plan_of, sink_schemas
 from headrace.plan.stages import Plan
 from headrace.sinks.sink import SparkMerge
@@ -107,7 +107,11 @@ def open_job(
     with lease.claimed(force=force):
         publisher.check_columns()
         # Not before the claim: as long as another run may publish, the log that was read is older than the sinks.
-        publishes = check_sinks(config, log.checkpoints, restores=restores)
+        try:
+            publishes = check_sinks(config, log.checkpoints, restores=restores)
+        except SinkMismatchError:
+            lease.confirm()  # whoever is overtaken here sees sinks that its successor has published to
+            raise
         publisher.create_sinks()
         if log.last is None:
             versions = tables.create()

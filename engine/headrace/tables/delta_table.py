@@ -135,7 +135,7 @@ class DeltaStore:
                 configuration={"delta.logRetentionDuration": "interval 3650 days"},
             )
         if table.version() == 0:  # whoever made it may have died before it was synced
-            self._sync_commits(0)
+            self._sync_commit(0)
 
     def latest(self) -> DeltaSnapshot:
         """See `TableStore.latest`."""
@@ -155,6 +155,7 @@ class DeltaStore:
         if {*rows.schema.names} <= {field.name for field in table.schema().fields}:
             file = stage(self.uri, f"part-{clock.unique_id()}.parquet", rows, self.storage)
             return self._add(parent, rows.schema, [file], "append", info)
+        self._sync_commit(parent)
         with _translated():
             write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=_properties(info))
         if table.version() != parent + 1:
@@ -170,6 +171,7 @@ class DeltaStore:
     def add_columns(self, parent: int, columns: Sequence[pa.Field], info: CommitInfo = NO_INFO) -> int:
         """See `TableStore.add_columns`. No file is rewritten."""
         table = self._open(parent)
+        self._sync_commit(parent)
         with _translated():
             fields = Schema.from_arrow(pa.schema(columns)).fields
             table.alter.add_columns(fields, commit_properties=_properties(info))
@@ -181,6 +183,7 @@ class DeltaStore:
         if table.version() != parent:
             msg = f"{self.uri} is at version {table.version()}, not {parent}"
             raise VersionTakenError(msg)
+        self._sync_commit(parent)
         with _translated():
             table.restore(target, commit_properties=_properties(info))
         return self._landed(parent + 1)
@@ -189,6 +192,7 @@ class DeltaStore:
         """See `TableStore.merge`."""
         table = self._open(parent)
         columns = {f'"{column.name}"': f'source."{column.name}"' for column in table.schema().fields}
+        self._sync_commit(parent)
         with _translated():
             merge = table.merge(
                 rows,
@@ -212,18 +216,20 @@ class DeltaStore:
             is_on_local_disk(self.uri) and commit.exists()
         ):  # else a clean-up of the log has found it in a log checkpoint
             sync_files(self.uri, _added_files(commit.read_bytes()))
-            self._sync_commits(version)
+            self._sync_commit(version)
 
     @property
     def _log(self) -> str:
         return f"{self.uri}/_delta_log"
 
-    def _sync_commits(self, version: int) -> None:
-        """Sync a commit, and the one before: a process may have died before it could."""
-        if is_on_local_disk(self.uri):
-            before = _commit_name(version - 1)
-            is_there = version > 0 and Path(self._log, before).exists()  # a clean-up of the log may have taken it
-            sync_files(self._log, [before, _commit_name(version)] if is_there else [_commit_name(version)])
+    def _sync_commit(self, version: int) -> None:
+        """Sync the log's entry of a commit, unless a clean-up of the log has taken it.
+
+        Each commit syncs its parent before it lands, whose writer may have died before it could, and itself behind that. So one
+        commit at most is not synced, the last one.
+        """
+        if is_on_local_disk(self.uri) and Path(self._log, _commit_name(version)).exists():
+            sync_files(self._log, [_commit_name(version)])
 
     @property
     def _options(self) -> dict[str, str] | None:
@@ -240,6 +246,7 @@ class DeltaStore:
 
     def _add(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], mode: Any, info: CommitInfo) -> int:
         table = self._open(parent)
+        self._sync_commit(parent)
         now = clock.now()
         actions = [AddAction(file.path, file.size, {}, now, True, file.statistics()) for file in files]
         with _translated():
@@ -255,7 +262,7 @@ class DeltaStore:
         if self._open().version() < expected:
             msg = f"a commit to {self.uri} did not land at version {expected}"
             raise EngineBug(msg)
-        self._sync_commits(expected)
+        self._sync_commit(expected)
         return expected
 
 

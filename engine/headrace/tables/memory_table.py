@@ -120,7 +120,7 @@ class MemoryStore:
         """See `TableStore.create`."""
         if self._path not in self._disk.tables:
             self._disk.fault("commit", self._path)
-            self._disk.tables[self._path] = [_Version(schema, {}, {})]
+            self._disk.tables.setdefault(self._path, [_Version(schema, {}, {})])  # another one may have made it by now
         if len(self._present()) == 1:  # whoever made it may have died before it was synced
             self._disk.sync_versions(self._path, [0])
 
@@ -192,11 +192,11 @@ class MemoryStore:
         """See `TableStore.sync`."""
         before, now = (self._present()[number].files if number >= 0 else {} for number in (version - 1, version))
         self._disk.sync_files(f"{self._path}/{name}" for name in now if name not in before)
-        self._sync_commits(version)
+        self._sync_commit(version)
 
-    def _sync_commits(self, version: int) -> None:
-        """Sync a commit, and the one before: a process may have died before it could."""
-        self._disk.sync_versions(self._path, range(max(version - 1, 0), version + 1))
+    def _sync_commit(self, version: int) -> None:
+        """Sync a commit. As in Delta's tables here, each commit syncs its parent before it lands, and itself behind that."""
+        self._disk.sync_versions(self._path, [version])
 
     def _versions(self) -> list[_Version]:
         self._disk.fault("open", self._path)
@@ -210,7 +210,8 @@ class MemoryStore:
 
     def _commit(self, parent: int, info: CommitInfo, change: Callable[[_Version], _Version]) -> int:
         """Add a version: a compare-and-set on the number of versions."""
-        self._versions()
+        if parent < len(self._versions()):
+            self._sync_commit(parent)
         try:
             self._disk.fault("commit", self._path)
         except PostponedError:
@@ -218,7 +219,7 @@ class MemoryStore:
             raise
         self._land(parent, info, change)
         self._disk.acknowledge("commit", self._path)
-        self._sync_commits(parent + 1)
+        self._sync_commit(parent + 1)
         return parent + 1
 
     def _land(self, parent: int, info: CommitInfo, change: Callable[[_Version], _Version]) -> None:

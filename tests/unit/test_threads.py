@@ -1,0 +1,49 @@
+"""Threads of the commit protocol: the real ones."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from headrace import threads
+
+
+def test_results_come_in_the_order_of_items():
+    first = threading.Event()
+
+    def work(item):
+        if item == 1:
+            assert first.wait(20)  # both are at work at once
+        else:
+            first.set()
+        return item * 10
+
+    assert threads.in_parallel(work, [1, 2]) == [10, 20]
+    assert threads.in_parallel(work, []) == []
+
+
+def test_the_first_item_that_failed_is_told():
+    both = threading.Barrier(2)
+
+    def work(item):
+        both.wait(20)
+        raise ValueError(item)
+
+    with pytest.raises(ValueError, match="1"):
+        threads.in_parallel(work, [1, 2])
+
+
+def test_work_is_repeated_until_the_block_ends():
+    beats = threading.Semaphore(0)
+    with threads.repeating(0.001, beats.release, "heart"):
+        assert all(beats.acquire(timeout=20) for _ in range(3))
+        assert [thread for thread in threading.enumerate() if thread.name == "heart"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "heart"]
+
+
+def test_a_lock_is_held_by_one():
+    lock = threads.lock()
+    with lock:
+        assert not lock.acquire(blocking=False)
+    assert lock.acquire(blocking=False)

@@ -8,10 +8,11 @@ MAKEFLAGS += --no-print-directory
 
 RUN := .venv/bin/python setup/environment.py
 PYTEST := $(RUN) .venv/bin/python -m pytest
+SEEDS := 0-2999
 BENCHMARKS := $(sort $(filter-out _%,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
-.PHONY: help setup .ready demo verify-demo airflow test test-all lint types imports format bench clean lock \
-        tier-unit tier-compose tier-spark tier-airflow tier-fault tier-cluster tier-slow closing-line
+.PHONY: help setup .ready demo verify-demo airflow test test-all test-faults lint types imports format bench clean lock \
+        tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-slow closing-line
 
 # show this list
 help:
@@ -40,7 +41,11 @@ airflow: .ready
 test: .ready lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault closing-line
 
 # test, and the tests on a local Spark cluster and the slow ones
-test-all: .ready lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault tier-cluster tier-slow closing-line
+test-all: .ready lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-slow closing-line
+
+# simulate a job whose world fails, without a JVM: thousands of worlds, a seed each; SEEDS=17-17 plays one again (about 0.4 s each)
+test-faults: export HEADRACE_SEEDS = $(SEEDS)
+test-faults: tier-simulation
 
 # ruff: everything minus the reasoned list in pyproject.toml
 lint: .ready
@@ -88,9 +93,12 @@ tier-compose tier-spark tier-airflow tier-fault tier-cluster: tier-%: .ready
 tier-unit: .ready
 	@$(call TIER,unit,tests/unit -m 'not slow' --numprocesses logical --dist worksteal)
 
+tier-simulation: .ready
+	@$(call TIER,simulation,tests/simulation --numprocesses logical --dist worksteal)
+
 tier-slow: .ready
 	@$(call TIER,slow,tests -m slow)
 
 closing-line:
-	@echo; for log in unit compose spark airflow fault cluster slow; do \
+	@echo; for log in unit compose spark airflow fault simulation cluster slow; do \
 	    file=var/log/tests-$$log.log; [ ! -e $$file ] || printf '%-8s %s\n' $$log "$$(tail -n 1 $$file)"; done

@@ -27,7 +27,6 @@ PLACES = [
     "publish.half",
     "publish.after",
 ]
-LAST_RUNS = 3
 FIRST, _, LAST = os.environ.get("HEADRACE_KILL_SEEDS", "100-103").partition("-")
 
 

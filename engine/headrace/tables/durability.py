@@ -19,17 +19,16 @@ _AT_ONCE = 16
 
 
 def sync_files(folder: str, names: Iterable[str]) -> None:
-    """Make files below a folder, by their paths relative to it, survive a power failure.
+    """Make files below a folder, by their paths relative to it, survive a power failure: content, and names in their folders.
 
-    Their content comes first, then their folders. Raises `OSError` when a file is gone or the disk refuses.
+    Raises `OSError` when a file is gone or the disk refuses.
     """
     if is_in_memory(folder):
         disk, root = disk_and_path(folder)
         disk.sync_files([f"{root}/{name}" for name in names])
     elif is_on_local_disk(folder):
         files = [Path(folder, name) for name in names]
-        _sync_all(files)
-        _sync_all(sorted({file.parent for file in files}))
+        _sync_all([*files, *{file.parent for file in files}])
 
 
 def make_folder(folder: str) -> None:

@@ -186,10 +186,11 @@ def test_new_folders_are_synced_in_theirs(tmp_path, synced):
     assert len(synced) == 2
 
 
-def test_file_comes_before_its_folder(tmp_path, synced):
-    (tmp_path / "one").write_text("1")
-    sync_files(str(tmp_path), ["one"])
-    assert synced == [f"{tmp_path}/one", str(tmp_path)]
+def test_folders_are_synced_once_for_many_files(tmp_path, synced):
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+    sync_files(str(tmp_path), ["one", "two"])
+    assert sorted(synced) == [str(tmp_path), f"{tmp_path}/one", f"{tmp_path}/two"]
 
 
 def test_missing_file_cannot_be_synced(tmp_path):

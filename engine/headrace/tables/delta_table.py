@@ -6,7 +6,8 @@ from Arrow's threads, which can abort the process when it ends (seen in half of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,20 +20,25 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake import Transaction as DeltaTransaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
+from pyarrow import fs
 
 from headrace import clock
 from headrace.errors import EngineBug
 from headrace.plan.columns import ROW_KIND
 from headrace.tables.durability import is_on_local_disk, make_folder, sync_files
-from headrace.tables.files import StagedFile, Storage, stage
+from headrace.tables.files import StagedFile, Storage, delete_files, file_system, stage
 from headrace.tables.predicate import Conditions, sql_of
 from headrace.tables.store import (
+    COMMIT_SUFFIX,
+    LOG,
     NO_INFO,
     Commit,
     CommitInfo,
     StoreError,
+    TableLog,
     TableMissingError,
     VersionTakenError,
+    commit_file,
     storage_errors,
 )
 
@@ -141,7 +147,13 @@ class DeltaStore:
 
     def at(self, version: int) -> DeltaSnapshot:
         """See `TableStore.at`."""
-        return DeltaSnapshot(self.uri, self._open(version), self.storage)
+        try:
+            table = self._open(version)
+        except TableMissingError as error:  # so deltalake says, too, where the log begins after the version
+            latest = self.latest().version
+            msg = f"the log of {self.uri} does not have version {version} any more, the latest one is {latest}"
+            raise StoreError(msg) from error
+        return DeltaSnapshot(self.uri, table, self.storage)
 
     def append(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
         """See `TableStore.append`."""
@@ -205,23 +217,48 @@ class DeltaStore:
 
     def sync(self, version: int) -> None:
         """See `TableStore.sync`."""
-        commit = Path(self._log, _commit_name(version))
+        commit = Path(self.uri, commit_file(version))
         if (
             is_on_local_disk(self.uri) and commit.exists()
         ):  # else a clean-up of the log has found it in a log checkpoint
             sync_files(self.uri, _added_files(commit.read_bytes()))
             self._sync_commits(version)
 
+    def log_as_of(self, moment: int) -> TableLog:
+        """See `TableStore.log_as_of`."""
+        store, root = file_system(self.uri, self.storage)
+        with storage_errors(f"to list the log of {self.uri}"):
+            files = store.get_file_info(fs.FileSelector(f"{root}/{LOG}", allow_not_found=True))
+        files = [file for file in files if _ENTRY.fullmatch(file.base_name)]
+        entries = {f"{LOG}/{file.base_name}": _version_of(file) for file in files}
+        commits = [file for file in files if file.base_name.endswith(COMMIT_SUFFIX)]
+        old = (_version_of(file) for file in commits if file.mtime_ns < moment * 1_000_000)
+        return TableLog(entries, max(old, default=min(map(_version_of, commits), default=0)))
+
+    def keep_versions(self, versions: Iterable[int]) -> None:
+        """See `TableStore.keep_versions`: each gets a log checkpoint."""
+        store, root = file_system(self.uri, self.storage)
+        for version in sorted(versions):
+            log_checkpoint = f"{root}/{_log_checkpoint(version)}"
+            if store.get_file_info(log_checkpoint).type is fs.FileType.NotFound:
+                table = self._open(version)
+                with _translated():
+                    table.create_checkpoint()
+            sync_files(self.uri, [_log_checkpoint(version)])
+
     @property
     def _log(self) -> str:
-        return f"{self.uri}/_delta_log"
+        return f"{self.uri}/{LOG}"
 
     def _sync_commits(self, version: int) -> None:
-        """Sync a commit, and the one before: a process may have died before it could."""
+        """Sync a commit, and the one before: a process may have died before it could.
+
+        deltalake adds a log checkpoint to some commits. A clean-up of the log may have taken the commit before.
+        """
         if is_on_local_disk(self.uri):
-            before = _commit_name(version - 1)
-            is_there = version > 0 and Path(self._log, before).exists()  # a clean-up of the log may have taken it
-            sync_files(self._log, [before, _commit_name(version)] if is_there else [_commit_name(version)])
+            others = [commit_file(version - 1), _log_checkpoint(version)] if version else []
+            present = [name for name in others if Path(self.uri, name).exists()]
+            sync_files(self.uri, [*present, commit_file(version)])
 
     @property
     def _options(self) -> dict[str, str] | None:
@@ -229,7 +266,20 @@ class DeltaStore:
 
     def _open(self, version: int | None = None) -> DeltaTable:
         with _translated():
-            return DeltaTable(self.uri, version=version, storage_options=self._options)
+            try:
+                return DeltaTable(self.uri, version=version, storage_options=self._options)
+            except DeltaError as error:
+                if "_last_checkpoint hint" not in str(error):
+                    raise
+                self._remove_torn_checkpoint()
+                return DeltaTable(self.uri, version=version, storage_options=self._options)
+
+    def _remove_torn_checkpoint(self) -> None:
+        """Remove a hint to a log checkpoint that is gone, or empty since the power failed before it was synced."""
+        store, root = file_system(self.uri, self.storage)
+        files = store.get_file_info(fs.FileSelector(f"{root}/{LOG}"))
+        torn = [f"{LOG}/{file.base_name}" for file in files if file.extension == "parquet" and file.size == 0]
+        delete_files(self.uri, [_HINT, *torn], self.storage)
 
     def _add(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], mode: Any, info: CommitInfo) -> int:
         table = self._open(parent)
@@ -265,8 +315,19 @@ def _translated() -> Iterator[None]:
         raise StoreError(str(error)) from error
 
 
-def _commit_name(version: int) -> str:
-    return f"{version:020d}.json"
+_ENTRY = re.compile(r"\d{20}(\.json|\.checkpoint.*\.parquet)")
+"""Names of a table's log: commits and log checkpoints."""
+
+_HINT = f"{LOG}/_last_checkpoint"
+"""Says where readers find a log checkpoint. They do without, too, but not with one that names what is gone."""
+
+
+def _version_of(entry: fs.FileInfo) -> int:
+    return int(entry.base_name.partition(".")[0])
+
+
+def _log_checkpoint(version: int) -> str:
+    return f"{LOG}/{version:020d}.checkpoint.parquet"
 
 
 def _added_files(commit: bytes) -> list[str]:

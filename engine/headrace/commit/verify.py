@@ -82,7 +82,7 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[CheckResult]:
 def _sinks(config: JobConfig, log: CheckpointLog) -> Iterator[CheckResult]:
     for name, (schema, keys) in to_schemas(sinks_of(config, log)).items():
         position = SinkPosition(config, name, log.checkpoints)
-        if position.ahead() or position.behind():
+        if position.foreign() or position.ahead() or position.behind():
             log.refresh()  # a run may have committed and published meanwhile: look once more
             position = SinkPosition(config, name, log.checkpoints)
         yield _published(name, position)
@@ -92,7 +92,7 @@ def _sinks(config: JobConfig, log: CheckpointLog) -> Iterator[CheckResult]:
 
 def _published(name: str, position: SinkPosition) -> CheckResult:
     check = f"sink {name} is published"
-    problem = position.ahead() or position.behind()
+    problem = position.foreign() or position.ahead() or position.behind()
     if problem is not None:
         return CheckResult(check, False, problem)
     if not position.exists:

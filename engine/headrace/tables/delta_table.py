@@ -350,7 +350,7 @@ def _properties(info: CommitInfo) -> CommitProperties:
     return CommitProperties(
         custom_metadata={key: value for key, value in metadata.items() if value is not None} or None,
         max_commit_retries=0,
-        app_transactions=None if info.transaction is None else [DeltaTransaction(*info.transaction)],
+        app_transactions=[DeltaTransaction(*transaction) for transaction in info.transactions] or None,
     )
 
 

@@ -94,7 +94,7 @@ class MemorySnapshot:
         numbered = reversed([*enumerate(self._versions)])
         kept = takewhile(lambda one: one[1] is not None, numbered)  # commits that were deleted are forgotten
         infos = (
-            Commit(number, replace(version.info, transaction=None)) for number, version in kept
+            Commit(number, replace(version.info, transaction=None, incarnation=None)) for number, version in kept
         )  # as Delta's history
         return list(islice(infos, limit))
 
@@ -140,7 +140,7 @@ class MemoryStore:
         """See `TableStore.at`."""
         versions = self._versions()
         if not 0 <= version < len(versions) or versions[version] is None:
-            msg = f"{self.uri} has versions 0 to {len(versions) - 1}, and no {version}"
+            msg = f"{self.uri} has versions 0 to {len(versions) - 1}, not {version}"
             raise StoreError(msg)
         return MemorySnapshot(self.uri, version, tuple(versions[: version + 1]))
 
@@ -239,9 +239,7 @@ class MemoryStore:
                 msg = f"{self.uri} is at version {len(versions) - 1}, not {parent}"
                 raise VersionTakenError(msg)
             after = replace(change(versions[-1]), info=info, committed_at=clock.now())
-            if info.transaction is not None:
-                app_id, number = info.transaction
-                after = replace(after, transactions=after.transactions | {app_id: number})
+            after = replace(after, transactions=after.transactions | dict(info.transactions))
             versions.append(after)
         self._sync_commits(parent + 1)
         return parent + 1

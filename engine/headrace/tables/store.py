@@ -47,6 +47,13 @@ class CommitInfo:
     """The checkpoint that was published by this commit."""
 
     transaction: Transaction | None = None
+    incarnation: Transaction | None = None
+    """Which life of a job a sink belongs to; see `headrace.sinks.sink`."""
+
+    @property
+    def transactions(self) -> list[Transaction]:
+        """All transactions of the commit."""
+        return [transaction for transaction in (self.transaction, self.incarnation) if transaction is not None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,15 @@ answer only when an object survives.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from headrace.tables.memory_disk import disk_and_path, is_in_memory
+
+_REFUSES_FOLDERS = frozenset({errno.EINVAL, errno.EBADF})
 
 _AT_ONCE = 16
 """Files that are synced at a time: a disk writes many for the price of one."""
@@ -48,10 +51,16 @@ def is_on_local_disk(uri: str) -> bool:
 
 
 def sync_path(path: Path) -> None:
-    """Wait until the disk has a file's content, or a folder's list of names."""
+    """Wait until the disk has a file's content, or a folder's list of names.
+
+    Some network file systems refuse to sync a folder: they keep its names without being asked.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _REFUSES_FOLDERS or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
@@ -33,6 +34,8 @@ def savepoint(
 ) -> None:
     """Give the present state a name. Retention spares it, and restore and --at take the name.
 
+    Files of the sinks are not spared: whoever vacuums those tables decides how long a restore finds them.
+
     Example:  headrace savepoint flights before_upgrade --why "engine 0.2"
 
     Exit codes: 0; 2 for a bad name or an unknown job; 3 while a run holds the job; 10 job and sink disagree.
@@ -42,7 +45,8 @@ def savepoint(
     job, name = job_and_text(name, second)
     config = load(job)
     made = savepoint_job(config, name, why, run_id or new_run_id())
-    _show(config.job, made, f"savepoint '{name}' is checkpoint {made.checkpoint_id}", as_json=as_json)
+    text = f"savepoint '{name}' is checkpoint {made.checkpoint_id}"
+    _show(config.job, made, f"{text}. {not_protected(config.sinks)}", as_json=as_json)
 
 
 def restore(
@@ -123,6 +127,15 @@ def vacuum(
         print_json({"job": config.job, "dry_run": dry_run, "files": files})
         return
     show(*files, f"{len(files):,} files {'would be removed' if dry_run else 'removed'}")
+
+
+def not_protected(sinks: Iterable[str]) -> str:
+    """Return what a savepoint does not keep."""
+    names = " or ".join(f"'{name}'" for name in sorted(sinks))
+    return (
+        "Savepoints keep files of the state, and none of the sinks:\n"
+        f"a VACUUM of {names}, or a clean-up of a sink's Delta log, may make a restore impossible."
+    )
 
 
 def _confirm(question: str, *, yes: bool) -> None:

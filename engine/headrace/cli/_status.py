@@ -159,13 +159,15 @@ def _source(offset: SourceOffset) -> dict[str, Any]:
 def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> None:
     """List the checkpoints, newest first.
 
-    Any of them can be given to --at and, within the retention, to `headrace restore`.
+    Any of them can be given to --at and, within the retention, to `headrace restore`. A savepoint keeps its state for longer,
+    but not what it needs of the sinks.
 
     Example:  headrace checkpoints flights -n 5
 
     Exit codes: 0; 2 for an unknown job.
     """
     from headrace.cli._arrow import without_pandas
+    from headrace.cli._change import not_protected
     from headrace.cli._output import print_json, show, table
     from headrace.commit.log import CheckpointLog
 
@@ -182,6 +184,8 @@ def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> 
         for c in found
     ]
     show(table(columns, rows))
+    if any(c["name"] for c in found):
+        show(not_protected(config.sinks))
 
 
 def _kind(checkpoint: dict[str, Any]) -> str:

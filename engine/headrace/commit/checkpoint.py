@@ -45,6 +45,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     `watermark` is the earliest one of all lines of ordinals. `lines` names, by operator, a source of its line: that source's offset
     has the operator's watermark (earlier releases had one line).
     `numbers` are those in the places of records: ranks of operators, and edges (earlier releases had none to record).
+    `incarnation` is a number that no other life of the job has: one whose folder was removed, or that was begun anew elsewhere.
     `note` says who and why (restores, savepoints, migrations).
     """
 
@@ -74,6 +75,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, Any] = {}
     note: str | None = None
     restored_from: int | None = None
+    incarnation: int | None = None
     format_version: int = FORMAT_VERSION
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +140,11 @@ class CheckpointLog:
             return None if checkpoint.versions.get(KEYED_STATE) else {}
         return self.get(checkpoint.schemas_of).state_schemas
 
+    @property
+    def incarnation(self) -> int | None:
+        """The number of this life of the job; None where all checkpoints are of an earlier release."""
+        return incarnation_of(self.checkpoints)
+
     def sink_tables(self, checkpoint: Checkpoint) -> SinkTables | None:
         """Return the tables of the job's sinks at a checkpoint; None where an earlier release did not record them."""
         return None if checkpoint.sinks_of is None else self.get(checkpoint.sinks_of).sink_tables
@@ -214,6 +219,12 @@ class CheckpointLog:
             f"lost the job before {what} was committed: {who} wrote to {self._store.uri} meanwhile. "
             "Nothing was committed; let that run finish, then run again."
         )
+
+
+def incarnation_of(checkpoints: Sequence[Checkpoint]) -> int | None:
+    """Return the number of a job's life, which one of its checkpoints got first and all later ones have."""
+    numbers = (checkpoint.incarnation for checkpoint in reversed(checkpoints))
+    return next((number for number in numbers if number is not None), None)
 
 
 def _encode(row: dict[str, Any]) -> pa.Table:

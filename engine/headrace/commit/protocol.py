@@ -291,6 +291,7 @@ class OpenJob:
             max_parallelism=parent.max_parallelism,
             versions=versions,
             committed_at=clock.now(),
+            incarnation=_new_incarnation() if (own := self._log.incarnation) is None else own,
             **{**inherited, **fields},
         )
 
@@ -312,10 +313,16 @@ def _initial(config: JobConfig, run_id: str, attempt_id: str, versions: Versions
         max_parallelism=config.max_parallelism,
         versions=versions,
         committed_at=clock.now(),
+        incarnation=_new_incarnation(),
         sink_tables=sinks,
         sinks_of=0,
         format_version=FORMAT_VERSION,
     )
+
+
+def _new_incarnation() -> int:
+    """Return a number for a life of a job: 60 bits, which Delta's transactions have room for."""
+    return int(clock.unique_id()[-15:], 16)
 
 
 def check_key_groups(config: JobConfig, last: Checkpoint) -> None:

@@ -16,7 +16,7 @@ from headrace.commit.sink_tables import SinkSchemas
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, SinkMismatchError, StorageError
 from headrace.sinks.delta_table import delta_table_sink
-from headrace.sinks.sink import Sink, SparkMerge
+from headrace.sinks.sink import Publication, Sink, SparkMerge
 from headrace.tables.store import Snapshot, TableMissingError, VersionTakenError, storage_errors
 
 
@@ -62,6 +62,7 @@ class Publisher:
 def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> bool:
     """Bring a sink up to a checkpoint; return whether it had to be written."""
     number = checkpoint.checkpoint_id
+    publication = Publication(number, checkpoint.incarnation)
     if not checkpoint.outputs.get(sink.name) and checkpoint.kind is not Kind.RESTORE:
         return False
     table = _open(sink)
@@ -72,12 +73,13 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> bool:
     try:
         with storage_errors(f"checkpoint {number} in sink '{sink.name}' at {sink.uri}"):
             if checkpoint.kind is Kind.RESTORE:
-                sink.restore(table, version_of(table, sink.name, lineage), number)
+                sink.restore(table, version_of(table, sink.name, lineage), publication)
             else:
-                sink.write(table, checkpoint.outputs[sink.name], number)
+                sink.write(table, checkpoint.outputs[sink.name], publication)
             table = sink.latest()
-            if sink.published(table) < number:
-                sink.record(table, number)
+            # A MERGE that changes nothing records nothing, and Spark's has room for one transaction.
+            if Publication(sink.published(table), sink.incarnation(table)) != publication:
+                sink.record(table, publication)
     except VersionTakenError as error:
         # Another run may have published the very same checkpoint meanwhile.
         if sink.published(_open(sink)) < number:

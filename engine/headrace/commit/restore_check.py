@@ -77,13 +77,17 @@ class RestoreCheck:
         """Return what a version has lost, as part of a sentence; None if it is whole."""
         of = f"version {wanted.version} of {wanted.table} at {wanted.uri}"
         try:
-            files = table_store(wanted.uri, self._storage).at(wanted.version).files()
+            store = table_store(wanted.uri, self._storage)
+            files = store.at(wanted.version).files()
         except (StoreError, TableMissingError) as error:
             return f"{of} cannot be read, since its Delta log no longer reaches back that far ({error})"
         lost = sorted(files - self._available(wanted.uri))
-        if not lost:
-            return None
-        return f"{len(lost):,} of the {len(files):,} files of {of} are gone or being deleted, such as {lost[0]}"
+        if lost:
+            return f"{len(lost):,} of the {len(files):,} files of {of} are gone or being deleted, such as {lost[0]}"
+        doomed = {uri.removeprefix(f"{wanted.uri}/") for uri in self._doomed}
+        if wanted.version not in store.log_as_of(0).versions_without(doomed):
+            return f"{of} cannot be read for long, since its Delta log is being cut off behind it"
+        return None
 
     def _available(self, uri: str) -> set[str]:
         if uri not in self._files:

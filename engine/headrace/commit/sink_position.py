@@ -10,6 +10,11 @@ cases, for a log that ends at checkpoint 7, where 5, 6 and 7 write to the sink:
     sink at 9    the log has lost 8 and 9: the job's folder is an older copy. Delta would skip the next 8 and 9 without a
                  word, since it takes them for published
 
+Ids begin anew with each life of a job. So a sink also has the number of the life that wrote it, its incarnation, and so
+have the checkpoints. Where both are known and differ, the ids say nothing about each other:
+
+    sink at 7 of another life    the job's folder was moved away and begun anew, or the sink was brought from elsewhere
+
 A log may end later than its sink: savepoints, compactions and migrations write to no sink. Delta's RESTORE of a sink by
 hand is not seen here: it keeps the transaction.
 """
@@ -20,6 +25,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.log import incarnation_of
 from headrace.config import JobConfig
 from headrace.errors import SinkMismatchError
 from headrace.sinks.delta_table import delta_table_sink
@@ -39,10 +45,12 @@ class SinkPosition:
         self._path = config.sinks[sink].path
         self.exists = True
         self.published = NEVER
+        self.incarnation: int | None = None
         try:
             with storage_errors(f"to open sink '{sink}' at {self._path}"):
                 target = delta_table_sink(config, sink)
-                self.published = target.published(target.latest())
+                table = target.latest()
+                self.published, self.incarnation = target.published(table), target.incarnation(table)
         except TableMissingError:
             self.exists = False
 
@@ -55,6 +63,20 @@ class SinkPosition:
         # A restore is published to every sink that had been written by then.
         restores = [c.checkpoint_id for c in self._line if c.kind is Kind.RESTORE and c.checkpoint_id > written[0]]
         return min((i for i in (*written, *restores) if i > self.published), default=None)
+
+    def foreign(self) -> str | None:
+        """Return what to do about a sink that another life of the job has written; None if none has, as far as it is known."""
+        own = incarnation_of(self._line)
+        if own is None or self.incarnation in {None, own}:
+            return None
+        folder = self._config.job_folder
+        return (
+            f"{self._name} was written by another life of job '{self._config.job}' than the one in {folder}: their checkpoints have the "
+            f"same ids, and nothing else in common. The sink has checkpoint {self.published} of life {self.incarnation:x}; the folder "
+            f"is of life {own:x} and ends at checkpoint {self._last_id}. No table was changed. Bring back the folder that belongs "
+            "to the sink; or the sink that belongs to the folder; or give the sink another path and fill it with "
+            f"'headrace restore {self._config.job} --to 0 --why ...'; or, to start anew, move the folder and all sinks away."
+        )
 
     def ahead(self) -> str | None:
         """Return what to do about a sink that is ahead of the log; None if it is not."""
@@ -129,7 +151,7 @@ def check_sinks(config: JobConfig, line: Sequence[Checkpoint], *, restores: bool
     """
     positions = [SinkPosition(config, sink, line) for sink in sorted(config.sinks)]
     for position in positions:
-        if message := position.ahead():
+        if message := position.foreign() or position.ahead():
             raise SinkMismatchError(message)
     losses = [message for position in positions if (message := position.behind())]
     if losses and not restores:

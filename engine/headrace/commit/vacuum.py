@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from pyarrow import fs
 
 from headrace import clock, faults
-from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.log import CheckpointLog
+from headrace.commit.log_cleanup import KeptCheckpoints, LogCleanup, LogCut
 from headrace.commit.protocol import open_job
 from headrace.commit.vacuum_intents import INTENTS, VacuumIntent, commit_intent, complete, open_intents
 from headrace.config import JobConfig
 from headrace.tables.files import file_system, path_of
-from headrace.tables.schemas import STATE_TABLES
+from headrace.tables.schemas import CHECKPOINTS, STATE_TABLES
 from headrace.tables.store import storage_errors
 from headrace.tables.stores import state_view
 
@@ -23,19 +25,22 @@ _HOUR = 3_600_000
 def vacuum(config: JobConfig, run_id: str, *, dry_run: bool = True) -> list[str]:
     """Delete files older than the retention that no kept checkpoint names; return their paths.
 
-    Kept are the last checkpoint, those younger than `retention.hours`, and all savepoints. The list of files is committed
+    Kept are the checkpoints that were the last one at some time within `retention.hours`, and all savepoints. Entries of the
+    tables' logs that no kept checkpoint needs are files, too, and so are rows of `checkpoints` that a compaction has replaced. The list of files is committed
     before the first of them is deleted (see `vacuum_intents`). Files that an earlier vacuum has committed and not deleted
     are deleted as well. With `dry_run` nothing is written. Raises `FencedError` when another run holds the job or takes it
     before the commit; then nothing is deleted.
     """
     if dry_run:
         log = CheckpointLog(config.job_folder, config.storage_options)
-        return _uris(config, _unneeded(config, log.resolve(config), log.checkpoints, ()))
+        log.resolve(config)
+        return _uris(config, _unneeded(config, log.checkpoints, ()).files)
     with open_job(config, run_id) as job:
         intents = open_intents(config, job.checkpoints)
-        files = _unneeded(config, job.last, job.checkpoints, intents)
+        files, logs, cuts = _unneeded(config, job.checkpoints, intents)
         faults.reached("vacuum.listed")
         if files:
+            logs.keep(cuts)
             commit_intent(job, files)
             intents = open_intents(config, job.checkpoints)
     faults.reached("vacuum.committed")
@@ -44,30 +49,34 @@ def vacuum(config: JobConfig, run_id: str, *, dry_run: bool = True) -> list[str]
     return _uris(config, {file for intent in intents for file in intent.files})
 
 
-def _unneeded(
-    config: JobConfig, last: Checkpoint, checkpoints: Sequence[Checkpoint], intents: Sequence[VacuumIntent]
-) -> set[str]:
-    """Return the files that no kept checkpoint needs and no intent names, relative to the job's folder."""
+class _Unneeded(NamedTuple):
+    """Files that may be deleted, relative to the job's folder, and what has to be done to the logs before that."""
+
+    files: set[str]
+    logs: LogCleanup
+    cuts: Sequence[LogCut]
+
+
+def _unneeded(config: JobConfig, checkpoints: Sequence[Checkpoint], intents: Sequence[VacuumIntent]) -> _Unneeded:
+    """Return the files that no kept checkpoint needs and no intent names."""
     oldest = clock.now() - config.retention.hours * _HOUR
-    kept = [checkpoint for checkpoint in checkpoints if checkpoint is last or _is_kept(checkpoint, oldest)]
-    unneeded: set[str] = set()
+    kept = KeptCheckpoints.of(checkpoints, oldest)
+    logs = LogCleanup(config, kept, oldest)
+    cuts = [*logs.cuts()]
+    unneeded = {file for cut in cuts for file in cut.files}
+    unneeded |= _old_files(config, CHECKPOINTS, oldest) - logs.checkpoint_files()
     for name in STATE_TABLES:
         unneeded |= _old_files(config, name, oldest) - _needed_files(config, name, kept)
     # Attempts that died left these between their stages; outputs were published; an intent's commit failed.
     for folder in ("transit", "outputs", INTENTS):
         unneeded |= _old_files(config, folder, oldest, recursive=True)
-    unneeded -= {file.path for files in last.outputs.values() for file in files}
-    return unneeded.difference(*({intent.path, *intent.files} for intent in intents))
+    unneeded -= {file.path for files in checkpoints[-1].outputs.values() for file in files}
+    return _Unneeded(unneeded.difference(*({intent.path, *intent.files} for intent in intents)), logs, cuts)
 
 
-def _is_kept(checkpoint: Checkpoint, oldest: int) -> bool:
-    return checkpoint.kind is Kind.SAVEPOINT or checkpoint.committed_at >= oldest
-
-
-def _needed_files(config: JobConfig, name: str, kept: Sequence[Checkpoint]) -> set[str]:
+def _needed_files(config: JobConfig, name: str, kept: KeptCheckpoints) -> set[str]:
     """Return the files of a state table at all kept checkpoints."""
-    versions = {checkpoint.versions[name] for checkpoint in kept}
-    views = [state_view(config.job_folder, name, version, config.storage_options) for version in versions]
+    views = [state_view(config.job_folder, name, version, config.storage_options) for version in kept.versions(name)]
     with storage_errors(f"to read {config.job_folder}/{name}"):
         return {f"{name}/{file}" for view in views for file in view.files()}
 

@@ -92,7 +92,7 @@ def _sink(
     config: JobConfig, log: CheckpointLog, name: str, schema: pa.Schema, keys: tuple[str, ...]
 ) -> Iterator[CheckResult]:
     position = SinkPosition(config, name, log.checkpoints)
-    if position.ahead() or position.behind():
+    if position.foreign() or position.ahead() or position.behind():
         log.refresh()  # a run may have committed and published meanwhile: look once more
         position = SinkPosition(config, name, log.checkpoints)
     yield _published(name, position)
@@ -102,7 +102,7 @@ def _sink(
 
 def _published(name: str, position: SinkPosition) -> CheckResult:
     check = f"sink {name} is published"
-    problem = position.ahead() or position.behind()
+    problem = position.foreign() or position.ahead() or position.behind()
     if problem is not None:
         return CheckResult(check, False, problem)
     if not position.exists:

@@ -10,7 +10,7 @@ from pyarrow import fs
 
 from headrace.config import JobConfig
 from headrace.errors import StorageError
-from headrace.sinks.sink import NEVER, OutputFile, SparkMerge
+from headrace.sinks.sink import NEVER, OutputFile, Publication, SparkMerge
 from headrace.tables.files import StagedFile, Storage, file_system, read_parquet
 from headrace.tables.store import CommitInfo, Snapshot, TableMissingError, TableStore, Transaction, storage_errors
 from headrace.tables.stores import table_store
@@ -74,29 +74,33 @@ class DeltaTableSink:
         version = table.transaction(self.app_id)
         return NEVER if version is None else version
 
-    def write(self, table: Snapshot, files: Sequence[OutputFile], checkpoint_id: int) -> None:
+    def incarnation(self, table: Snapshot, /) -> int | None:
+        """See `Sink.incarnation`."""
+        return table.transaction(self._incarnation_id)
+
+    def write(self, table: Snapshot, files: Sequence[OutputFile], publication: Publication) -> None:
         """See `Sink.write`.
 
         deltalake's MERGE makes no commit when it changes nothing (Spark's does), so its transaction is lost. That happens
         when a key came and went within a micro-batch, or when somebody has removed the row that is to be deleted.
         """
-        self._check_staged(files, checkpoint_id)
+        self._check_staged(files, publication.checkpoint_id)
         if self.mode == "append":
             staged = [StagedFile(file.path, file.rows, file.size) for file in files]
-            self.store.append(table.version, self.schema, staged, self._info(checkpoint_id))
+            self.store.append(table.version, self.schema, staged, self._info(publication))
             return
         paths = [f"{self.job_folder}/{file.path}" for file in files]
         if self.spark_merge is not None and sum(file.rows for file in files) > self.spark_above_rows:
-            self.spark_merge(self.uri, paths, self.keys, app_id=self.app_id, version=checkpoint_id)
+            self.spark_merge(self.uri, paths, self.keys, app_id=self.app_id, version=publication.checkpoint_id)
             for version in range(table.version, self.latest().version):
                 self.store.sync(version + 1)
             return
         changes = pa.concat_tables([read_parquet(path, self.storage) for path in paths])
-        self.store.merge(table.version, changes, self.keys, self._info(checkpoint_id))
+        self.store.merge(table.version, changes, self.keys, self._info(publication))
 
-    def record(self, table: Snapshot, checkpoint_id: int) -> None:
+    def record(self, table: Snapshot, publication: Publication) -> None:
         """See `Sink.record`."""
-        self.store.append(table.version, table.schema, [], self._info(checkpoint_id))
+        self.store.append(table.version, table.schema, [], self._info(publication))
 
     def sync(self, table: Snapshot) -> None:
         """See `Sink.sync`."""
@@ -113,10 +117,10 @@ class DeltaTableSink:
             if there.size != file.size
         ]
 
-    def restore(self, table: Snapshot, version: int, checkpoint_id: int) -> None:
+    def restore(self, table: Snapshot, version: int, publication: Publication) -> None:
         """See `Sink.restore`."""
         if version != table.version:  # Delta refuses to restore the version that is there already
-            self.store.restore(table.version, version, self._info(checkpoint_id))
+            self.store.restore(table.version, version, self._info(publication))
 
     def _check_staged(self, files: Sequence[OutputFile], checkpoint_id: int) -> None:
         """Raise `StorageError` when a staged file is gone or cut off: a commit that names it would ruin the sink."""
@@ -128,8 +132,17 @@ class DeltaTableSink:
             )
             raise StorageError(msg)
 
-    def _info(self, checkpoint_id: int) -> CommitInfo:
-        return CommitInfo(checkpoint_id=checkpoint_id, transaction=Transaction(self.app_id, checkpoint_id))
+    @property
+    def _incarnation_id(self) -> str:
+        return f"{self.app_id}/incarnation"
+
+    def _info(self, publication: Publication) -> CommitInfo:
+        number, incarnation = publication
+        return CommitInfo(
+            checkpoint_id=number,
+            transaction=Transaction(self.app_id, number),
+            incarnation=None if incarnation is None else Transaction(self._incarnation_id, incarnation),
+        )
 
 
 def delta_table_sink(

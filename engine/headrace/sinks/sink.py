@@ -2,12 +2,15 @@
 
 A sink remembers the id of the last checkpoint that was published to it, as a transaction in the same commit as the rows: so
 publishing a checkpoint again does nothing. Ids only ever grow: Delta skips, without a word, a transaction at or below the last one.
+
+Ids begin at 0 in each life of a job. So a sink also remembers the life that wrote it, its incarnation: a number that the job's
+first checkpoint got. A sink of another life (the job's folder was moved away and begun anew) is no place to go on from.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -23,6 +26,13 @@ class OutputFile(msgspec.Struct, frozen=True):
     path: str
     rows: int
     size: int
+
+
+class Publication(NamedTuple):
+    """What a sink remembers: a checkpoint, and the life of the job that it belongs to (None: of an earlier release)."""
+
+    checkpoint_id: int
+    incarnation: int | None = None
 
 
 class Sink(Protocol):
@@ -54,7 +64,11 @@ class Sink(Protocol):
         """Return the id of the last checkpoint that was published to it, `NEVER` if none was."""
         ...
 
-    def write(self, table: Snapshot, files: Sequence[OutputFile], checkpoint_id: int) -> None:
+    def incarnation(self, table: Snapshot, /) -> int | None:
+        """Return the life of the job that was published to it; None if that did not say."""
+        ...
+
+    def write(self, table: Snapshot, files: Sequence[OutputFile], publication: Publication) -> None:
         """Write what a checkpoint gives to the sink on top of `table`, its latest version, with the transaction.
 
         A write that changes nothing may leave the transaction out; then `record` follows. Raises `VersionTakenError` when
@@ -62,7 +76,7 @@ class Sink(Protocol):
         """
         ...
 
-    def record(self, table: Snapshot, checkpoint_id: int) -> None:
+    def record(self, table: Snapshot, publication: Publication) -> None:
         """Commit the transaction alone."""
         ...
 
@@ -70,7 +84,7 @@ class Sink(Protocol):
         """Make what `table` was given last survive a power failure: whoever wrote it may have died before that."""
         ...
 
-    def restore(self, table: Snapshot, version: int, checkpoint_id: int) -> None:
+    def restore(self, table: Snapshot, version: int, publication: Publication) -> None:
         """Bring the sink back to an earlier version of itself, with the transaction."""
         ...
 

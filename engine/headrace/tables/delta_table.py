@@ -7,7 +7,7 @@ from Arrow's threads, which can abort the process when it ends (seen in half of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,20 +20,25 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from deltalake import Transaction as DeltaTransaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
+from pyarrow import fs
 
 from headrace import clock
 from headrace.errors import EngineBug
 from headrace.plan.columns import ROW_KIND
 from headrace.tables.durability import is_on_local_disk, make_folder, sync_files
-from headrace.tables.files import StagedFile, Storage, stage
+from headrace.tables.files import StagedFile, Storage, delete_files, file_system, stage
 from headrace.tables.predicate import Conditions, sql_of
 from headrace.tables.store import (
+    COMMIT_SUFFIX,
+    LOG,
     NO_INFO,
     Commit,
     CommitInfo,
     StoreError,
+    TableLog,
     TableMissingError,
     VersionTakenError,
+    commit_file,
     storage_errors,
 )
 
@@ -143,7 +148,13 @@ class DeltaStore:
 
     def at(self, version: int) -> DeltaSnapshot:
         """See `TableStore.at`."""
-        return DeltaSnapshot(self.uri, self._open(version), self.storage)
+        try:
+            table = self._open(version)
+        except TableMissingError as error:  # so deltalake says, too, where the log begins after the version
+            latest = self.latest().version
+            msg = f"the log of {self.uri} does not have version {version} any more, the latest one is {latest}"
+            raise StoreError(msg) from error
+        return DeltaSnapshot(self.uri, table, self.storage)
 
     def append(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
         """See `TableStore.append`."""
@@ -211,25 +222,48 @@ class DeltaStore:
 
     def sync(self, version: int) -> None:
         """See `TableStore.sync`."""
-        commit = Path(self._log, _commit_name(version))
+        commit = Path(self.uri, commit_file(version))
         if (
             is_on_local_disk(self.uri) and commit.exists()
         ):  # else a clean-up of the log has found it in a log checkpoint
             sync_files(self.uri, _added_files(commit.read_bytes()))
             self._sync_commit(version)
 
+    def log_as_of(self, moment: int) -> TableLog:
+        """See `TableStore.log_as_of`."""
+        store, root = file_system(self.uri, self.storage)
+        with storage_errors(f"to list the log of {self.uri}"):
+            files = store.get_file_info(fs.FileSelector(f"{root}/{LOG}", allow_not_found=True))
+        files = [file for file in files if _ENTRY.fullmatch(file.base_name)]
+        entries = {f"{LOG}/{file.base_name}": _version_of(file) for file in files}
+        commits = [file for file in files if file.base_name.endswith(COMMIT_SUFFIX)]
+        old = (_version_of(file) for file in commits if file.mtime_ns < moment * 1_000_000)
+        return TableLog(entries, max(old, default=min(map(_version_of, commits), default=0)))
+
+    def keep_versions(self, versions: Iterable[int]) -> None:
+        """See `TableStore.keep_versions`: each gets a log checkpoint."""
+        store, root = file_system(self.uri, self.storage)
+        for version in sorted(versions):
+            log_checkpoint = f"{root}/{_log_checkpoint(version)}"
+            if store.get_file_info(log_checkpoint).type is fs.FileType.NotFound:
+                table = self._open(version)
+                with _translated():
+                    table.create_checkpoint()
+            sync_files(self.uri, [_log_checkpoint(version)])
+
     @property
     def _log(self) -> str:
-        return f"{self.uri}/_delta_log"
+        return f"{self.uri}/{LOG}"
 
     def _sync_commit(self, version: int) -> None:
         """Sync the log's entry of a commit, unless a clean-up of the log has taken it.
 
         Each commit syncs its parent before it lands, whose writer may have died before it could, and itself behind that. So one
-        commit at most is not synced, the last one.
+        commit at most is not synced, the last one. deltalake adds a log checkpoint to some commits.
         """
-        if is_on_local_disk(self.uri) and Path(self._log, _commit_name(version)).exists():
-            sync_files(self._log, [_commit_name(version)])
+        if is_on_local_disk(self.uri):
+            entries = [commit_file(version), _log_checkpoint(version)]
+            sync_files(self.uri, [name for name in entries if Path(self.uri, name).exists()])
 
     @property
     def _options(self) -> dict[str, str] | None:
@@ -237,12 +271,25 @@ class DeltaStore:
 
     def _open(self, version: int | None = None) -> DeltaTable:
         try:
-            with _translated():
-                return DeltaTable(self.uri, version=version, storage_options=self._options)
+            return self._opened(version)
         except StoreError as error:
+            if "_last_checkpoint hint" in str(error):
+                self._remove_torn_checkpoint()
+                return self._opened(version)
             what = "its latest version" if version is None else f"version {version}"
-            msg = f"the Delta log in {self.uri}/_delta_log does not give {what} (damaged, incomplete or out of reach): {error}"
+            msg = f"the Delta log in {self.uri}/{LOG} does not give {what} (damaged, incomplete or out of reach): {error}"
             raise StoreError(msg) from error
+
+    def _opened(self, version: int | None) -> DeltaTable:
+        with _translated():
+            return DeltaTable(self.uri, version=version, storage_options=self._options)
+
+    def _remove_torn_checkpoint(self) -> None:
+        """Remove a hint to a log checkpoint that is gone, or empty since the power failed before it was synced."""
+        store, root = file_system(self.uri, self.storage)
+        files = store.get_file_info(fs.FileSelector(f"{root}/{LOG}"))
+        torn = [f"{LOG}/{file.base_name}" for file in files if file.extension == "parquet" and file.size == 0]
+        delete_files(self.uri, [_HINT, *torn], self.storage)
 
     def _add(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], mode: Any, info: CommitInfo) -> int:
         table = self._open(parent)
@@ -284,8 +331,19 @@ def _without_backtrace(text: str) -> str:
     return _FRAMES.sub("", text).rstrip()
 
 
-def _commit_name(version: int) -> str:
-    return f"{version:020d}.json"
+_ENTRY = re.compile(r"\d{20}(\.json|\.checkpoint.*\.parquet)")
+"""Names of a table's log: commits and log checkpoints."""
+
+_HINT = f"{LOG}/_last_checkpoint"
+"""Says where readers find a log checkpoint. They do without, too, but not with one that names what is gone."""
+
+
+def _version_of(entry: fs.FileInfo) -> int:
+    return int(entry.base_name.partition(".")[0])
+
+
+def _log_checkpoint(version: int) -> str:
+    return f"{LOG}/{version:020d}.checkpoint.parquet"
 
 
 def _added_files(commit: bytes) -> list[str]:
@@ -308,7 +366,7 @@ def _properties(info: CommitInfo) -> CommitProperties:
     return CommitProperties(
         custom_metadata={key: value for key, value in metadata.items() if value is not None} or None,
         max_commit_retries=0,
-        app_transactions=None if info.transaction is None else [DeltaTransaction(*info.transaction)],
+        app_transactions=[DeltaTransaction(*transaction) for transaction in info.transactions] or None,
     )
 
 

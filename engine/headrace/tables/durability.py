@@ -7,6 +7,7 @@ answer only when an object survives.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,22 +15,23 @@ from pathlib import Path
 
 from headrace.tables.memory_disk import disk_and_path, is_in_memory
 
+_REFUSES_FOLDERS = frozenset({errno.EINVAL, errno.EBADF})
+
 _AT_ONCE = 16
 """Files that are synced at a time: a disk writes many for the price of one."""
 
 
 def sync_files(folder: str, names: Iterable[str]) -> None:
-    """Make files below a folder, by their paths relative to it, survive a power failure.
+    """Make files below a folder, by their paths relative to it, survive a power failure: content, and names in their folders.
 
-    Their content comes first, then their folders. Raises `OSError` when a file is gone or the disk refuses.
+    Raises `OSError` when a file is gone or the disk refuses.
     """
     if is_in_memory(folder):
         disk, root = disk_and_path(folder)
         disk.sync_files([f"{root}/{name}" for name in names])
     elif is_on_local_disk(folder):
         files = [Path(folder, name) for name in names]
-        _sync_all(files)
-        _sync_all(sorted({file.parent for file in files}))
+        _sync_all([*files, *{file.parent for file in files}])
 
 
 def make_folder(folder: str) -> None:
@@ -49,10 +51,16 @@ def is_on_local_disk(uri: str) -> bool:
 
 
 def sync_path(path: Path) -> None:
-    """Wait until the disk has a file's content, or a folder's list of names."""
+    """Wait until the disk has a file's content, or a folder's list of names.
+
+    Some network file systems refuse to sync a folder: they keep its names without being asked.
+    """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _REFUSES_FOLDERS or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 

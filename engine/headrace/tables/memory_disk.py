@@ -99,6 +99,15 @@ class MemoryDisk:
                 self.tables[path] = versions
         self._synced_versions = {path: dict(enumerate(versions)) for path, versions in self.tables.items()}
 
+    def forget_version(self, path: str) -> bool:
+        """Remove a version of a table if `path` is its commit; return whether it was there."""
+        table, log, name = path.rpartition("/_delta_log/")
+        versions, number = self.tables.get(table, []), name.partition(".")[0]
+        if not log or not number.isdecimal() or int(number) >= len(versions) or versions[int(number)] is None:
+            return False
+        versions[int(number)] = None
+        return True
+
     def opened(self, path: str) -> MemoryFile:
         """Return a file. Raises `FileNotFoundError` when it is gone."""
         self.fault("open", path)
@@ -184,7 +193,7 @@ class _Handler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no ty
 
     def delete_file(self, path: str) -> None:
         self._disk.fault("delete", path)
-        if self._disk.files.pop(path, None) is None:
+        if self._disk.files.pop(path, None) is None and not self._disk.forget_version(path):
             raise FileNotFoundError(path)
 
     def delete_dir(self, path: str) -> None:

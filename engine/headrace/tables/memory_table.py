@@ -6,9 +6,10 @@ versions and files that were not synced are lost with the power (`memory_disk`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
 from threading import Lock
 from typing import Any
 
@@ -20,10 +21,12 @@ from headrace.tables.files import StagedFile, stage
 from headrace.tables.memory_disk import MemoryDisk, PostponedError, disk_and_path
 from headrace.tables.predicate import Conditions, rows_that_meet
 from headrace.tables.store import (
+    LOG,
     NO_INFO,
     Commit,
     CommitInfo,
     StoreError,
+    TableLog,
     TableMissingError,
     VersionTakenError,
     storage_errors,
@@ -40,6 +43,7 @@ class _Version:
     files: dict[str, StagedFile]
     transactions: dict[str, int]
     info: CommitInfo = NO_INFO
+    committed_at: int = field(default_factory=clock.now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +92,12 @@ class MemorySnapshot:
 
     def history(self, limit: int | None = None) -> list[Commit]:
         """See `Snapshot.history`."""
-        infos = (replace(version.info, transaction=None) for version in self._versions)  # as Delta's history
-        return [Commit(number, info) for number, info in enumerate(infos)][::-1][:limit]
+        numbered = reversed([*enumerate(self._versions)])
+        kept = takewhile(lambda one: one[1] is not None, numbered)  # commits that were deleted are forgotten
+        infos = (
+            Commit(number, replace(version.info, transaction=None, incarnation=None)) for number, version in kept
+        )  # as Delta's history
+        return list(islice(infos, limit))
 
     @property
     def _now(self) -> _Version:
@@ -132,7 +140,7 @@ class MemoryStore:
     def at(self, version: int) -> MemorySnapshot:
         """See `TableStore.at`."""
         versions = self._versions()
-        if not 0 <= version < len(versions):
+        if not 0 <= version < len(versions) or versions[version] is None:
             msg = f"{self.uri} has versions 0 to {len(versions) - 1}, not {version}"
             raise StoreError(msg)
         return MemorySnapshot(self.uri, version, tuple(versions[: version + 1]))
@@ -168,7 +176,7 @@ class MemoryStore:
             if target >= parent:
                 msg = f"version {target} of {self.uri} is not before version {parent}"
                 raise StoreError(msg)
-            content = self._present()[target]
+            content = self.at(target)._now  # noqa: SLF001 - a snapshot of this very table
             if lost := sorted(path for path in content.files if f"{self._path}/{path}" not in self._disk.files):
                 msg = f"file {lost[0]} of version {target} of {self.uri} is gone"
                 raise StoreError(msg)
@@ -190,9 +198,23 @@ class MemoryStore:
 
     def sync(self, version: int) -> None:
         """See `TableStore.sync`."""
-        before, now = (self._present()[number].files if number >= 0 else {} for number in (version - 1, version))
-        self._disk.sync_files(f"{self._path}/{name}" for name in now if name not in before)
+        before, now = self._present()[version - 1] if version else None, self._present()[version]
+        added = now.files.keys() - (before.files if before is not None else {})
+        self._disk.sync_files(f"{self._path}/{name}" for name in added)
         self._sync_commit(version)
+
+    def log_as_of(self, moment: int) -> TableLog:
+        """See `TableStore.log_as_of`."""
+        versions: list[_Version | None] = [*self._versions()]
+        present = {number: version for number, version in enumerate(versions) if version is not None}
+        old = (number for number, version in present.items() if version.committed_at < moment)
+        entries = {f"{LOG}/{number:020d}.version": number for number in present}
+        return TableLog(entries, max(old, default=min(present)))
+
+    def keep_versions(self, versions: Iterable[int]) -> None:
+        """See `TableStore.keep_versions`: each version is whole."""
+        for version in versions:
+            self.at(version)
 
     def _sync_commit(self, version: int) -> None:
         """Sync a commit. As in Delta's tables here, each commit syncs its parent before it lands, and itself behind that."""
@@ -228,10 +250,8 @@ class MemoryStore:
             if len(versions) != parent + 1:
                 msg = f"{self.uri} is at version {len(versions) - 1}, not {parent}"
                 raise VersionTakenError(msg)
-            after = replace(change(versions[-1]), info=info)
-            if info.transaction is not None:
-                app_id, number = info.transaction
-                after = replace(after, transactions=after.transactions | {app_id: number})
+            after = replace(change(versions[-1]), info=info, committed_at=clock.now())
+            after = replace(after, transactions=after.transactions | dict(info.transactions))
             versions.append(after)
 
     def _land_late(self, parent: int, info: CommitInfo, change: Callable[[_Version], _Version]) -> None:

@@ -147,6 +147,7 @@ CHECKPOINTS_SCHEMA = pa.schema(
         pa.field("numbers", pa.string()),
         pa.field("metrics", pa.string()),
         pa.field("restored_from", pa.int64()),
+        pa.field("incarnation", pa.int64()),
         pa.field("note", pa.string()),
         pa.field("committed_at", ARROW_TIMESTAMP, nullable=False),
         pa.field("lease_expires_at", ARROW_TIMESTAMP),

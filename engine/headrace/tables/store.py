@@ -6,7 +6,7 @@ State tables, `checkpoints` and sinks are written through the same protocol.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -47,6 +47,34 @@ class CommitInfo:
     """The checkpoint that was published by this commit."""
 
     transaction: Transaction | None = None
+    incarnation: Transaction | None = None
+    """Which life of a job a sink belongs to; see `headrace.sinks.sink`."""
+
+    @property
+    def transactions(self) -> list[Transaction]:
+        """All transactions of the commit."""
+        return [transaction for transaction in (self.transaction, self.incarnation) if transaction is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class TableLog:
+    """The entries of a table's log: their files, relative to the table's folder, each with its version."""
+
+    entries: Mapping[str, int]
+    version: int
+    """The version that was the latest at the moment asked for; the oldest one listed, if all are younger."""
+
+    def unneeded(self, first: int, spared: Collection[int]) -> set[str]:
+        """Return the entries that `first`, later versions and those `spared` do not need once `keep_versions` has kept them."""
+        return {
+            file
+            for file, version in self.entries.items()
+            if version < first and (version not in spared or file.endswith(COMMIT_SUFFIX))
+        }
+
+    def versions_without(self, files: Collection[str]) -> set[int]:
+        """Return the versions that still have an entry when `files` are deleted."""
+        return {version for file, version in self.entries.items() if file not in files}
 
 
 class Commit(NamedTuple):
@@ -57,6 +85,16 @@ class Commit(NamedTuple):
 
 
 NO_INFO = CommitInfo()
+LOG = "_delta_log"
+"""The folder of a table's log, in its own."""
+
+COMMIT_SUFFIX = ".json"
+"""Ends the names of commits in the log. Other entries have a whole version: log checkpoints, as Delta calls them."""
+
+
+def commit_file(version: int) -> str:
+    """Return the commit of a version, relative to the table's folder."""
+    return f"{LOG}/{version:020d}{COMMIT_SUFFIX}"
 
 
 class Snapshot(Protocol):
@@ -160,6 +198,14 @@ class TableStore(Protocol):
         Every other call here does so with its own commit. It is for a version that somebody else has made: Spark, or a process
         that may have died before it was synced.
         """
+        ...
+
+    def log_as_of(self, moment: int) -> TableLog:
+        """List the table's log, and find the version that was the latest at a moment (ms)."""
+        ...
+
+    def keep_versions(self, versions: Iterable[int]) -> None:
+        """Make versions independent of the entries of the log before them, so that those may be deleted."""
         ...
 
     def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:

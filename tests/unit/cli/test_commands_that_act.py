@@ -135,6 +135,11 @@ def test_savepoint_and_compact_answer_with_their_checkpoint(headrace, fake):
     assert [call[0] for call in fake.calls] == ["savepoint", "compact"]
 
 
+def test_savepoint_says_what_it_does_not_keep(headrace, fake):
+    told = " ".join(headrace("savepoint demo before --why upgrade").stdout.split())
+    assert "Savepoints keep files of the state, and none of the sinks: a VACUUM of '" in told
+
+
 def test_compaction_that_is_not_due_is_no_error(headrace, fake, monkeypatch):
     monkeypatch.setattr("headrace.commit.compaction.compact", lambda *_: None)
     result = headrace("compact --every 7 --json")

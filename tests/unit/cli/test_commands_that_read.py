@@ -45,6 +45,12 @@ def test_tables_fit_into_a_hundred_columns(headrace, state, command):
     assert max(map(len, result.stdout.splitlines())) <= 100
 
 
+def test_checkpoints_tell_what_savepoints_do_not_keep(headrace, state):
+    assert "Savepoints keep files of the state, and none of the sinks" in headrace("checkpoints").stdout
+    assert "Savepoints keep" not in headrace("checkpoints", "-n", "1").stdout
+    assert "Savepoints keep" not in headrace("checkpoints", "--json").stdout
+
+
 def test_stored_json_comes_out_as_json(headrace, state):
     found = json.loads(headrace("state get demo N1 --operator legs --json").stdout)["entries"]
     assert [(row["key"], row["value"], row["expires_at"]) for row in found] == [

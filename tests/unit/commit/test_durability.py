@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import errno
+import os
+import stat
+from contextlib import contextmanager, nullcontext
 
 import pytest
 from msgspec.structs import replace
@@ -186,10 +189,11 @@ def test_new_folders_are_synced_in_theirs(tmp_path, synced):
     assert len(synced) == 2
 
 
-def test_file_comes_before_its_folder(tmp_path, synced):
-    (tmp_path / "one").write_text("1")
-    sync_files(str(tmp_path), ["one"])
-    assert synced == [f"{tmp_path}/one", str(tmp_path)]
+def test_folders_are_synced_once_for_many_files(tmp_path, synced):
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+    sync_files(str(tmp_path), ["one", "two"])
+    assert sorted(synced) == [str(tmp_path), f"{tmp_path}/one", f"{tmp_path}/two"]
 
 
 def test_missing_file_cannot_be_synced(tmp_path):
@@ -197,6 +201,31 @@ def test_missing_file_cannot_be_synced(tmp_path):
         sync_files(str(tmp_path), ["none"])
     with pytest.raises(FileNotFoundError):
         sync_files(f"memory://{tmp_path.name}", ["none"])
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
+def test_file_system_may_refuse_to_sync_folders(tmp_path, monkeypatch, number):
+    def refuse(descriptor):
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, "refused")
+
+    (tmp_path / "one").write_text("1")
+    monkeypatch.setattr(os, "fsync", refuse)
+    with nullcontext() if number == errno.EINVAL else pytest.raises(OSError, match="refused"):
+        sync_files(str(tmp_path), ["one"])
+
+
+def test_failing_disk_stops_the_commit(disk_config, monkeypatch):
+    """What a disk could not sync is not there: nothing that builds on it is committed."""
+    with open_job(disk_config, "run", create=True) as job:
+        commit_batch(job, "ann")
+
+    def fail(descriptor):
+        raise OSError(errno.EIO, "the disk is dying")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StorageError, match="the disk is dying"), open_job(disk_config, "run"):
+        raise AssertionError("the job is open")
 
 
 def test_object_stores_sync_by_themselves(synced):

@@ -12,6 +12,7 @@ from headrace.commit.vacuum import vacuum
 from headrace.errors import StorageError
 from headrace.tables.files import file_system, stage
 from headrace.tables.schemas import KEYED_STATE
+from headrace.tables.store import LOG
 from tests.jobs.home import Home
 from tests.unit.support.memory_job import BOARD, RETENTION
 from tests.unit.support.purchase_job import after_retention, put_on_object_store
@@ -57,12 +58,17 @@ def exists(config, uri):
     return store.get_file_info(path).is_file
 
 
+def data_files(uris):
+    """Those that are no entries of logs."""
+    return {uri for uri in uris if LOG not in uri}
+
+
 def test_what_no_checkpoint_names_goes_when_it_is_old(config, stray, much_later):
-    assert set(vacuum(config, "look")) == stray
+    assert data_files(vacuum(config, "look")) == stray
     assert all(exists(config, file) for file in stray)
-    assert set(vacuum(config, "remove", dry_run=False)) == stray
+    assert data_files(vacuum(config, "remove", dry_run=False)) == stray
     assert not any(exists(config, file) for file in stray)
-    assert vacuum(config, "again") == []
+    assert data_files(vacuum(config, "again")) == set()
     assert savepoint(config, "after", "", "somebody").checkpoint_id > 0
 
 
@@ -116,7 +122,9 @@ def test_vacuum_keeps_checkpoints_within_retention(job, clock):
     assert removed(job, KEYED_STATE) == set()
     clock.advance((job.config.retention.hours - 1) * HOUR)
     assert removed(job, KEYED_STATE) == set()
-    clock.advance(1)
+    clock.advance(HOUR)
+    assert removed(job, KEYED_STATE) == set()
+    clock.advance(1)  # now a reader that began within the retention has opened the compaction
     assert removed(job, KEYED_STATE) == files
 
 

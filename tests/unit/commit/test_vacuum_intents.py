@@ -20,6 +20,7 @@ from headrace.errors import ConfigError, FencedError, StorageError
 from headrace.tables.files import delete_files, list_files
 from headrace.tables.memory_disk import forget_disk
 from headrace.tables.schemas import KEYED_STATE
+from headrace.tables.store import LOG
 from headrace.tables.stores import table_store
 from tests.jobs.home import Home
 from tests.unit.support.memory_job import memory_config
@@ -79,9 +80,9 @@ def files(config, folder=""):
 
 
 def state_files(config, uris):
-    """The paths below the job's folder of those that are files of keyed state."""
+    """The paths below the job's folder of those that are data files of keyed state."""
     paths = {uri.removeprefix(f"{config.job_folder}/") for uri in uris}
-    return {path for path in paths if path.startswith(f"{KEYED_STATE}/")}
+    return {path for path in paths if path.startswith(f"{KEYED_STATE}/") and LOG not in path}
 
 
 def assert_whole(config):

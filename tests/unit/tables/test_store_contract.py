@@ -255,6 +255,19 @@ def test_transactions_are_kept_by_application(table):
     assert table.store.at(1).transaction("job/one") == 3
 
 
+def test_commits_carry_two_transactions(table):
+    table.append(
+        0, ("a",), info=CommitInfo(transaction=Transaction("job/sink", 7), incarnation=Transaction("job/life", 1 << 59))
+    )
+    table.append(
+        1, ("b",), info=CommitInfo(transaction=Transaction("job/sink", 8), incarnation=Transaction("job/life", 5))
+    )
+    table.store.restore(2, 0)
+    latest = table.store.latest()
+    assert (latest.transaction("job/sink"), latest.transaction("job/life")) == (8, 5)
+    assert table.store.at(1).transaction("job/life") == 1 << 59
+
+
 def test_history_has_writer_and_checkpoint(table):
     writer = CommitInfo(run_id="nightly", attempt_id="7f")
     sink = CommitInfo(checkpoint_id=5, transaction=Transaction("job/sink", 5))

@@ -1,0 +1,99 @@
+"""Which part of the logs of a job's tables, and of the files of `checkpoints`, nobody needs any more.
+
+Each commit leaves an entry in the log of its table, and each lease and each checkpoint a file in `checkpoints`. Without a
+clean-up both grow for ever. A log is cut off at the oldest version that a kept checkpoint names. Savepoints before it keep
+their own versions, each by a log checkpoint, and none of those between.
+
+    versions of a table     0 --- 1 --- 2 --- 3 --- 4 --- 5 --- 6
+    kept                          savepoint         from here on
+    log                           1                 4     5     6
+
+`checkpoints` itself is only ever read at its latest version. A reader may have opened the one that was the latest at the
+beginning of the retention, and no earlier one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.config import JobConfig
+from headrace.tables.schemas import CHECKPOINTS, STATE_TABLES
+from headrace.tables.store import TableStore, storage_errors
+from headrace.tables.stores import table_store
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCheckpoints:
+    """The checkpoints whose versions stay: those that were the last one at some time within the retention, and savepoints."""
+
+    recent: Sequence[Checkpoint]
+    savepoints: Sequence[Checkpoint]
+
+    @classmethod
+    def of(cls, checkpoints: Sequence[Checkpoint], oldest: int) -> KeptCheckpoints:
+        """Return those that are kept of all checkpoints of a job, for a retention that began at `oldest` (ms)."""
+        older = [checkpoint for checkpoint in checkpoints if checkpoint.committed_at < oldest]
+        younger = [checkpoint for checkpoint in checkpoints if checkpoint.committed_at >= oldest]
+        savepoints = [checkpoint for checkpoint in checkpoints if checkpoint.kind is Kind.SAVEPOINT]
+        # A reader may have opened the last of the older ones just before the first of the younger.
+        return cls([*older[-1:], *younger], savepoints)
+
+    def versions(self, table: str) -> set[int]:
+        """Return the versions of a state table that are kept."""
+        return {checkpoint.versions[table] for checkpoint in (*self.recent, *self.savepoints)}
+
+
+@dataclass(frozen=True, slots=True)
+class LogCut:
+    """Where the log of a table is to begin: at version `first`, and with the versions `spared` before it."""
+
+    table: str
+    first: int
+    spared: frozenset[int]
+    files: frozenset[str]
+    """Entries that nobody needs once the versions are kept, relative to the job's folder."""
+
+
+class LogCleanup:
+    """The clean-up of all logs of one job, for a retention that began at `oldest` (ms)."""
+
+    def __init__(self, config: JobConfig, kept: KeptCheckpoints, oldest: int) -> None:
+        """Nothing is read yet."""
+        self._config, self._kept, self._oldest = config, kept, oldest
+
+    def cuts(self) -> Iterator[LogCut]:
+        """Yield the cuts of all tables. Nothing is written."""
+        yield self._cut(CHECKPOINTS, lambda at_oldest: (at_oldest, frozenset()))
+        for name in STATE_TABLES:
+            yield self._cut(name, lambda _, name=name: self._versions(name))  # type: ignore[misc]
+
+    def checkpoint_files(self) -> set[str]:
+        """Return the files of `checkpoints` that a reader may need, relative to the job's folder."""
+        store = self._store(CHECKPOINTS)
+        with storage_errors(f"to read {store.uri}"):
+            since = store.at(store.log_as_of(self._oldest).version)
+            return {f"{CHECKPOINTS}/{file}" for file in since.files() | store.latest().files()}
+
+    def keep(self, cuts: Sequence[LogCut]) -> None:
+        """Make the versions that stay independent of the entries that go."""
+        for cut in cuts:
+            store = self._store(cut.table)
+            with storage_errors(f"a checkpoint in the log of {store.uri}"):
+                store.keep_versions({cut.first, *cut.spared})
+
+    def _versions(self, table: str) -> tuple[int, frozenset[int]]:
+        """Return from where on all versions of a state table are needed, and which before."""
+        first = min(checkpoint.versions[table] for checkpoint in self._kept.recent)
+        spared = {checkpoint.versions[table] for checkpoint in self._kept.savepoints}
+        return first, frozenset(version for version in spared if version < first)
+
+    def _cut(self, table: str, needed: Callable[[int], tuple[int, frozenset[int]]]) -> LogCut:
+        log = self._store(table).log_as_of(self._oldest)
+        first, spared = needed(log.version)
+        files = {f"{table}/{file}" for file in log.unneeded(first, spared)}
+        return LogCut(table, first, spared, frozenset(files))
+
+    def _store(self, table: str) -> TableStore:
+        return table_store(f"{self._config.job_folder}/{table}", self._config.storage_options)

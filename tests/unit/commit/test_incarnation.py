@@ -1,0 +1,151 @@
+"""A job and its sinks know which life of the job they belong to: ids of checkpoints begin anew with each (in memory)."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from headrace.commit.log import incarnation_of
+from headrace.commit.restore import restore
+from headrace.commit.verify import verify
+from headrace.errors import SinkMismatchError
+from headrace.sinks.delta_table import delta_table_sink
+from headrace.tables.files import read_parquet
+from headrace.tables.store import CommitInfo, Transaction
+from headrace.tables.stores import table_store
+from tests.unit.support.memory_job import BOARD, DiskCopy, MemoryJob, commit_batch, killed_at
+
+
+def incarnation(job, sink=BOARD):
+    target = delta_table_sink(job.config, sink)
+    return target.incarnation(target.latest())
+
+
+def move(job, folder, to):
+    """Rename a folder on the disk, with all files and tables below it."""
+    for kept in (job.disk.files, job.disk.tables):
+        for path in [path for path in kept if path.startswith(f"{folder}/")]:
+            kept[to + path.removeprefix(folder)] = kept.pop(path)
+
+
+@pytest.fixture
+def begun_anew(memory_job):
+    """A job whose folder and sinks were moved away and begun anew; then the sinks of its first life came back."""
+    job = memory_job
+    job.run("ann", "bob")
+    move(job, "state", "old state")
+    move(job, "lake", "old lake")
+    job.run("cyd", "dee")
+    move(job, "lake", "new lake")
+    move(job, "old lake", "lake")
+    return job
+
+
+def test_sinks_remember_the_life_that_wrote_them(memory_job):
+    job = memory_job
+    job.run("ann")
+    own = job.last.incarnation
+    assert own is not None
+    assert incarnation(job) == own
+    restore(job.config, 0, "", "somebody")
+    job.run("bob")
+    assert {checkpoint.incarnation for checkpoint in job.log.checkpoints} == {own}
+    assert incarnation(job) == own
+
+
+def test_lives_have_different_numbers(begun_anew):
+    job = begun_anew
+    assert job.published() == job.last.checkpoint_id == 2
+    assert incarnation(job) != job.last.incarnation
+
+
+def test_sink_of_another_life_is_refused(begun_anew):
+    job = begun_anew
+    before = DiskCopy(job.disk)
+    for act in (job.run, lambda: restore(job.config, 1, "", "somebody")):
+        with pytest.raises(SinkMismatchError, match="was written by another life of job 'purchases'") as error:
+            act()
+    assert f"life {job.last.incarnation:x} and ends at checkpoint 2" in str(error.value)
+    assert job.last.checkpoint_id == 2
+    assert {path: len(versions) for path, versions in job.disk.tables.items() if "lake" in path} == {
+        path: len(versions) for path, versions in before._tables.items() if "lake" in path
+    }
+    assert any("another life" in finding.detail for finding in verify(job.config) if not finding.ok)
+
+
+def test_folder_and_sinks_of_one_life_go_on(begun_anew):
+    job = begun_anew
+    move(job, "state", "new state")
+    move(job, "old state", "state")
+    job.run("eve")
+    assert job.sink_rows("reminders", "customer") == ["ann", "bob", "eve"]
+
+
+def test_unpublished_checkpoint_does_not_enter_a_foreign_sink(memory_job):
+    job = memory_job
+    job.run("ann")
+    move(job, "state", "old state")
+    move(job, "lake", "old lake")
+    job.run("bob")
+    with killed_at(job.disk, "commit.after"):
+        job.run("cyd")
+    move(job, "lake", "new lake")
+    move(job, "old lake", "lake")
+    with pytest.raises(SinkMismatchError, match="another life"):
+        job.run()
+    assert job.sink_rows(BOARD, "customer") == ["ann"]
+
+
+@pytest.fixture
+def earlier_release(memory_job, monkeypatch):
+    """A job that an earlier release has run: nothing says which life it is."""
+    with monkeypatch.context() as patched:
+        patched.setattr("headrace.commit.protocol._new_incarnation", lambda: None)
+        memory_job.run("ann")
+    assert incarnation(memory_job) is None
+    return memory_job
+
+
+def test_job_of_an_earlier_release_gets_a_number(earlier_release):
+    job = earlier_release
+    job.run("bob", "cyd")
+    numbers = [checkpoint.incarnation for checkpoint in job.log.checkpoints]
+    assert numbers[:2] == [None, None]
+    assert numbers[2] == numbers[3] == incarnation(job) == incarnation_of(job.log.checkpoints)
+    assert numbers[2] is not None
+
+
+def test_restore_before_the_first_number_keeps_it(earlier_release):
+    job = earlier_release
+    job.run("bob")
+    number = incarnation(job)
+    restore(job.config, 1, "", "somebody")
+    assert job.last.incarnation == incarnation(job) == number
+    job.run("cyd")
+
+
+def test_merge_through_spark_records_the_life_later(memory_job):
+    """Spark's MERGE has room for one transaction: another commit follows with both, once a life."""
+    job = memory_job
+    job.config = replace(job.config, publish=replace(job.config.publish, spark_above_rows=0))
+    spark = SparkMerges(job)
+    with job.open(spark_merge=spark) as opened:
+        commit_batch(opened, "ann")
+        assert incarnation(job) == job.last.incarnation
+        commit_batch(opened, "bob")
+    assert spark.merges == 2
+    assert job.published() == 2
+    assert job.sink().version == 3  # two merges, and one commit for the number
+
+
+class SparkMerges:
+    """Merges as Spark does: with one transaction."""
+
+    def __init__(self, job: MemoryJob) -> None:
+        self.job, self.merges = job, 0
+
+    def __call__(self, uri, files, keys, *, app_id, version):
+        self.merges += 1
+        store = table_store(uri)
+        info = CommitInfo(checkpoint_id=version, transaction=Transaction(app_id, version))
+        store.merge(store.latest().version, read_parquet(files[0]), keys, info)

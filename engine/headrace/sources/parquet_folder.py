@@ -7,6 +7,7 @@ Files are taken in the order of their names and must not change once they are th
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -26,7 +27,7 @@ from headrace.sources.interval import Interval
 from headrace.sources.offset import SourceOffset
 from headrace.sources.period import end_of_period
 from headrace.sources.source import Ahead, SourceFile, TakenIn
-from headrace.tables.files import Storage, file_system
+from headrace.tables.files import Storage, file_system, path_of
 
 
 class ParquetFolder:
@@ -159,16 +160,38 @@ class ParquetFolder:
         return len(names - {digest(file.name) for file in self._files()})
 
     def _files(self) -> list[SourceFile]:
-        if self._store.get_file_info(self._folder).type is not fs.FileType.Directory:
-            msg = f"source '{self._name}': there is no folder {self._config.path}"
-            raise SourceError(msg)
-        listed = self._store.get_file_info(fs.FileSelector(self._folder))
+        listed = self._listed()
+        names = [(path.rpartition("/")[2], info) for info in listed if (path := path_of(info)) is not None]
+        if len(names) < len(listed):
+            self._check_names()
         files = [
-            SourceFile(info.base_name, f"{self._config.path}/{info.base_name}", info.mtime_ns or 0)
-            for info in listed
-            if info.type is fs.FileType.File and info.base_name.endswith(".parquet") and info.base_name[0] not in "._"
+            SourceFile(name, f"{self._config.path}/{name}", info.mtime_ns or 0)
+            for name, info in names
+            if info.type is fs.FileType.File and _is_input(name)
         ]
         return sorted(files)
+
+    def _listed(self) -> list[fs.FileInfo]:
+        try:
+            if self._store.get_file_info(self._folder).type is not fs.FileType.Directory:
+                msg = f"source '{self._name}': there is no folder {self._config.path}"
+                raise SourceError(msg)
+            listed: list[fs.FileInfo] = self._store.get_file_info(fs.FileSelector(self._folder))
+        except OSError as error:
+            msg = f"source '{self._name}': cannot list {self._config.path}: {error}. Nothing was taken in; repair it, then run again."
+            raise SourceError(msg) from error
+        return listed
+
+    def _check_names(self) -> None:
+        """Refuse a file whose name is not UTF-8, as names on local disks may be: nothing could record that it was read."""
+        wrong = sorted(name for file in Path(self._folder).iterdir() if not _is_utf8(name := os.fsencode(file.name)))
+        shown = [text for name in wrong if _is_input(text := name.decode(errors="backslashreplace"))]
+        if shown:
+            msg = (
+                f"source '{self._name}': the name of {self._config.path}/{shown[0]} is not UTF-8 ({len(shown)} such file(s)), so "
+                "no checkpoint could record that it was read. Nothing was taken in. Rename it, or move it away, then run again."
+            )
+            raise SourceError(msg)
 
     def _start(self, file: SourceFile) -> int:
         interval = self.interval_of(file.name)
@@ -249,6 +272,18 @@ class ParquetFolder:
         own = self.interval_of(late.name)
         interval = None if own is None else taken_in.around(own.start)
         return "" if interval is None else f"run interval {interval} again with --replay, "
+
+
+def _is_input(name: str) -> bool:
+    return name.endswith(".parquet") and name[0] not in "._"
+
+
+def _is_utf8(name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def digest(name: str) -> str:

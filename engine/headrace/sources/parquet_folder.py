@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -28,6 +29,9 @@ from headrace.sources.offset import SourceOffset
 from headrace.sources.period import end_of_period
 from headrace.sources.source import Ahead, SourceFile, TakenIn
 from headrace.tables.files import Storage, file_system, path_of
+
+UNREADABLE: Final = (OSError, pa.ArrowException, UnicodeDecodeError)
+"""What reading a file raises that is gone, is no Parquet, is damaged, or has a column whose name is not UTF-8."""
 
 
 class ParquetFolder:
@@ -88,7 +92,7 @@ class ParquetFolder:
         """See `Source.rows`."""
         try:
             count: int = pq.read_metadata(f"{self._folder}/{file.name}", filesystem=self._store).num_rows
-        except (OSError, pa.ArrowException) as error:
+        except UNREADABLE as error:
             if self._config.on_bad_file == "quarantine":
                 return 0
             raise unreadable(self._name, file.path, error) from error
@@ -103,7 +107,7 @@ class ParquetFolder:
                 return pa.nulls(table.num_rows, pa.int64())
             if self._node.order_by:
                 table = table.take(pc.sort_indices(table, [(name, "ascending") for name in self._node.order_by]))
-        except (OSError, pa.ArrowException) as error:
+        except UNREADABLE as error:
             if self._config.on_bad_file == "quarantine":
                 return pa.nulls(self.rows(file), pa.int64())
             raise unreadable(self._name, file.path, error) from error
@@ -305,7 +309,12 @@ def _moment(time: datetime) -> int:
 
 def unreadable(source: str, path: str, error: Exception) -> SourceError:
     """The error for a file that is no Parquet, is cut off, or cannot be opened."""
+    what = (
+        f"text in it, or the name of a column, is not UTF-8 ({error})"
+        if isinstance(error, UnicodeDecodeError)
+        else error
+    )
     return SourceError(
-        f"source '{source}': cannot read {path}: {error}. Repair or remove the file, or set "
+        f"source '{source}': cannot read {path}: {what}. Repair or remove the file, or set "
         f"'sources.{source}.on_bad_file: quarantine' to go on without it."
     )

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 __all__ = [
     "CheckFailed",
+    "ClusterError",
     "ConfigError",
     "ConflictError",
     "EngineBug",
@@ -118,6 +119,12 @@ class ConflictError(HeadraceError):
     """Several rows claim one primary key, and the job says `on_conflict=ERROR`. Mend the input, or choose another way."""
 
     exit_code = 12
+
+
+class ClusterError(HeadraceError):
+    """Spark's JVM, its executors or its Python workers died, or never came: most often memory ran out. Run again."""
+
+    exit_code = 13
 
 
 class EngineBug(HeadraceError):  # noqa: N818 - it says what it is

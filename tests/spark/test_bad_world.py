@@ -260,6 +260,23 @@ def test_a_sink_that_refuses_gets_its_rows_later(home, run, monkeypatch, moment,
         assert_as_by_hand(home.config(), by_hand(map(purchases_of, range(2))))
 
 
+@pytest.mark.parametrize(("spoil", "repair"), TROUBLES)
+def test_a_sink_that_refuses_spark_gets_its_rows_later(home, run, monkeypatch, spoil, repair):
+    sinks = {"lines_by_item": {"path": "disk/lines"}, "reminders": {"path": "lake/reminders"}}
+    home.configure(ONE_BY_ONE | {"sinks": sinks, "publish": {"spark_above_rows": 0}})
+    write_days(home.input, [0])
+    with small_disk(home.folder / "disk", "4m") as disk:
+        run(home, **QUICK)
+        write_days(home.input, [1])
+        with monkeypatch.context() as patched:
+            patched.setattr(faults, "reached", once("commit.after", lambda: spoil(disk)))
+            with pytest.raises(StorageError, match="storage refused checkpoint 2 in sink 'lines_by_item'") as caught:
+                run(home, **QUICK)
+        assert caught.value.exit_code == 8
+        repair(disk)
+        assert_finished(home, run)
+
+
 def once(place: str, action: Callable[[], None], *, visit: int = 1) -> Callable[[str], None]:
     """Do `action` at one visit of the run to `place`; the opening of a job visits those of publishing."""
     visits = itertools.count(1)

@@ -79,7 +79,8 @@ def run(
     Exit codes: 0 done, out of budget or told to stop; 2 configuration; 3 another run holds the job; 4 a
     service is down; 5 user code raised; 6 stored state does not fit; 7 bad input; 8 storage; 9 an interval
     would leave a gap, or go back without --replay; 10 job and sink disagree; 11 a replay
-    had to be finished first, and took all the time: run again; 12 rows conflict over a primary key.
+    had to be finished first, and took all the time: run again; 12 rows conflict over a primary key; 13 Spark
+    died, or did not start: run again.
     """
     from headrace.spark.options import RunOptions
 

@@ -83,7 +83,10 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> bool:
     except VersionTakenError as error:
         # Another run may have published the very same checkpoint meanwhile.
         if sink.published(_open(sink)) < number:
-            msg = f"sink '{sink.name}' at {sink.uri} refused checkpoint {number}: {error}"
+            msg = (
+                f"sink '{sink.name}' at {sink.uri} refused checkpoint {number}, since somebody else wrote to it meanwhile: {error}. "
+                "The checkpoint is committed, and the next run publishes it first: run again when the other writer is done."
+            )
             raise StorageError(msg) from error
     return True
 

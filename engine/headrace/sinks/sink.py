@@ -93,5 +93,9 @@ class SparkMerge(Protocol):
     """Publishes a large merge through Spark (the driver has a session, the command line has none)."""
 
     def __call__(self, uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
-        """Merge the staged `files` into the table, under the given transaction."""
+        """Merge the staged `files` into the table, under the given transaction.
+
+        Raises `VersionTakenError` when somebody else changed the table meanwhile, `OSError` when the storage refuses, and
+        `ClusterError` when Spark is gone.
+        """
         ...

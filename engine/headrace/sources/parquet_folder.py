@@ -7,10 +7,12 @@ Files are taken in the order of their names and must not change once they are th
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -26,7 +28,10 @@ from headrace.sources.interval import Interval
 from headrace.sources.offset import SourceOffset
 from headrace.sources.period import end_of_period
 from headrace.sources.source import Ahead, SourceFile, TakenIn
-from headrace.tables.files import Storage, file_system
+from headrace.tables.files import Storage, file_system, path_of
+
+UNREADABLE: Final = (OSError, pa.ArrowException, UnicodeDecodeError)
+"""What reading a file raises that is gone, is no Parquet, is damaged, or has a column whose name is not UTF-8."""
 
 
 class ParquetFolder:
@@ -87,7 +92,7 @@ class ParquetFolder:
         """See `Source.rows`."""
         try:
             count: int = pq.read_metadata(f"{self._folder}/{file.name}", filesystem=self._store).num_rows
-        except (OSError, pa.ArrowException) as error:
+        except UNREADABLE as error:
             if self._config.on_bad_file == "quarantine":
                 return 0
             raise unreadable(self._name, file.path, error) from error
@@ -102,7 +107,7 @@ class ParquetFolder:
                 return pa.nulls(table.num_rows, pa.int64())
             if self._node.order_by:
                 table = table.take(pc.sort_indices(table, [(name, "ascending") for name in self._node.order_by]))
-        except (OSError, pa.ArrowException) as error:
+        except UNREADABLE as error:
             if self._config.on_bad_file == "quarantine":
                 return pa.nulls(self.rows(file), pa.int64())
             raise unreadable(self._name, file.path, error) from error
@@ -159,16 +164,38 @@ class ParquetFolder:
         return len(names - {digest(file.name) for file in self._files()})
 
     def _files(self) -> list[SourceFile]:
-        if self._store.get_file_info(self._folder).type is not fs.FileType.Directory:
-            msg = f"source '{self._name}': there is no folder {self._config.path}"
-            raise SourceError(msg)
-        listed = self._store.get_file_info(fs.FileSelector(self._folder))
+        listed = self._listed()
+        names = [(path.rpartition("/")[2], info) for info in listed if (path := path_of(info)) is not None]
+        if len(names) < len(listed):
+            self._check_names()
         files = [
-            SourceFile(info.base_name, f"{self._config.path}/{info.base_name}", info.mtime_ns or 0)
-            for info in listed
-            if info.type is fs.FileType.File and info.base_name.endswith(".parquet") and info.base_name[0] not in "._"
+            SourceFile(name, f"{self._config.path}/{name}", info.mtime_ns or 0)
+            for name, info in names
+            if info.type is fs.FileType.File and _is_input(name)
         ]
         return sorted(files)
+
+    def _listed(self) -> list[fs.FileInfo]:
+        try:
+            if self._store.get_file_info(self._folder).type is not fs.FileType.Directory:
+                msg = f"source '{self._name}': there is no folder {self._config.path}"
+                raise SourceError(msg)
+            listed: list[fs.FileInfo] = self._store.get_file_info(fs.FileSelector(self._folder))
+        except OSError as error:
+            msg = f"source '{self._name}': cannot list {self._config.path}: {error}. Nothing was taken in; repair it, then run again."
+            raise SourceError(msg) from error
+        return listed
+
+    def _check_names(self) -> None:
+        """Refuse a file whose name is not UTF-8, as names on local disks may be: nothing could record that it was read."""
+        wrong = sorted(name for file in Path(self._folder).iterdir() if not _is_utf8(name := os.fsencode(file.name)))
+        shown = [text for name in wrong if _is_input(text := name.decode(errors="backslashreplace"))]
+        if shown:
+            msg = (
+                f"source '{self._name}': the name of {self._config.path}/{shown[0]} is not UTF-8 ({len(shown)} such file(s)), so "
+                "no checkpoint could record that it was read. Nothing was taken in. Rename it, or move it away, then run again."
+            )
+            raise SourceError(msg)
 
     def _start(self, file: SourceFile) -> int:
         interval = self.interval_of(file.name)
@@ -251,6 +278,18 @@ class ParquetFolder:
         return "" if interval is None else f"run interval {interval} again with --replay, "
 
 
+def _is_input(name: str) -> bool:
+    return name.endswith(".parquet") and name[0] not in "._"
+
+
+def _is_utf8(name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def digest(name: str) -> str:
     """Return the short digest by which checkpoints remember a file name."""
     return blake2b(name.encode(), digest_size=8).hexdigest()
@@ -270,7 +309,12 @@ def _moment(time: datetime) -> int:
 
 def unreadable(source: str, path: str, error: Exception) -> SourceError:
     """The error for a file that is no Parquet, is cut off, or cannot be opened."""
+    what = (
+        f"text in it, or the name of a column, is not UTF-8 ({error})"
+        if isinstance(error, UnicodeDecodeError)
+        else error
+    )
     return SourceError(
-        f"source '{source}': cannot read {path}: {error}. Repair or remove the file, or set "
+        f"source '{source}': cannot read {path}: {what}. Repair or remove the file, or set "
         f"'sources.{source}.on_bad_file: quarantine' to go on without it."
     )

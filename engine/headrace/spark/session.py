@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import sys
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace.config import ClusterConfig, JobConfig
-from headrace.errors import ConfigError
+from headrace.errors import ClusterError, ConfigError
 from headrace.provision.jars import absent_jars, how_to_get
 from headrace.provision.java import require_java
 
 
 def session(config: JobConfig) -> SparkSession:
-    """Return the session that spark-submit made, or one with the settings of the job's cluster profile."""
+    """Return the session that spark-submit made, or one with the settings of the job's cluster profile.
+
+    Raises `ConfigError` for jars that are not there, and `ClusterError` when Spark cannot be started.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -27,7 +32,13 @@ def session(config: JobConfig) -> SparkSession:
             builder = builder.config(key, value)
         if profile.jars:
             builder = builder.config("spark.jars", ",".join(_present(profile)))
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    except (Py4JError, PySparkException, OSError) as error:
+        raise ClusterError(
+            f"Spark cannot be started with master '{profile.master}' of {profile.file}: {error}\nNothing was done. See what Java "
+            "says above; 'headrace doctor' looks at Java, jars and pyspark. Then run again."
+        ) from error
     spark.sparkContext.setLogLevel("ERROR")
     if "SPARK_ENV_LOADED" not in os.environ:  # else --py-files has shipped them
         for file in profile.py_files:

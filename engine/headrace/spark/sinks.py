@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from headrace.plan.columns import ROW_KIND
 from headrace.sinks.sink import SparkMerge
+from headrace.spark.spark_errors import jvm_answers, spark_errors
 from headrace.tables.delta_table import CHECKPOINT_METADATA
 
 _VIEW = "headrace_changes"
@@ -21,6 +22,10 @@ def merge_through(spark: SparkSession) -> SparkMerge:
     """
 
     def merge(uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
+        with spark_errors(f"at the MERGE of checkpoint {version} into {uri}", lambda: jvm_answers(spark)):
+            write(uri, files, keys, app_id=app_id, version=version)
+
+    def write(uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
         own = spark.newSession()
         own.conf.set("spark.databricks.delta.write.txnAppId", app_id)
         own.conf.set("spark.databricks.delta.write.txnVersion", str(version))

@@ -16,7 +16,7 @@ from headrace.plan.raw_row import raw_row
 from headrace.plan.record_columns import to_struct_array
 from headrace.plan.source_columns import event_times, order_column
 from headrace.plan.stages import waits_in
-from headrace.sources.parquet_folder import unreadable
+from headrace.sources.parquet_folder import UNREADABLE, unreadable
 from headrace.sources.source import InputFile
 from headrace.spark.async_stage import AsyncStage
 from headrace.spark.columnar_rows import ColumnarRows
@@ -144,7 +144,7 @@ class _FileReader:
     def _table(self, file: InputFile) -> pa.Table | None:
         try:
             table = read_parquet(file.path, self._task.batch.storage)
-        except (OSError, pa.ArrowException) as error:
+        except UNREADABLE as error:
             self._refuse_file(file, unreadable(self._source.name, file.path, error))
             return None
         fault = self._fault(file, table)

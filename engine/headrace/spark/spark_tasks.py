@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
+from headrace.plan.pipelines import plan_of
 from headrace.spark.reports import KeyedTask, SourceTask, TaskReport, decode_report, encode_report
+from headrace.spark.spark_errors import jvm_answers, spark_errors
 from headrace.spark.stage_tasks import checked
 from headrace.spark.tasks import REPORT_DDL, Partition, keyed_partition, source_partition, transit_partition
 from headrace.spark.transit import Takes, transit_ddl
+from headrace.tables.store import storage_errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +27,27 @@ class SparkTasks:
         """See `StageTasks.sources`."""
         if not tasks:
             return []
-        ids = self.spark.range(0, len(tasks), 1, len(tasks))
-        return _collect(ids, source_partition([encode_report(task) for task in tasks]), len(tasks))
+        with self._translated(", ".join(dict.fromkeys(task.source for task in tasks))):
+            ids = self.spark.range(0, len(tasks), 1, len(tasks))
+            return self._collect(ids, source_partition([encode_report(task) for task in tasks]), len(tasks))
 
     def keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
         """See `StageTasks.keyed`."""
+        with self._translated(plan_of(task.batch.code).keyed[task.stage].name):
+            return self._keyed(task, takes, transit)
+
+    def _keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
         count = task.batch.parallelism
         if not transit:
             # Over an empty relation Spark runs no task at all, but timers may be due.
-            return _collect(
+            return self._collect(
                 self.spark.range(0, count, 1, count), keyed_partition(encode_report(task), idle=True), count
             )
         owner = f"cast(key_group * {count} div {task.batch.max_parallelism} as int)"
         rows = self._read(task, takes, transit).selectExpr("*", f"{owner} as task").repartitionById(count, "task")
-        return _collect(rows.drop("task").sortWithinPartitions("order"), keyed_partition(encode_report(task)), count)
+        return self._collect(
+            rows.drop("task").sortWithinPartitions("order"), keyed_partition(encode_report(task)), count
+        )
 
     def _read(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> DataFrame:
         ddl = transit_ddl(takes)
@@ -47,7 +58,15 @@ class SparkTasks:
         spread = paths.repartition(min(len(transit), task.batch.parallelism))
         return spread.mapInArrow(transit_partition(task.batch.storage), ddl)
 
+    def _collect(self, rows: DataFrame, work: Partition, expected: int) -> list[TaskReport]:
+        rows = rows.mapInArrow(work, REPORT_DDL)
+        return checked((decode_report(bytes(row.report)) for row in rows.collect()), expected)
 
-def _collect(rows: DataFrame, work: Partition, expected: int) -> list[TaskReport]:
-    reports = rows.mapInArrow(work, REPORT_DDL)
-    return checked((decode_report(bytes(row.report)) for row in reports.collect()), expected)
+    @contextmanager
+    def _translated(self, stage: str) -> Iterator[None]:
+        """Turn what Spark raises into errors of Headrace. Nothing is committed while tasks run."""
+        with storage_errors(f"tasks of '{stage}'"), spark_errors(f"in the tasks of '{stage}'", self._is_alive):
+            yield
+
+    def _is_alive(self) -> bool:
+        return jvm_answers(self.spark)

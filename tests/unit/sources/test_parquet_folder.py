@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +21,8 @@ from headrace.sources.offset import SourceOffset
 from headrace.sources.parquet_folder import ParquetFolder, digest
 from headrace.sources.source import TakenIn
 from headrace.sources.wanted import Standing, Wanted
+from headrace.tables.files import touch
+from headrace.tables.memory_disk import forget_disk, memory_disk
 from tests.jobs.home import Home
 from tests.jobs.purchase_files import day_name, day_start, purchases_of, write_rows
 
@@ -251,3 +254,42 @@ def test_a_partly_read_file_that_is_gone_fails(job):
 def test_missing_files_are_counted(job):
     job.write(0, 1)
     assert job.source.count_missing(frozenset(digests(0, 5, 6))) == 2
+
+
+# ---------------------------------------------------------------------------------------------- names and listings
+
+
+def make_file(folder, name):
+    (Path(os.fsdecode(os.fsencode(folder) + b"/" + name))).touch()
+
+
+def test_a_name_that_is_not_utf8_is_refused(job):
+    job.write(0)
+    make_file(job.home.input, b"2024-03-02-\xff.parquet")
+    with pytest.raises(
+        SourceError, match=r"the name of .*/2024-03-02-\\xff\.parquet is not UTF-8.*Rename it"
+    ) as caught:
+        job.plan()
+    assert caught.value.exit_code == 7
+    str(caught.value).encode()
+
+
+@pytest.mark.parametrize("name", [b"notes-\xff.txt", b"_half-\xff.parquet", b".\xff.parquet"])
+def test_such_a_name_is_passed_over_elsewhere(job, name):
+    job.write(0)
+    make_file(job.home.input, name)
+    assert [file.name for file in job.plan().files] == [day_name(0)]
+
+
+def test_a_folder_that_cannot_be_listed_is_named(job):
+    def refuse(step, path):
+        if step == "list":
+            raise OSError(5, "Input/output error", path)
+
+    node = plan_of(job.home.config().code).sources[0]
+    config = replace(job.home.config().sources["purchases"], path="memory://unlisted/input")
+    disk = memory_disk("unlisted")
+    touch("memory://unlisted/input/a.parquet")
+    with disk.failing(refuse), pytest.raises(SourceError, match=r"cannot list memory://unlisted/input: .*Input/output"):
+        ParquetFolder(node, config).latest()
+    forget_disk("unlisted")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 
 import pytest
+from pyspark.errors import PySparkRuntimeError
 
 from headrace.config import load_job
-from headrace.errors import ConfigError
+from headrace.errors import ClusterError, ConfigError
 from headrace.spark import session as session_module
 from tests.jobs.home import Home
 
@@ -49,3 +50,19 @@ def test_session_uses_the_projects_java(config):
 def test_session_without_java_is_refused(config):
     with pytest.raises(ConfigError, match="no Java 17 or newer.*Spark was not started. Run: headrace setup"):
         session_module.session(config)
+
+
+def test_spark_that_does_not_start_is_the_clusters_fault(config, monkeypatch):
+    class Refusing(Builder):
+        def getOrCreate(self):
+            raise PySparkRuntimeError(
+                "[JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port number."
+            )
+
+    monkeypatch.setattr(session_module.SparkSession, "builder", Refusing())
+    monkeypatch.setattr(session_module, "require_java", lambda home: home)
+    with pytest.raises(
+        ClusterError, match=r"(?s)Spark cannot be started with master 'local.*'headrace doctor'"
+    ) as caught:
+        session_module.session(config)
+    assert caught.value.exit_code == 13

@@ -1,0 +1,107 @@
+"""What Spark and its JVM raise, as errors that say who has to act. What stays as it is raised is a bug: exit code 70.
+
+A JVM that the kernel has killed answers with errors of sockets, or with nothing at all, so it is asked whether it is there.
+Spark wraps what happened on executors into text; there the names of Java's exceptions are looked for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from headrace.errors import ClusterError, HeadraceError
+from headrace.tables.store import StoreError, VersionTakenError
+
+_LOST = re.compile(
+    r"Python worker exited unexpectedly|ExecutorLostFailure|Executor \S+ (?:exited|lost)|OutOfMemoryError|"
+    r"Container killed|Application .* (?:killed|failed)|All masters are unresponsive|Master removed our application|"
+    r"SparkContext was shut down|stopped SparkContext|JAVA_GATEWAY_EXITED"
+)
+"""An executor, a Python worker or the cluster is gone, or never came."""
+
+_CONFLICT = re.compile(
+    r"DELTA_CONCURRENT_\w+|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED|Concurrent(?:Write|Append|Delete\w+|Transaction|Modification)Exception|"
+    r"(?:Metadata|Protocol)ChangedException"
+)
+_STORAGE = re.compile(
+    r"No space left on device|Read-only file system|Permission denied|AccessDenied|Disk quota exceeded|"
+    r"java\.io\.(?!EOFException|NotSerializableException|InvalidClassException)\w*Exception|java\.nio\.file\.\w+Exception|"
+    r"FAILED_READ_FILE|PATH_NOT_FOUND|DELTA_(?:LOG_\w+|STATE_RECOVER\w+|TRUNCATED_TRANSACTION_LOG|VERSIONS_NOT_CONTIGUOUS|"
+    r"MISSING_(?:DELTA_TABLE|TRANSACTION_LOG|PART_FILES)\w*|TABLE_NOT_FOUND|PATH_DOES_NOT_EXIST|EMPTY_DIRECTORY|FILE_\w*NOT_FOUND\w*)|"
+    r"S3Exception|AmazonServiceException|SdkClientException|ParquetDecodingException|JsonParseException|"
+    r"(?:FileNotFound|Permission|NotADirectory|IsADirectory|FileExists|Timeout|Connection\w*|OS)Error: \[?"
+)
+"""A disk or an object store refuses, or a file, or the log of a table, is damaged or gone."""
+
+_SHOWN = 600
+"""Characters of what Spark says that an error shows."""
+
+
+@contextmanager
+def spark_errors(doing: str, is_alive: Callable[[], bool]) -> Iterator[None]:
+    """Turn what Spark raises in the block into errors that tell what was being done.
+
+    Raises `ClusterError` when the JVM, an executor or a Python worker is gone, `VersionTakenError` when a table was changed
+    meanwhile, and `StoreError` when the storage refuses.
+    """
+    try:
+        yield
+    except HeadraceError:
+        raise
+    except (Py4JError, PySparkException, OSError, EOFError) as error:
+        raise (_meant(error, doing, is_alive) or error) from error
+
+
+def jvm_answers(spark: SparkSession) -> bool:
+    """Ask the JVM of a session whether it is there."""
+    try:
+        spark.sparkContext._jvm.java.lang.System.nanoTime()  # type: ignore[union-attr]  # noqa: SLF001 - py4j has no other way
+    except (Py4JError, OSError, EOFError, AttributeError):
+        return False
+    return True
+
+
+def _meant(error: Exception, doing: str, is_alive: Callable[[], bool]) -> Exception | None:
+    text = _text_of(error)
+    short = _in_short(text)
+    if not is_alive():
+        return ClusterError(
+            f"Spark's JVM is gone {doing} ({short}). The kernel may have killed it for want of memory ('dmesg' tells), or somebody "
+            "else did. What was committed stays, and the rest was left without a trace: run again. If it comes again, give the "
+            "machine more memory, or the job less work at once (sources.*.max_files_per_batch, parallelism)."
+        )
+    if _LOST.search(text):
+        return ClusterError(
+            f"Spark lost an executor or a Python worker {doing}, and gave up trying: {short}. Most often memory ran out. What was "
+            "committed stays: run again. If it comes again, give the executors more memory, or the job less work at once "
+            "(sources.*.max_files_per_batch, parallelism)."
+        )
+    if _CONFLICT.search(text):
+        return VersionTakenError(short)
+    return StoreError(short) if _STORAGE.search(text) else None
+
+
+def _text_of(error: BaseException) -> str:
+    """Return all that an error says: its text, Java's stack trace, and those of its causes.
+
+    An error that pyspark has captured asks the JVM for its text, which may be gone; its parts are in Python.
+    """
+    description = getattr(error, "_desc", None)
+    parts = [str(error)] if description is None else [str(description), str(getattr(error, "_stackTrace", None) or "")]
+    cause = getattr(error, "_cause", None) or error.__cause__
+    if isinstance(cause, BaseException):
+        parts.append(_text_of(cause))
+    return f"{type(error).__name__}: " + "\n".join(filter(None, parts))
+
+
+def _in_short(text: str) -> str:
+    """Return the first line of a text, and the last cause that it names."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith("Caused by:")]
+    shown = lines[:1] + causes[-1:]
+    return f"{'; '.join(shown):.{_SHOWN}}".rstrip(".")

@@ -1,0 +1,171 @@
+"""Files of any rows: nothing raises, and each row is taken in or in the quarantine, with its raw text (in memory, no JVM)."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from msgspec import field
+
+from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp
+from headrace.tables.files import file_system, stage
+from headrace.tables.memory_disk import forget_disk, memory_disk
+from headrace.tables.schemas import QUARANTINE
+from headrace.tables.stores import state_view, table_store
+from headrace.testing import PipelineHarness
+from tests.unit.support.arrow_rows import columns, texts, times
+
+SIZE = 3
+FILE = "2024-01-01.parquet"
+names = (f"any-rows-{number}" for number in itertools.count())
+
+
+class Flat(Struct, frozen=True):
+    id: str
+    at: Timestamp
+    size: float | None = None
+    number: int = 0
+
+
+class Part(Struct, frozen=True):
+    n: int
+    at: Timestamp | None = None
+
+
+class Deep(Struct, frozen=True):
+    id: str
+    at: Timestamp
+    parts: list[Part] = field(default_factory=list)
+    texts: dict[str, str] = field(default_factory=dict)
+
+
+class Checked(Struct, frozen=True):
+    id: str
+    at: Timestamp
+    number: int = 0
+
+    def __post_init__(self):
+        if self.number < 0:
+            raise ValueError("number is negative")
+
+
+class Copies(KeyedProcessFunction[Flat, Flat]):
+    async def process(self, row, ctx, /):
+        ctx.collect(row)
+
+
+def plain(record, **options):
+    return Pipeline("rows").source("rows", record, event_time="at", **options).sink("taken")
+
+
+def keyed():
+    rows = Pipeline("rows").source("rows", Flat, event_time="at").key_by("id")
+    return rows.process("copies", Copies()).sink("taken")
+
+
+PIPELINES = {
+    "flat": plain(Flat),
+    "nested": plain(Deep),
+    "checked": plain(Checked),
+    "sorted": plain(Flat, order_by=("number",)),
+    "with kinds": plain(Flat, row_kind="kind"),
+    "keyed": keyed(),
+}
+GOOD_IDS = st.lists(st.sampled_from(["a", "b", ""]), min_size=SIZE, max_size=SIZE).map(pa.array)
+GOOD_TIMES = st.lists(st.integers(0, 10**12), min_size=SIZE, max_size=SIZE).map(
+    lambda found: pa.array(found, pa.timestamp("ms"))
+)
+KINDS = st.lists(st.sampled_from(["+I", "-U", "+U", "-D"]), min_size=SIZE, max_size=SIZE).map(pa.array)
+FIELDS = {name: columns(SIZE) for name in ("size", "number", "parts", "texts", "extra", "more")}
+TABLES = st.fixed_dictionaries(
+    {
+        "id": GOOD_IDS | texts(SIZE) | columns(SIZE),
+        "at": GOOD_TIMES | times(SIZE) | columns(SIZE),
+        "kind": KINDS | texts(SIZE) | columns(SIZE),
+    },
+    optional=FIELDS,
+).map(pa.table)
+
+
+def harness_of(pipeline, disk, **source):
+    source = {"path": f"memory://{disk}/input", "on_bad_file": "quarantine", "on_bad_row": "quarantine", **source}
+    job = {
+        "sources": {"rows": source},
+        "state": {"root": f"memory://{disk}/state"},
+        "sinks": {"taken": {"path": f"memory://{disk}/taken"}},
+    }
+    return PipelineHarness(pipeline, job=job)
+
+
+def as_stored(table, disk):
+    """Put a table into the source's folder, and return it as a reader has it; None for what Parquet cannot hold."""
+    try:
+        stage(f"memory://{disk}/input", FILE, table)
+        store, path = file_system(f"memory://{disk}/input/{FILE}")
+        return pq.ParquetFile(store.open_input_file(path)).read()
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        return None
+
+
+def quarantine_of(harness):
+    version = table_store(f"{harness.config.job_folder}/{QUARANTINE}").latest().version
+    return state_view(harness.config.job_folder, QUARANTINE, version).live_rows()
+
+
+@pytest.mark.parametrize("complete", [False, True])
+@pytest.mark.parametrize("name", PIPELINES)
+@settings(max_examples=30)
+@given(table=TABLES)
+def test_each_row_is_taken_in_or_set_aside(name, complete, table):
+    disk = next(names)
+    stored = as_stored(table, disk)
+    assume(stored is not None)
+    # A source with complete intervals is read by the driver as well, for the order of its rows.
+    harness = harness_of(PIPELINES[name], disk, complete_intervals=complete, interval="%Y-%m-%d")
+    harness.run()
+    taken = table_store(f"memory://{disk}/taken").latest()
+    rows = taken.read(taken.schema).num_rows
+    aside = quarantine_of(harness)
+    positions = {row["position"] for row in aside}
+    # Rows that have no order, since its column is missing or cannot be sorted by, are set aside as a whole.
+    is_whole = positions == {FILE} and name == "sorted"
+    assert is_whole or len(positions) + rows == SIZE
+    for row in aside:
+        assert row["error"]
+        if not is_whole:
+            assert set(msgspec.json.decode(row["raw"])) == set(table.schema.names)
+    forget_disk(disk)
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_a_column_name_that_is_not_utf8_sets_the_file_aside(complete):
+    disk = next(names)
+    stage(f"memory://{disk}/input", FILE, pa.table({"id": ["a"], "at": [1], "xyz": [1]}))
+    file = memory_disk(disk).files[f"input/{FILE}"]
+    file.content = file.content.replace(b"xyz", b"x\xffz")
+    harness = harness_of(PIPELINES["flat"], disk, complete_intervals=complete, interval="%Y-%m-%d")
+    harness.run()
+    (row,) = quarantine_of(harness)
+    assert row["position"] == FILE
+    assert "the name of a column, is not UTF-8" in row["error"]
+    forget_disk(disk)
+
+
+@settings(max_examples=30)
+@given(data=st.data())
+def test_any_damage_to_a_file_is_survived(data):
+    disk = next(names)
+    stage(f"memory://{disk}/input", FILE, pa.table({"id": ["a", "b"], "at": [1, 2], "more": [[1], []]}))
+    file = memory_disk(disk).files[f"input/{FILE}"]
+    content = bytearray(file.content)
+    places = st.lists(st.tuples(st.integers(0, len(content) - 1), st.integers(0, 255)), min_size=1, max_size=5)
+    for place, value in data.draw(places):
+        content[place] = value
+    file.content = bytes(content[: data.draw(st.integers(len(content) // 2, len(content)))])
+    harness_of(PIPELINES["flat"], disk).run()
+    forget_disk(disk)

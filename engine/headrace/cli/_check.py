@@ -152,8 +152,9 @@ def lease(config: JobConfig) -> Finding:
     from headrace.commit.log import CheckpointLog
 
     held = CheckpointLog(config.job_folder, config.storage_options).lease
-    if held is None or held.expires_at <= clock.now():
+    left = 0 if held is None else held.left(clock.now())
+    if held is None or not left:
         return Finding("lease", "ok", "no run holds the job")
-    until = shown(at_time(held.expires_at))
+    until = shown(at_time(clock.now() + left))
     detail = f"run {held.run_id} ({held.holder}) holds the job until {until}, and may renew that"
     return Finding("lease", "fail", detail, "let it finish, or wait until it has stopped renewing")

@@ -124,6 +124,14 @@ class Lease(msgspec.Struct, frozen=True):
     holder: str
     expires_at: int
     claimed_at: int
+    """When the claim was made or renewed (ms), by the holder's clock."""
+
+    def left(self, now: int) -> int:
+        """Return how long the claim still holds (ms), 0 when it has ended or was given up.
+
+        The holder's clock may run ahead of the one that says `now`: a claim never holds for longer than it was made for.
+        """
+        return max(0, min(self.expires_at - now, self.expires_at - self.claimed_at))
 
 
 def metrics_of(counted: Mapping[str, int], durations: Mapping[str, float]) -> dict[str, Any]:

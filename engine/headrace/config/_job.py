@@ -146,7 +146,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
     """How long a run may take to end after its budget, before Airflow stops it."""
 
     lease: Span = timedelta(seconds=60)
-    """How long a run that went silent keeps the job to itself."""
+    """How long a run that went silent keeps the job to itself: the next one waits so long at most."""
 
     retries: Whole = 2
     """How often Airflow starts a failed run again."""

@@ -123,7 +123,7 @@ class AsyncWaitHarness(Generic[R]):
 
     @classmethod
     def restore(cls, snapshot: AsyncSnapshot, function: AsyncFunction[R, Any], **arguments: Any) -> AsyncWaitHarness[R]:
-        """A harness that goes on from `snapshot`: what has its results is not called again.
+        """A harness that goes on from `snapshot`: what has its results is not called again, and back-offs are waited out.
 
         The clock starts at the snapshot's time; give `now=ms` for a later one, as after an outage.
         """
@@ -362,6 +362,4 @@ class AsyncWaitHarness(Generic[R]):
     def _resume(self, row: StoredElement) -> None:
         (element,) = loaded([row], input_type(self.function), output_type(self.function))
         recovered(element, self.recovery)
-        if self.recovery is RecoveryOption.RESTART:
-            element.next_attempt_at = None
         self._take_in(element)

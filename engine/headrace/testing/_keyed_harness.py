@@ -15,11 +15,11 @@ from headrace.api import (
     KeyedBroadcastFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
-    Process,
     RowKind,
-    SideOutput,
 )
 from headrace.api.functions import BROADCAST_METHOD, function_types, input_methods, listed_methods
+from headrace.api.graph import KeyBy
+from headrace.api.stream_types import check_function
 from headrace.execution.declarations import declared_states
 from headrace.execution.element import Element, Emitted, ProcessingTime
 from headrace.execution.element import Watermark as ElementWatermark
@@ -27,13 +27,15 @@ from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.options import AsyncStateOptions
 from headrace.execution.record_codec import RecordCodec
 from headrace.execution.state_executor import InlineStateExecutor
+from headrace.plan.keys import key_reader
 from headrace.plan.order import processing_time_order, record_order
 from headrace.state.backend import StateBackend
 from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastStore, broadcast_rows
 from headrace.state.codec import encode
 from headrace.state.state_store import StateStore
 from headrace.state.ttl import EntryLifetimes, Gap
-from headrace.testing._backends import BackendName, DeferredBackend, new_backend
+from headrace.testing._backends import BackendName, DeferredBackend, check_backend, new_backend
+from headrace.testing._described import described_process
 from headrace.testing._harness_clock import HarnessClock
 from headrace.testing._harness_output import HarnessOutput, LateRecord, Watermark
 
@@ -107,8 +109,11 @@ class KeyedHarness(Generic[R]):
     def __post_init__(self) -> None:
         """Put the virtual clock in place; `close`, or leaving a `with` block, takes it away.
 
-        Raises `TypeError` unless there is a key for each input, and for states that the function cannot declare.
+        Raises `TypeError` unless there is a key for each input, and for states that the function cannot declare; and what
+        `Pipeline` raises for such functions, keys and side outputs.
         """
+        check_backend(self.backend)
+        check_function("a harness", self.function, KeyedProcessFunction, KeyedCoProcessFunction, KeyedBroadcastFunction)
         declared_states(self.function)
         self._methods = input_methods(self.function)
         self._keys = self.key if isinstance(self.key, tuple) else (self.key,)
@@ -116,6 +121,11 @@ class KeyedHarness(Generic[R]):
         if len(self._keys) != len(keyed):
             msg = f"{type(self.function).__name__} takes in keyed records by {listed_methods(keyed)}: it needs a key for each"
             raise TypeError(msg)
+        if self.max_parallelism < 1:
+            msg = f"max_parallelism must be at least 1, not {self.max_parallelism}"
+            raise ValueError(msg)
+        self._operator = described_process(self.function, self._keys, self.side_outputs)
+        self._key_readers = [key_reader(KeyBy(function=key)) for key in self._keys]
         self.clock = HarnessClock(self._advance)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._store = self._open()
@@ -292,7 +302,7 @@ class KeyedHarness(Generic[R]):
             self._late += 1
         order = record_order(self._ordinal)
         self._ordinal += 1
-        key_json = encode(self._keys[input_](record)) if is_keyed else BROADCAST_KEY
+        key_json = self._key_of(record, input_) if is_keyed else BROADCAST_KEY
         # As a task gets it: a copy, in which 5 where a float is declared is 5.0.
         arrived = self._codec.decode(key_json, encode(record), input_)
         element = Element(order, time, kind, key_json, arrived, input_)
@@ -302,6 +312,13 @@ class KeyedHarness(Generic[R]):
             self._process.process_broadcast(element)
         self._settle()
 
+    def _key_of(self, record: Any, input_: int) -> bytes:
+        key = self._key_readers[input_](record)
+        if key is None:
+            msg = f"the key is null in {record}: no function of a job gets such a record, it goes to quarantine"
+            raise ValueError(msg)
+        return encode(key)
+
     def _open(self) -> StateBackend:
         if not isinstance(self.backend, str):
             return self.backend
@@ -310,10 +327,9 @@ class KeyedHarness(Generic[R]):
 
     def _start(self) -> None:
         """A new task over what the backend holds, as a micro-batch starts one."""
-        sides = tuple(SideOutput(name, record, name) for name, record in self.side_outputs.items())
         backend = self._store if self.automatic else DeferredBackend(self._store)
         self._process = KeyedProcess(
-            Process("function", "key", self.function, sides),
+            self._operator,
             backend,
             records=self._records,
             watermark=self._watermark,

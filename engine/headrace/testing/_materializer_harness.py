@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
 from headrace import clock
 from headrace.api import Emit, Keep, OnConflict, RowKind, StateTtl, Strategy, UpsertMaterialize
-from headrace.api.stream_types import check_field
 from headrace.execution.element import Element
 from headrace.execution.element import Watermark as ElementWatermark
 from headrace.execution.record_codec import RecordCodec
@@ -21,7 +20,8 @@ from headrace.materializer.upsert_materializer import UpsertMaterializer
 from headrace.plan.order import record_order
 from headrace.state.backend import StateBackend
 from headrace.state.codec import encode
-from headrace.testing._backends import BackendName, new_backend
+from headrace.testing._backends import BackendName, check_backend, new_backend
+from headrace.testing._described import described_stream
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -80,27 +80,14 @@ class MaterializerHarness(Generic[R]):
     def __post_init__(self) -> None:
         """Put the virtual clock in place; `close`, or leaving a `with` block, takes it away.
 
-        Raises `ValueError` for thresholds that contradict each other, without a primary key, and for a field that rows lack.
+        Raises `ValueError` for thresholds that contradict each other, and what `Stream.upsert_materialize` raises: without a
+        primary key, for a field that rows lack, for a `ttl` that rows of a history cannot have.
         """
-        if not self.primary_key:
-            msg = "a materializer needs a primary key"
-            raise ValueError(msg)
-        for field in (*self.primary_key, *(self.upsert_key or ())):
-            check_field(self.row_type, field)
+        check_backend(self.backend)
         options = MaterializerOptions(threshold_high=self.threshold_high, threshold_low=self.threshold_low)
         name = self.backend if isinstance(self.backend, str) else "hashmap"
         self._layouts = options.layouts(self.strategy, name)
-        self._operator = UpsertMaterialize(
-            "materializer",
-            self.primary_key,
-            self.upsert_key,
-            self.strategy,
-            self.emit,
-            ttl=self.ttl,
-            on_conflict=self.on_conflict,
-            force=True,
-            keep=self.keep,
-        )
+        self._operator = self._described()
         self.clock = _Clock(self._end_micro_batch)
         self._replaced = clock.use(self.clock)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -193,6 +180,19 @@ class MaterializerHarness(Generic[R]):
         self.close()
 
     # ------------------------------------------------------------------------------------------------- private
+
+    def _described(self) -> UpsertMaterialize:
+        rows = described_stream(self.row_type).upsert_materialize(
+            "materializer",
+            primary_key=self.primary_key,
+            upsert_key=self.upsert_key,
+            strategy=self.strategy,
+            emit=self.emit,
+            ttl=self.ttl,
+            on_conflict=self.on_conflict,
+            force=True,
+        )
+        return replace(cast("UpsertMaterialize", rows.operators[-1]), keep=self.keep)
 
     def _open(self) -> StateBackend:
         if not isinstance(self.backend, str):

@@ -10,10 +10,10 @@ import msgspec
 
 from headrace.commit.sink_tables import SinkTables
 from headrace.commit.state_schemas import StateSchemas
-from headrace.commit.ttl_history import TtlHistory
 from headrace.plan.watermarks import Bucket, latest
 from headrace.sinks.sink import OutputFile
 from headrace.sources.offset import SourceOffset, latest_watermark, line_of
+from headrace.state.ttl_history import TtlHistory
 from headrace.tables.schemas import FORMAT_VERSION
 
 
@@ -101,6 +101,11 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
             return self._offset_of(operator).watermark
         repeated = [offset.repeated[-1][1] for offset in self.offsets.values() if offset.repeated]
         return max(repeated, default=self.watermark)
+
+    def latest_event_of(self, operator: str) -> int | None:
+        """Return the latest event time that an operator's line has taken in since its last watermark (ms)."""
+        offsets = [self._offset_of(operator)] if operator in self.lines else self.offsets.values()
+        return latest(offset.bucket.open_max for offset in offsets)
 
     def _offset_of(self, operator: str) -> SourceOffset:
         """Return the offset that has the watermarks of an operator. A source that never had a file has none."""

@@ -29,11 +29,12 @@ from headrace.execution.record_codec import RecordCodec
 from headrace.execution.state_executor import InlineStateExecutor
 from headrace.plan.keys import key_reader
 from headrace.plan.order import processing_time_order, record_order
+from headrace.plan.watermarks import latest
 from headrace.state.backend import StateBackend
 from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastStore, broadcast_rows
 from headrace.state.codec import encode
 from headrace.state.state_store import StateStore
-from headrace.state.ttl import EntryLifetimes, Gap
+from headrace.state.ttl_history import TtlHistory
 from headrace.testing._backends import BackendName, DeferredBackend, check_backend, new_backend
 from headrace.testing._described import described_process
 from headrace.testing._harness_clock import HarnessClock
@@ -50,7 +51,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     ordinal: int
     max_parallelism: int
     processing_time: int = 0
-    gaps: tuple[Gap, ...] = ()
+    ttl: TtlHistory = TtlHistory()
+    latest_event: int | None = None
+    """The latest event time of a record (ms)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,11 @@ class KeyedHarness(Generic[R]):
         self._ordinal = 1
         self._moved = 0
         self._watermark: int | None = None
-        self._gaps: tuple[Gap, ...] = ()
+        self._latest_event: int | None = None
+        self._declared_ttls = {
+            f"{self._operator.name}.{state.name}": state.ttl for state in declared_states(self.function).values()
+        }
+        self._ttl = TtlHistory()
         self._output = HarnessOutput(self.side_outputs, in_order=self.automatic)
         self._emitted_before: list[Emitted] = []
         self._start()
@@ -148,7 +155,10 @@ class KeyedHarness(Generic[R]):
         | KeyedBroadcastFunction[R, Any, Any],
         **arguments: Any,
     ) -> KeyedHarness[R]:
-        """A harness that goes on from `snapshot`, with any other backend, options or code."""
+        """A harness that goes on from `snapshot`, with any other backend, options or code.
+
+        States whose TTL is switched on with it lose nothing at once: no life begins before (see docs/ttl.md, "Changing a TTL").
+        """
         harness = cls(function, **arguments)
         if harness.max_parallelism != snapshot.max_parallelism:
             harness.close()
@@ -156,7 +166,7 @@ class KeyedHarness(Generic[R]):
             raise ValueError(msg)
         harness._store.write_batch(snapshot.entries)
         harness._ordinal, harness._watermark = snapshot.ordinal, snapshot.watermark
-        harness._gaps = snapshot.gaps
+        harness._ttl, harness._latest_event = snapshot.ttl, snapshot.latest_event
         harness.clock.start_at(snapshot.processing_time)
         harness._start()
         return harness
@@ -205,8 +215,7 @@ class KeyedHarness(Generic[R]):
         self._commit()
         since = self.clock.now()
         self.clock.start_at(since + milliseconds)
-        self._gaps = (*self._gaps, Gap(since, self.clock.now(), self._watermark))
-        self._start()
+        self._start(paused_since=since)
         self._advance(self.clock.now())
 
     def step(self) -> bool:
@@ -266,7 +275,15 @@ class KeyedHarness(Generic[R]):
         self._commit()
         self._start()
         entries = tuple(sorted(self._store.items()))
-        return Snapshot(entries, self._watermark, self._ordinal, self.max_parallelism, self.clock.now(), self._gaps)
+        return Snapshot(
+            entries,
+            self._watermark,
+            self._ordinal,
+            self.max_parallelism,
+            self.clock.now(),
+            self._ttl,
+            self._latest_event,
+        )
 
     def close(self) -> None:
         """Put the real clock back, and close the backend unless it was given."""
@@ -296,6 +313,7 @@ class KeyedHarness(Generic[R]):
         input_ = self._methods.index(method)
         self.clock.use()
         time = self.clock.now() if timestamp is None else timestamp
+        self._latest_event = latest((self._latest_event, time))
         is_keyed = method != BROADCAST_METHOD
         if is_keyed and self._watermark is not None and time <= self._watermark:
             self._output.add(LateRecord(record))
@@ -325,8 +343,15 @@ class KeyedHarness(Generic[R]):
         self._folder = tempfile.TemporaryDirectory()
         return new_backend(self.backend, Path(self._folder.name), self.max_parallelism)
 
-    def _start(self) -> None:
-        """A new task over what the backend holds, as a micro-batch starts one."""
+    def _start(self, paused_since: int | None = None) -> None:
+        """A new task over what the backend holds, as a micro-batch starts one; after a pause, if `paused_since` tells one (ms)."""
+        self._ttl = self._ttl.advanced(
+            self._declared_ttls,
+            paused_since=paused_since,
+            watermark_of=lambda _: self._watermark,
+            latest_event_of=lambda _: self._latest_event,
+            processing_time=self.clock.now(),
+        )
         backend = self._store if self.automatic else DeferredBackend(self._store)
         self._process = KeyedProcess(
             self._operator,
@@ -334,7 +359,7 @@ class KeyedHarness(Generic[R]):
             records=self._records,
             watermark=self._watermark,
             last_watermark=None,
-            lives=EntryLifetimes(self._gaps),
+            lives=self._ttl.lives(self._operator.name),
             options=self.options,
             executor=InlineStateExecutor(self._store),
         )

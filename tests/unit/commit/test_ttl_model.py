@@ -35,7 +35,7 @@ from headrace import (
 )
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.lineage import Lineage
-from headrace.commit.ttl_history import TtlHistory, certain_expiries
+from headrace.commit.ttl_history import certain_expiries
 from headrace.execution.element import Element, ProcessingTime, Watermark
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.plan.order import processing_time_order, record_order
@@ -45,6 +45,7 @@ from headrace.state.exact_cleanup import CLEANUP_DOMAINS, EntryGroup, group_of_t
 from headrace.state.key_groups import key_group, key_group_range
 from headrace.state.timer_service import timer_of
 from headrace.state.ttl import LiveTtl
+from headrace.state.ttl_history import TtlHistory
 from headrace.tables.changelog import Changelog
 from headrace.tables.last_rows import last_rows
 from headrace.tables.row_expiry import rebuild_expiries, unexpired

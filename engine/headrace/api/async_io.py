@@ -10,7 +10,8 @@ from datetime import timedelta
 class RecoveryOption(enum.Enum):
     """How much of its timeout an element has left when a later micro-batch takes it up (FLIP-232, "retry state").
 
-    With the last two it keeps its count of attempts. What is left is never less than
+    With the last two it keeps its count of attempts. In each case it is taken up when its next attempt is due: a new run is no
+    reason to call a service earlier than its back-off says. What is left is never less than
     `timeout / (max_retries + 1)`; the FLIP's formula alone could give a negative one.
     """
 

@@ -23,6 +23,7 @@ class Visibility(enum.Enum):
 
     NEVER_RETURN_EXPIRED = "never_return_expired"
     RETURN_IF_NOT_CLEANED_UP = "return_if_not_cleaned_up"
+    """A read that finds an expired entry returns it and removes it: it is seen once at most."""
 
 
 class TtlTime(enum.Enum):
@@ -51,6 +52,7 @@ class Cleanup:
     """How expired entries leave the state (FLIP-25, "Additional Cleanup Strategies").
 
     Whatever is chosen, a read that finds a dead entry removes it, and under `NEVER_RETURN_EXPIRED` nobody sees one.
+    `is_empty` and `remaining` are no reads.
     A number below 0 is a `ValueError`.
     """
 

@@ -39,6 +39,7 @@ from headrace.api.retry_strategies import AsyncRetryStrategy, NoRetry
 from headrace.api.stream_types import (
     check_callable,
     check_field,
+    check_function,
     check_key_field,
     check_plain,
     check_record,
@@ -181,7 +182,7 @@ class Stream(ChangelogStream[R]):
         if self._key is None:
             msg = f"process '{name}' needs a key: call key_by() before it"
             raise ValueError(msg)
-        self._check_function(f"process '{name}'", function, KeyedProcessFunction)
+        check_function(f"process '{name}'", function, KeyedProcessFunction)
         is_blocking(function)
         takes, gives = input_type(function), cast("type[S]", output_type(function))
         self._check_accepted(f"process '{name}'", takes)
@@ -220,7 +221,7 @@ class Stream(ChangelogStream[R]):
         """
         check_limits(name, capacity, timeout, park_after)
         self._check_mode(name, mode)
-        self._check_function(f"async_wait '{name}'", function, AsyncFunction)
+        check_function(f"async_wait '{name}'", function, AsyncFunction)
         takes, gives = input_type(function), cast("type[S]", output_type(function))
         self._check_accepted(f"async_wait '{name}'", takes)
         wait = AsyncWait(
@@ -329,7 +330,7 @@ class ConnectedStreams(Generic[R, S]):
         first, second = self._first, self._second
         taker = f"process '{name}'"
         wanted_class = KeyedBroadcastFunction if second._is_broadcast else KeyedCoProcessFunction
-        first._check_function(taker, function, wanted_class)
+        check_function(taker, function, wanted_class)
         is_blocking(function)
         takes, gives = function_types(function)
         first._check_accepted(taker, takes[0])

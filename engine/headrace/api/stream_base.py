@@ -123,16 +123,6 @@ class StreamBase(Generic[R]):
             )
             raise TypeError(msg)
 
-    def _check_function(self, taker: str, function: object, wanted: type) -> None:
-        if not isinstance(function, wanted):
-            got = (
-                f"the class {function.__name__}; write {function.__name__}()"
-                if isinstance(function, type)
-                else repr(function)
-            )
-            msg = f"{taker} takes an instance of a class derived from {wanted.__name__}, not {got:.80}"
-            raise TypeError(msg)
-
     def _check_argument(self, method: str, function: Callable[..., Any]) -> None:
         """Compare the first parameter's annotation, where there is one."""
         hints = hints_of(function)

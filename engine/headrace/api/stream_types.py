@@ -29,6 +29,17 @@ def check_record(user: str, record: object) -> None:
         raise TypeError(msg)
 
 
+def check_function(taker: str, function: object, *wanted: type) -> None:
+    """Raise `TypeError` unless `function` is an instance of one of the classes that are wanted."""
+    if not isinstance(function, wanted):
+        got = repr(function)
+        if isinstance(function, type):
+            got = f"the class {function.__name__}; write {function.__name__}()"
+        names = " or ".join(each.__name__ for each in wanted)
+        msg = f"{taker} takes an instance of a class derived from {names}, not {got:.80}"
+        raise TypeError(msg)
+
+
 def check_key_field(record: type[msgspec.Struct], name: str) -> None:
     """Raise `ValueError` for a field that the record lacks, and for one that holds more than one value."""
     check_field(record, name)

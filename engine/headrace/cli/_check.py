@@ -125,24 +125,32 @@ def _folder(what: str, folder: Path, where: str) -> Finding:
 
 def services(config: JobConfig) -> Iterator[Finding]:
     """Whether each service answers its health check."""
+    from headrace.config import shown_url
+
     for name, service in config.services.items():
         url = service.health_url()
         if url is None:
-            yield Finding(f"service {name}", "ok", f"{service.url} (no health check)")
+            yield Finding(f"service {name}", "ok", f"{shown_url(service.url)} (no health check)")
         else:
             yield _service(f"service {name}", url)
 
 
 def _service(what: str, url: str) -> Finding:
+    from http.client import HTTPException
     from urllib.error import URLError
     from urllib.request import urlopen
 
+    from headrace.config import shown_url
+
+    place = shown_url(url)
     try:
         with urlopen(url, timeout=_PATIENCE) as answer:  # noqa: S310 - loading allows http and https only
-            return Finding(what, "ok", f"{url}: {answer.status}")
-    except (URLError, OSError, ValueError) as error:
+            return Finding(what, "ok", f"{place}: {answer.status}")
+    except (URLError, OSError) as error:
         reason = getattr(error, "reason", error)
-        return Finding(what, "fail", f"{url}: {reason}", "start it; until then calls to it are retried, then fail")
+        return Finding(what, "fail", f"{place}: {reason}", "start it; until then calls to it are retried, then fail")
+    except (HTTPException, ValueError) as error:  # their messages repeat the URL
+        return Finding(what, "fail", f"{place}: {type(error).__name__}", "is the URL right, and what answers there?")
 
 
 def lease(config: JobConfig) -> Finding:
@@ -152,8 +160,9 @@ def lease(config: JobConfig) -> Finding:
     from headrace.commit.log import CheckpointLog
 
     held = CheckpointLog(config.job_folder, config.storage_options).lease
-    if held is None or held.expires_at <= clock.now():
+    left = 0 if held is None else held.left(clock.now())
+    if held is None or not left:
         return Finding("lease", "ok", "no run holds the job")
-    until = shown(at_time(held.expires_at))
+    until = shown(at_time(clock.now() + left))
     detail = f"run {held.run_id} ({held.holder}) holds the job until {until}, and may renew that"
     return Finding("lease", "fail", detail, "let it finish, or wait until it has stopped renewing")

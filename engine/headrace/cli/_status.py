@@ -122,7 +122,8 @@ def _status(name: str) -> dict[str, Any]:
     config = load(name)
     log = CheckpointLog(config.job_folder, config.storage_options)
     last, held = log.last, log.lease
-    holder = held if held and held.expires_at > clock.now() else None
+    now = clock.now()
+    left = held.left(now) if held else 0
     return {
         "job": config.job,
         "checkpoint": last.checkpoint_id if last else None,
@@ -135,8 +136,8 @@ def _status(name: str) -> dict[str, Any]:
         "waiting": last.pending if last else 0,
         "next_attempt": at_time(last.due) if last else None,
         "services": next(filter(None, map(services_of, reversed(log.checkpoints))), {}),
-        "held_by": holder.run_id if holder else None,
-        "held_until": at_time(holder.expires_at) if holder else None,
+        "held_by": held.run_id if held and left else None,
+        "held_until": at_time(now + left) if left else None,
         "sources": {name: _source(offset) for name, offset in last.offsets.items()} if last else {},
         "error": None,
     }

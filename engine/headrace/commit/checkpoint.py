@@ -10,10 +10,10 @@ import msgspec
 
 from headrace.commit.sink_tables import SinkTables
 from headrace.commit.state_schemas import StateSchemas
-from headrace.commit.ttl_history import TtlHistory
 from headrace.plan.watermarks import Bucket, latest
 from headrace.sinks.sink import OutputFile
 from headrace.sources.offset import SourceOffset, latest_watermark, line_of
+from headrace.state.ttl_history import TtlHistory
 from headrace.tables.schemas import FORMAT_VERSION
 
 
@@ -104,6 +104,11 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
         repeated = [offset.repeated[-1][1] for offset in self.offsets.values() if offset.repeated]
         return max(repeated, default=self.watermark)
 
+    def latest_event_of(self, operator: str) -> int | None:
+        """Return the latest event time that an operator's line has taken in since its last watermark (ms)."""
+        offsets = [self._offset_of(operator)] if operator in self.lines else self.offsets.values()
+        return latest(offset.bucket.open_max for offset in offsets)
+
     def _offset_of(self, operator: str) -> SourceOffset:
         """Return the offset that has the watermarks of an operator. A source that never had a file has none."""
         return self.offsets.get(self.lines[operator], SourceOffset())
@@ -126,6 +131,14 @@ class Lease(msgspec.Struct, frozen=True):
     holder: str
     expires_at: int
     claimed_at: int
+    """When the claim was made or renewed (ms), by the holder's clock."""
+
+    def left(self, now: int) -> int:
+        """Return how long the claim still holds (ms), 0 when it has ended or was given up.
+
+        The holder's clock may run ahead of the one that says `now`: a claim never holds for longer than it was made for.
+        """
+        return max(0, min(self.expires_at - now, self.expires_at - self.claimed_at))
 
 
 def metrics_of(counted: Mapping[str, int], durations: Mapping[str, float]) -> dict[str, Any]:

@@ -12,9 +12,11 @@ import psutil
 from headrace import clock, threads
 from headrace.commit.checkpoint import Checkpoint, Lease
 from headrace.commit.log import CheckpointLog, lease_until
+from headrace.commit.notify import Notify, silent
 from headrace.errors import FencedError, StorageError
 
-_POLL = 0.5
+_POLL = 500
+"""How often the log is read while a lease is waited for (ms)."""
 
 _held_here: set[str] = set()
 """Attempts of this process that hold a job: a lease of ours that is not among them could not be given up."""
@@ -40,11 +42,14 @@ def is_alive(holder: str) -> bool | None:
 class JobLease:
     """A claimed job. All appends to its `checkpoints` table go through here while the run lasts."""
 
-    def __init__(self, log: CheckpointLog, run_id: str, attempt_id: str, seconds: float) -> None:
-        """Describe the claim; `claimed` makes it."""
+    def __init__(
+        self, log: CheckpointLog, run_id: str, attempt_id: str, seconds: float, notify: Notify = silent
+    ) -> None:
+        """Describe the claim; `claimed` makes it. `notify` is told when another run's lease is waited for."""
         self.run_id, self.attempt_id = run_id, attempt_id
         self._log = log
         self._seconds = seconds
+        self._notify = notify
         self._holder = this_process()
         self._lock = threads.lock()
         self._lost: FencedError | None = None
@@ -53,9 +58,10 @@ class JobLease:
     def claimed(self, *, force: bool = False) -> Iterator[JobLease]:
         """Hold the job for the length of a block.
 
-        A lease whose process has died on this machine is taken over at once; one held on another
-        machine is waited for until it ends. Raises `FencedError` when its holder is alive or
-        renews it meanwhile. `force` takes the job in any case; the former holder then fails.
+        A lease whose process has died on this machine is taken over at once; one held on another machine is waited for
+        until it ends, at most as long as this lease is: a clock that runs ahead there must not block the job. Raises
+        `FencedError` when its holder is alive or renews it meanwhile. `force` takes the job in any case; the former
+        holder then fails.
         """
         if not force:
             self._wait_for_holder()
@@ -98,17 +104,32 @@ class JobLease:
         return lease_until(self.run_id, self.attempt_id, self._holder, self._seconds)
 
     def _wait_for_holder(self) -> None:
-        while (lease := self._log.lease) is not None and lease.expires_at > clock.now():
-            alive = is_alive(lease.holder)
-            if alive is False or (lease.holder == self._holder and lease.attempt_id not in _held_here):
-                return
-            if alive:
-                raise _held(lease)
-            first = lease
-            clock.sleep(_POLL)
+        lease = self._log.lease
+        if lease is None or not lease.left(clock.now()):
+            return
+        alive = is_alive(lease.holder)
+        if alive is False or (lease.holder == self._holder and lease.attempt_id not in _held_here):
+            return
+        if alive:
+            raise _held(lease)
+        self._wait_for_end(lease)
+
+    def _wait_for_end(self, lease: Lease) -> None:
+        """Wait until a lease has ended. Naps are counted, not read off the clock: it may be set meanwhile."""
+        left = min(lease.left(clock.now()), round(self._seconds * 1000))
+        self._notify("lease", _waiting(lease, left))
+        while left > 0:
+            nap = min(_POLL, left)
+            clock.sleep(nap / 1000)
+            left -= nap
             self._log.refresh()
-            if self._log.lease is not None and self._log.lease.expires_at > first.expires_at:
-                raise _held(self._log.lease)
+            if self._log.lease != lease:
+                self._check_given_up(self._log.lease)
+                return
+
+    def _check_given_up(self, lease: Lease | None) -> None:
+        if lease is not None and lease.left(clock.now()):
+            raise _held(lease)
 
     def _renew(self) -> None:
         with self._lock:
@@ -135,8 +156,18 @@ class JobLease:
 
 
 def _held(lease: Lease) -> FencedError:
-    remaining = max(lease.expires_at - clock.now(), 0) / 1000
     return FencedError(
-        f"run {lease.run_id}, attempt {lease.attempt_id} ({lease.holder}) holds the job; its lease ends in "
-        f"{remaining:.0f} s unless renewed. Nothing was done: let that run finish, then run again."
+        f"{_named(lease)} holds the job; its lease ends in {lease.left(clock.now()) / 1000:.0f} s unless renewed. "
+        "Nothing was done: let that run finish, then run again."
     )
+
+
+def _waiting(lease: Lease, left: int) -> str:
+    return (
+        f"waiting up to {left / 1000:.0f} s for {_named(lease)}: it holds the job from another machine, and may be dead. "
+        "Unless it renews its lease, this run takes over then; --force-fail-over does so at once."
+    )
+
+
+def _named(lease: Lease) -> str:
+    return f"run {lease.run_id}, attempt {lease.attempt_id} ({lease.holder})"

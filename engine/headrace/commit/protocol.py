@@ -15,7 +15,7 @@ taken for dead, and is not, fails at its next one. docs/commit-protocol.md has t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +28,7 @@ from headrace.commit.job_tables import JobTables, Versions
 from headrace.commit.lease import JobLease
 from headrace.commit.lineage import Lineage
 from headrace.commit.log import CheckpointLog
+from headrace.commit.notify import Notify, silent
 from headrace.commit.publish import Publisher
 from headrace.commit.sink_position import check_sinks
 from headrace.commit.sink_tables import SinkTables, to_schemas, to_stored
@@ -42,9 +43,6 @@ from headrace.tables.schemas import FORMAT_VERSION
 from headrace.tables.state_files import stage_state
 from headrace.tables.stores import state_view
 from headrace.tables.view import TableView
-
-Notify = Callable[[str, str], None]
-"""Told what happens: a kind of event and a sentence."""
 
 OF_STATE = (
     "offsets",
@@ -61,11 +59,6 @@ OF_STATE = (
     "format_version",
 )
 """Fields of a checkpoint that describe the state: a checkpoint has them of its parent, and a restore of its target."""
-
-
-def silent(kind: str, message: str) -> None:
-    """Tell nobody."""
-    del kind, message
 
 
 @contextmanager
@@ -100,7 +93,7 @@ def open_job(
             msg = f"job '{config.job}' has no checkpoints in {config.job_folder}: run it first"
             raise ConfigError(msg)
         log.create()
-    lease = JobLease(log, run_id, attempt_id, config.run.lease.total_seconds())
+    lease = JobLease(log, run_id, attempt_id, config.run.lease.total_seconds(), notify)
     tables = JobTables(config.job_folder, run_id, attempt_id, storage=config.storage_options)
     sinks = sinks_of(config, log, plan)
     publisher = Publisher(config, to_schemas(sinks), spark_merge)

@@ -36,6 +36,7 @@ from headrace.config._load import (
 )
 from headrace.config._pipeline import binding_problems, check_bindings, import_pipeline, load_pipeline
 from headrace.config._schema import cluster_schema, job_schema
+from headrace.config._urls import shown_url
 
 __all__ = [
     "DURATION_PATTERN",
@@ -75,4 +76,5 @@ __all__ = [
     "load_pipeline",
     "parse_duration",
     "raise_problems",
+    "shown_url",
 ]

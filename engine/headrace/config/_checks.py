@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from posixpath import normpath
-from urllib.parse import urlsplit
+from posixpath import normpath, realpath
+from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
 from headrace.config._cron import check_cron
@@ -13,6 +13,8 @@ from headrace.config._document import raise_problems
 from headrace.config._job import JobConfig
 
 _SHORTEST_LEASE = timedelta(seconds=5)
+_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+"""Schemes that name the same places as others."""
 
 Problem = tuple[str, str]
 """A dotted key, and what is wrong with it."""
@@ -52,13 +54,23 @@ def _bindings(config: JobConfig) -> Iterator[Problem]:
             )
         if f"{path}/".startswith(f"{state}/"):
             yield key, f"this is in the folder of the job's state, {state}: give another path"
+        elif f"{state}/".startswith(f"{path}/"):
+            yield (
+                key,
+                f"the job's state, {state}, is in this folder: a VACUUM of the table would delete it; give another path",
+            )
         seen[path] = name
 
 
 def normalised(location: str) -> str:
-    """Return a path or a URI in the one form that it shares with others of the same place."""
-    scheme, mark, path = location.rpartition("://")
-    return scheme.replace("s3a", "s3") + mark + normpath(path)
+    """Return a path or a URI, as loaded, in the one form that it shares with others of the same place.
+
+    Symbolic links are followed. `%20` counts as a space also in a path, as it does for deltalake.
+    """
+    scheme, mark, path = location.partition("://")
+    if not mark:
+        return unquote("/" + realpath(location).lstrip("/"))
+    return _SCHEMES.get(scheme, scheme) + mark + normpath(unquote(path))
 
 
 def _parallelism(config: JobConfig) -> Iterator[Problem]:
@@ -106,7 +118,11 @@ def _limits(config: JobConfig) -> Iterator[Problem]:
 def _services(config: JobConfig) -> Iterator[Problem]:
     for name, service in config.services.items():
         key = f"services.{name}.url"
-        parts = urlsplit(service.url)
+        try:
+            parts = urlsplit(service.url)
+        except ValueError:  # its message repeats part of the URL
+            yield key, "this is no URL: expected one such as http://127.0.0.1:8013"
+            continue
         if parts.scheme not in {"http", "https"} or not parts.hostname:
             # The URL may hold a password by mistake, so it is not repeated here.
             yield key, "expected a URL such as http://127.0.0.1:8013"

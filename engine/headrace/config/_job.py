@@ -14,6 +14,7 @@ from headrace.api import Strategy
 from headrace.config._cluster import ClusterConfig
 from headrace.config._execution import ExecutionConfig, OperatorConfig
 from headrace.config._types import Count, Location, Name, PipelineRef, Rate, Section, Span, Whole
+from headrace.config._urls import shown_url, with_path
 from headrace.errors import ConfigError
 from headrace.execution.options import AsyncStateOptions
 from headrace.materializer.options import MaterializerOptions
@@ -107,7 +108,7 @@ class ServiceConfig(Section, frozen=True, kw_only=True):
     """A service that async operators call."""
 
     url: str
-    """Base URL."""
+    """Base URL. Reports leave its query out: it may hold a secret."""
 
     health: str | None = "/health"
     """Path that answers 2xx while the service is well; null: not checked."""
@@ -120,7 +121,16 @@ class ServiceConfig(Section, frozen=True, kw_only=True):
 
     def health_url(self) -> str | None:
         """The address to ask, or None where the service is not checked."""
-        return None if self.health is None else self.url.rstrip("/") + self.health
+        return None if self.health is None else with_path(self.url, self.health)
+
+    def shown(self) -> dict[str, Any]:
+        """Return everything that may be printed: queries of URLs are left out."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain | {"url": shown_url(self.url), "health": self.health and shown_url(self.health)}
+
+    def __repr__(self) -> str:
+        """Like a struct's, without queries: configurations end up in tracebacks and logs."""
+        return f"ServiceConfig({', '.join(f'{name}={value!r}' for name, value in self.shown().items())})"
 
 
 class AsyncIoConfig(Section, frozen=True, kw_only=True):
@@ -146,7 +156,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
     """How long a run may take to end after its budget, before Airflow stops it."""
 
     lease: Span = timedelta(seconds=60)
-    """How long a run that went silent keeps the job to itself."""
+    """How long a run that went silent keeps the job to itself: the next one waits so long at most."""
 
     retries: Whole = 2
     """How often Airflow starts a failed run again."""
@@ -305,4 +315,5 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
         plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
         del plain["lines"]
         plain["profile"] = self.profile.shown()
+        plain["services"] = {name: service.shown() for name, service in self.services.items()}
         return plain

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import yaml
@@ -158,5 +159,21 @@ def _bound(message: str) -> str:
 
 
 def located(text: str, home: Path) -> str:
-    """A path as absolute from `home`; URIs stay as they are."""
-    return text if "://" in text else str(home / text)
+    """Return a path as absolute from `home`; a URI with its scheme in lower case, a `file:` URI as the path that it names.
+
+    Raises `ValueError` for a `file:` URI of another host.
+    """
+    if text.lower().startswith("file:/"):
+        return _path_of(text)
+    scheme, mark, rest = text.partition("://")
+    return f"{scheme.lower()}{mark}{rest}" if mark else str(home / text)
+
+
+def _path_of(uri: str) -> str:
+    parts = urlsplit(uri)
+    if parts.netloc.lower() not in {"", "localhost"}:
+        msg = (
+            f"'{uri}' names a folder of the host '{parts.netloc}': give a path of this machine, as in file:///data/lake"
+        )
+        raise ValueError(msg)
+    return unquote(uri.partition(":")[2].removeprefix(f"//{parts.netloc}"))

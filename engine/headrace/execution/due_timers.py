@@ -10,6 +10,7 @@ a time already past fires right after that code.
 from __future__ import annotations
 
 import bisect
+import heapq
 from collections.abc import Callable, Iterator
 from operator import attrgetter
 from typing import Any
@@ -19,7 +20,7 @@ from headrace.execution.element import NO_WATERMARK, ProcessingTime, Watermark
 from headrace.execution.epoch import Epoch, EpochStatus
 from headrace.execution.process_context import Outputs, ProcessContext, TimerContext
 from headrace.plan.order import processing_timer_order, timer_order
-from headrace.state.timer_service import DOMAINS, Timer, TimerService, turn
+from headrace.state.timer_service import DOMAINS, Timer, TimerService
 
 
 class DueTimers:
@@ -102,8 +103,7 @@ class DueTimers:
     def after(self, context: ProcessContext) -> TimerContext | None:
         """Take out the next timer that the context has registered for a time already past; see `KeyedWork.after`."""
         while context.overdue:
-            timer = min(context.overdue, key=turn)
-            context.overdue.remove(timer)
+            _, timer = heapq.heappop(context.overdue)
             if self._timers.take(timer):
                 follower = self._timer_context(timer)
                 is_event = DOMAINS[timer.domain].clock is TimeDomain.EVENT_TIME

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import operator as operators
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +17,7 @@ from headrace.execution.element import Emitted
 from headrace.execution.record_context import RecordContext
 from headrace.plan.order import output_order
 from headrace.state.codec import decode_key
-from headrace.state.timer_service import DOMAINS, EVENT_TIME, PROCESSING_TIME, Timer, TimerService
+from headrace.state.timer_service import DOMAINS, EVENT_TIME, PROCESSING_TIME, Timer, TimerService, Turn, turn
 
 LATEST_TIMER = (1 << 63) // 1000 - 1
 """The furthest that a timer can lie from 1970 (ms): it is stored in microseconds."""
@@ -99,7 +100,7 @@ class ProcessContext(RecordContext):
         self.epoch = None
         self.call = None
         self.callbacks = None
-        self.overdue: list[Timer] | None = None
+        self.overdue: list[tuple[Turn, Timer]] | None = None
         self.function = function
         self.timer = timer
         self._outputs = outputs
@@ -184,7 +185,7 @@ class ProcessContext(RecordContext):
         if timer.timestamp <= (self.overdue_until if is_event else self.processing_overdue_until):
             if self.overdue is None:
                 self.overdue = []
-            self.overdue.append(timer)
+            heapq.heappush(self.overdue, (turn(timer), timer))
 
     def _timer(self, timestamp: int, domain: str, namespace: str) -> Timer:
         moment = operators.index(timestamp)  # refuses a float, which would compare but not be stored

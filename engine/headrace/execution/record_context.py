@@ -38,7 +38,7 @@ class RecordContext:
         self.call: CoroutineType[Any, Any, None] | None = None
         self.callbacks: deque[Continuation] | None = None
         self.overdue: list[Any] | None = None
-        """What it has caused to run right after it, before anything else of its key; see `KeyedWork.after`."""
+        """What it has caused to run right after it, before anything else of its key: a heap; see `KeyedWork.after`."""
 
     @property
     def hash(self) -> int:

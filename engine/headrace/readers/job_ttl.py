@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from headrace import clock
 from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.log import CheckpointLog
-from headrace.commit.ttl_history import DeclaredTtls, declared_ttls, row_expiries
+from headrace.commit.ttl_history import declared_ttls, row_expiries
 from headrace.config import JobConfig
 from headrace.errors import ConfigError
 from headrace.readers.query import Rows, milliseconds, moment
 from headrace.state.ttl import LiveTtl
+from headrace.state.ttl_history import DeclaredTtls
 from headrace.tables.row_expiry import NEVER_DEAD, RowExpiry, dead_sql
 
 if TYPE_CHECKING:

@@ -55,6 +55,7 @@ class MicroBatch:
             declared,
             paused_since=job.lineage.last_micro_batch(),
             watermark_of=job.last.latest_watermark_of,
+            latest_event_of=job.last.latest_event_of,
             processing_time=self._processing_time,
         )
         """For the checkpoint: what lives of entries depend on in this micro-batch."""

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 
 from headrace.async_io.service_metrics import ServiceMetrics
-from headrace.commit.ttl_history import TtlHistory
 from headrace.execution.options import AsyncStateOptions
 from headrace.materializer.options import MaterializerOptions
 from headrace.plan.loader import PipelineCode
 from headrace.sinks.sink import OutputFile
 from headrace.sources.source import InputFile
+from headrace.state.ttl_history import TtlHistory
 from headrace.tables.files import StagedFile
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from headrace import clock
 from headrace.commit.checkpoint import Checkpoint
-from headrace.commit.ttl_history import TtlHistory
 from headrace.materializer.upsert_materializer import LONG_HISTORY
 from headrace.sources.interval import Interval
 from headrace.sources.source import Slice
@@ -17,6 +16,7 @@ from headrace.sources.wanted import Waiting
 from headrace.spark.options import Event, StoppedBecause
 from headrace.spark.replay import Replay
 from headrace.state.ttl import Gap
+from headrace.state.ttl_history import TtlHistory
 
 OnEvent = Callable[[Event], None]
 

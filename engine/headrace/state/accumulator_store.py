@@ -81,8 +81,9 @@ class AccumulatorStore(SingleStore):
             self.set(moment, target, whole)
 
     def _seen(self, moment: Moment, cell: Cell) -> Any:
-        """What is to be added to: nothing, if it is dead and must not be seen."""
-        if cell.value is None or not self.is_dead(moment, cell.stamp, cell.own_ttl):
+        """What is to be added to: nothing, if it is dead and must not be seen. This is no read: what may be seen stays."""
+        ttl = self._ttl
+        if ttl is None or ttl.returns_expired or not ttl.is_dead(moment, cell.stamp, cell.own_ttl):
             return cell.value
         return self.alive(moment, cell)
 

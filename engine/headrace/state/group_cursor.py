@@ -77,15 +77,18 @@ class GroupCursor:
         is_full = len(page) == limit
         self._further = Page(after(page[-1][0]), end_of_group(self._cells.prefix), limit) if is_full else None
 
-    def next(self, moment: Moment, *, renews: bool = True) -> Found | Page | _End:
-        """The next entry that may be seen; or the page that is needed to go on, to be given to `feed`; or END."""
+    def next(self, moment: Moment, *, is_read: bool = True) -> Found | Page | _End:
+        """The next entry that may be seen; or the page that is needed to go on, to be given to `feed`; or END.
+
+        `is_read` says that user code gets the entry: that renews its life, or ends it.
+        """
         while True:
             if not self._page and self._further is not None:
                 return self._further
             noted, clean = self._step()
             if noted is None:
                 return END
-            value = self._passed(moment, noted, clean=clean, renews=renews)
+            value = self._passed(moment, noted, clean=clean, is_read=is_read)
             if value is not None:
                 return Found(noted.name, value)
 
@@ -103,22 +106,21 @@ class GroupCursor:
         cell = self._store.decode(stored)
         return _Noted(name, cell.value, cell.stamp, cell.own_ttl), True
 
-    def _passed(self, moment: Moment, noted: _Noted, *, clean: bool, renews: bool) -> Any:
+    def _passed(self, moment: Moment, noted: _Noted, *, clean: bool, is_read: bool) -> Any:
         """What may be seen of an entry. If it is dead, it is removed; if it is alive, its life is renewed, if reads do so."""
         store = self._store
         ttl = store.ttl_logic
         if ttl is None or noted.value is None:
             return noted.value
         is_dead = ttl.is_dead(moment, noted.stamp, noted.own_ttl)
-        if is_dead and ttl.returns_expired:
-            return noted.value
-        if is_dead or (renews and ttl.renews_on_read):
+        is_seen = not is_dead or ttl.returns_expired
+        if (is_dead and (is_read or not is_seen)) or (is_read and ttl.renews_on_read):
             cell = self._cells.by_name.get(noted.name)
             if cell is None and clean and not self._cells.cleared:
                 cell = self._cell(noted, changes=is_dead or noted.stamp < ttl.stamp(moment))
             if cell is not None:
                 store.alive(moment, cell)
-        return None if is_dead else noted.value
+        return noted.value if is_seen else None
 
     def _cell(self, noted: _Noted, *, changes: bool) -> Cell | None:
         """A cell for an entry that is about to change; others are passed without a trace."""

@@ -99,7 +99,7 @@ class GroupStore(StateStore):
             return go_on(GroupCursor(self, cells, found), moment)
 
         def go_on(cursor: GroupCursor, moment: Moment) -> Any:
-            entry = cursor.next(moment, renews=False)
+            entry = cursor.next(moment, is_read=False)
             if not isinstance(entry, Page):
                 return entry is END
 

@@ -208,17 +208,18 @@ class StateStore:
     # ------------------------------------------------------------------------------------------------ operations
 
     def alive(self, moment: Moment, cell: Cell) -> Any:
-        """Operation: read a value; None if there is none, or it is dead and must not be seen. Renews its life, if reads do."""
+        """Operation: read a value; None if there is none, or it is dead and must not be seen.
+
+        Renews its life, if reads do. A dead one is removed: where it may be seen, this is the last time.
+        """
         value: Any = cell.value
         ttl = self._ttl
         if ttl is None or value is None:
             return value
         if ttl.is_dead(moment, cell.stamp, cell.own_ttl):
-            if ttl.returns_expired:
-                return value
             self.expired += 1
             cell.value, cell.dirty = None, True
-            return None
+            return value if ttl.returns_expired else None
         # A record that arrives late reads with an older stamp: reading never shortens a life.
         if ttl.renews_on_read and cell.stamp < (stamp := ttl.stamp(moment)):
             cell.stamp, cell.dirty = stamp, True

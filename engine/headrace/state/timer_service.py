@@ -78,10 +78,11 @@ class TimerChange(NamedTuple):
     registered: bool
 
 
-_Turn = tuple[int, int, str, str]
+Turn = tuple[int, int, str, str]
+"""A timer's place among those of its key and clock; see `turn`."""
 
 
-def turn(timer: Timer) -> _Turn:
+def turn(timer: Timer) -> Turn:
     """When it is a timer's turn among those of its key and clock: by time, rank, domain, namespace."""
     return timer.timestamp, DOMAINS[timer.domain].rank, timer.domain, timer.namespace
 
@@ -116,7 +117,7 @@ class _Due:
         self.fired_until = fired_until
         self.horizon: int | None = None
         self.in_order: list[Timer] = []
-        self.turns: dict[bytes, list[_Turn]] = {}
+        self.turns: dict[bytes, list[Turn]] = {}
 
     def add(self, timer: Timer) -> None:
         heapq.heappush(self.in_order, timer)

@@ -277,7 +277,9 @@ class DeltaStore:
                 self._remove_torn_checkpoint()
                 return self._opened(version)
             what = "its latest version" if version is None else f"version {version}"
-            msg = f"the Delta log in {self.uri}/{LOG} does not give {what} (damaged, incomplete or out of reach): {error}"
+            msg = (
+                f"the Delta log in {self.uri}/{LOG} does not give {what} (damaged, incomplete or out of reach): {error}"
+            )
             raise StoreError(msg) from error
 
     def _opened(self, version: int | None) -> DeltaTable:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -26,8 +26,7 @@ from headrace.api import (
     RecoveryOption,
     RowKind,
 )
-from headrace.api.graph import KeyBy
-from headrace.api.stream_types import input_type, output_type
+from headrace.api.stream_types import check_function, input_type, output_type
 from headrace.async_io.async_wait import AsyncWaitOperator, queue_of
 from headrace.async_io.attempts import Attempts
 from headrace.async_io.element import AsyncElement, Status
@@ -37,6 +36,7 @@ from headrace.async_io.stored_element import StoredElement, loaded, to_stored_el
 from headrace.execution.element import Emitted
 from headrace.plan.order import record_order
 from headrace.testing._async_wait_statistics import AsyncWaitStatistics
+from headrace.testing._described import described_stream
 from headrace.testing._harness_output import Watermark
 from headrace.testing._stepped_keys import SteppedKeys
 from headrace.testing._virtual_loop import LoopClock, VirtualLoop
@@ -97,9 +97,14 @@ class AsyncWaitHarness(Generic[R]):
     services: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Put the virtual clock in place, and open the function; `close`, or leaving a `with` block, undoes both."""
+        """Put the virtual clock in place, and open the function; `close`, or leaving a `with` block, undoes both.
+
+        Raises `ValueError` unless there is a key in mode KEYED_ORDERED, and in no other; and what `Pipeline` raises for such
+        an `async_wait`.
+        """
         if (self.key is not None) is not (self.mode is OutputMode.KEYED_ORDERED):
             raise ValueError("mode KEYED_ORDERED needs a key, and no other mode takes one")
+        described = self._described()
         self._loop = VirtualLoop()
         self.clock = LoopClock(self._loop, self._advanced)
         self._queue = queue_of(self.mode)
@@ -112,7 +117,7 @@ class AsyncWaitHarness(Generic[R]):
         self._ordinal = 1
         self._emitted = 0
         self._is_finishing = False
-        self._operator = AsyncWaitOperator(self._described(), self.services)
+        self._operator = AsyncWaitOperator(described, self.services)
         self._stack = AsyncExitStack()
         try:
             self._by_key = self._open()
@@ -123,7 +128,7 @@ class AsyncWaitHarness(Generic[R]):
 
     @classmethod
     def restore(cls, snapshot: AsyncSnapshot, function: AsyncFunction[R, Any], **arguments: Any) -> AsyncWaitHarness[R]:
-        """A harness that goes on from `snapshot`: what has its results is not called again.
+        """A harness that goes on from `snapshot`: what has its results is not called again, and back-offs are waited out.
 
         The clock starts at the snapshot's time; give `now=ms` for a later one, as after an outage.
         """
@@ -225,21 +230,25 @@ class AsyncWaitHarness(Generic[R]):
     # ------------------------------------------------------------------------------------------------- private
 
     def _described(self) -> AsyncWait:
-        return AsyncWait(
+        check_function("a harness", self.function, AsyncFunction)
+        stream = described_stream(input_type(self.function))
+        if self.key is not None:
+            stream = stream.key_by(self.key)
+        answers = stream.async_wait(
             "function",
             self.function,
-            self.mode,
-            self.capacity,
-            self.timeout,
-            self.retry,
+            mode=self.mode,
+            capacity=self.capacity,
+            timeout=self.timeout,
+            retry=self.retry,
             park_after=self.park_after,
             recovery=self.recovery,
             on_failure=self.on_failure,
             breaker=self.breaker,
             cache=self.cache,
             batch=self.batch,
-            key=None if self.key is None else KeyBy(function=self.key),
         )
+        return cast("AsyncWait", answers.operators[-1])
 
     def _open(self) -> SteppedKeys | None:
         if self.key is not None:
@@ -362,6 +371,4 @@ class AsyncWaitHarness(Generic[R]):
     def _resume(self, row: StoredElement) -> None:
         (element,) = loaded([row], input_type(self.function), output_type(self.function))
         recovered(element, self.recovery)
-        if self.recovery is RecoveryOption.RESTART:
-            element.next_attempt_at = None
         self._take_in(element)

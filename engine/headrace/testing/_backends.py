@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
+from headrace.names import did_you_mean
 from headrace.state.backend import HashMapBackend, StateBackend
 from headrace.state.key_groups import KeyGroupRange
 
@@ -26,6 +27,14 @@ class DeferredBackend:
         self.items = backend.items
         self.visit = backend.visit
         self.close = backend.close
+
+
+def check_backend(backend: BackendName | StateBackend) -> None:
+    """Raise `ValueError` for a name that no backend has."""
+    names = get_args(BackendName)
+    if isinstance(backend, str) and backend not in names:
+        msg = f"there is no backend '{backend}'{did_you_mean(backend, names)} (there are: {', '.join(names)})"
+        raise ValueError(msg)
 
 
 def new_backend(name: BackendName, folder: Path, max_parallelism: int) -> StateBackend:

@@ -15,11 +15,11 @@ from headrace.api import (
     KeyedBroadcastFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
-    Process,
     RowKind,
-    SideOutput,
 )
 from headrace.api.functions import BROADCAST_METHOD, function_types, input_methods, listed_methods
+from headrace.api.graph import KeyBy
+from headrace.api.stream_types import check_function
 from headrace.execution.declarations import declared_states
 from headrace.execution.element import Element, Emitted, ProcessingTime
 from headrace.execution.element import Watermark as ElementWatermark
@@ -27,13 +27,16 @@ from headrace.execution.keyed_process import KeyedProcess
 from headrace.execution.options import AsyncStateOptions
 from headrace.execution.record_codec import RecordCodec
 from headrace.execution.state_executor import InlineStateExecutor
+from headrace.plan.keys import key_reader
 from headrace.plan.order import processing_time_order, record_order
+from headrace.plan.watermarks import latest
 from headrace.state.backend import StateBackend
 from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastStore, broadcast_rows
 from headrace.state.codec import encode
 from headrace.state.state_store import StateStore
-from headrace.state.ttl import EntryLifetimes, Gap
-from headrace.testing._backends import BackendName, DeferredBackend, new_backend
+from headrace.state.ttl_history import TtlHistory
+from headrace.testing._backends import BackendName, DeferredBackend, check_backend, new_backend
+from headrace.testing._described import described_process
 from headrace.testing._harness_clock import HarnessClock
 from headrace.testing._harness_output import HarnessOutput, LateRecord, Watermark
 
@@ -48,7 +51,9 @@ class Snapshot(msgspec.Struct, frozen=True):
     ordinal: int
     max_parallelism: int
     processing_time: int = 0
-    gaps: tuple[Gap, ...] = ()
+    ttl: TtlHistory = TtlHistory()
+    latest_event: int | None = None
+    """The latest event time of a record (ms)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +112,11 @@ class KeyedHarness(Generic[R]):
     def __post_init__(self) -> None:
         """Put the virtual clock in place; `close`, or leaving a `with` block, takes it away.
 
-        Raises `TypeError` unless there is a key for each input, and for states that the function cannot declare.
+        Raises `TypeError` unless there is a key for each input, and for states that the function cannot declare; and what
+        `Pipeline` raises for such functions, keys and side outputs.
         """
+        check_backend(self.backend)
+        check_function("a harness", self.function, KeyedProcessFunction, KeyedCoProcessFunction, KeyedBroadcastFunction)
         declared_states(self.function)
         self._methods = input_methods(self.function)
         self._keys = self.key if isinstance(self.key, tuple) else (self.key,)
@@ -116,6 +124,11 @@ class KeyedHarness(Generic[R]):
         if len(self._keys) != len(keyed):
             msg = f"{type(self.function).__name__} takes in keyed records by {listed_methods(keyed)}: it needs a key for each"
             raise TypeError(msg)
+        if self.max_parallelism < 1:
+            msg = f"max_parallelism must be at least 1, not {self.max_parallelism}"
+            raise ValueError(msg)
+        self._operator = described_process(self.function, self._keys, self.side_outputs)
+        self._key_readers = [key_reader(KeyBy(function=key)) for key in self._keys]
         self.clock = HarnessClock(self._advance)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._store = self._open()
@@ -124,7 +137,11 @@ class KeyedHarness(Generic[R]):
         self._ordinal = 1
         self._moved = 0
         self._watermark: int | None = None
-        self._gaps: tuple[Gap, ...] = ()
+        self._latest_event: int | None = None
+        self._declared_ttls = {
+            f"{self._operator.name}.{state.name}": state.ttl for state in declared_states(self.function).values()
+        }
+        self._ttl = TtlHistory()
         self._output = HarnessOutput(self.side_outputs, in_order=self.automatic)
         self._emitted_before: list[Emitted] = []
         self._start()
@@ -138,7 +155,10 @@ class KeyedHarness(Generic[R]):
         | KeyedBroadcastFunction[R, Any, Any],
         **arguments: Any,
     ) -> KeyedHarness[R]:
-        """A harness that goes on from `snapshot`, with any other backend, options or code."""
+        """A harness that goes on from `snapshot`, with any other backend, options or code.
+
+        States whose TTL is switched on with it lose nothing at once: no life begins before (see docs/ttl.md, "Changing a TTL").
+        """
         harness = cls(function, **arguments)
         if harness.max_parallelism != snapshot.max_parallelism:
             harness.close()
@@ -146,7 +166,7 @@ class KeyedHarness(Generic[R]):
             raise ValueError(msg)
         harness._store.write_batch(snapshot.entries)
         harness._ordinal, harness._watermark = snapshot.ordinal, snapshot.watermark
-        harness._gaps = snapshot.gaps
+        harness._ttl, harness._latest_event = snapshot.ttl, snapshot.latest_event
         harness.clock.start_at(snapshot.processing_time)
         harness._start()
         return harness
@@ -195,8 +215,7 @@ class KeyedHarness(Generic[R]):
         self._commit()
         since = self.clock.now()
         self.clock.start_at(since + milliseconds)
-        self._gaps = (*self._gaps, Gap(since, self.clock.now(), self._watermark))
-        self._start()
+        self._start(paused_since=since)
         self._advance(self.clock.now())
 
     def step(self) -> bool:
@@ -256,7 +275,15 @@ class KeyedHarness(Generic[R]):
         self._commit()
         self._start()
         entries = tuple(sorted(self._store.items()))
-        return Snapshot(entries, self._watermark, self._ordinal, self.max_parallelism, self.clock.now(), self._gaps)
+        return Snapshot(
+            entries,
+            self._watermark,
+            self._ordinal,
+            self.max_parallelism,
+            self.clock.now(),
+            self._ttl,
+            self._latest_event,
+        )
 
     def close(self) -> None:
         """Put the real clock back, and close the backend unless it was given."""
@@ -286,13 +313,14 @@ class KeyedHarness(Generic[R]):
         input_ = self._methods.index(method)
         self.clock.use()
         time = self.clock.now() if timestamp is None else timestamp
+        self._latest_event = latest((self._latest_event, time))
         is_keyed = method != BROADCAST_METHOD
         if is_keyed and self._watermark is not None and time <= self._watermark:
             self._output.add(LateRecord(record))
             self._late += 1
         order = record_order(self._ordinal)
         self._ordinal += 1
-        key_json = encode(self._keys[input_](record)) if is_keyed else BROADCAST_KEY
+        key_json = self._key_of(record, input_) if is_keyed else BROADCAST_KEY
         # As a task gets it: a copy, in which 5 where a float is declared is 5.0.
         arrived = self._codec.decode(key_json, encode(record), input_)
         element = Element(order, time, kind, key_json, arrived, input_)
@@ -302,23 +330,36 @@ class KeyedHarness(Generic[R]):
             self._process.process_broadcast(element)
         self._settle()
 
+    def _key_of(self, record: Any, input_: int) -> bytes:
+        key = self._key_readers[input_](record)
+        if key is None:
+            msg = f"the key is null in {record}: no function of a job gets such a record, it goes to quarantine"
+            raise ValueError(msg)
+        return encode(key)
+
     def _open(self) -> StateBackend:
         if not isinstance(self.backend, str):
             return self.backend
         self._folder = tempfile.TemporaryDirectory()
         return new_backend(self.backend, Path(self._folder.name), self.max_parallelism)
 
-    def _start(self) -> None:
-        """A new task over what the backend holds, as a micro-batch starts one."""
-        sides = tuple(SideOutput(name, record, name) for name, record in self.side_outputs.items())
+    def _start(self, paused_since: int | None = None) -> None:
+        """A new task over what the backend holds, as a micro-batch starts one; after a pause, if `paused_since` tells one (ms)."""
+        self._ttl = self._ttl.advanced(
+            self._declared_ttls,
+            paused_since=paused_since,
+            watermark_of=lambda _: self._watermark,
+            latest_event_of=lambda _: self._latest_event,
+            processing_time=self.clock.now(),
+        )
         backend = self._store if self.automatic else DeferredBackend(self._store)
         self._process = KeyedProcess(
-            Process("function", "key", self.function, sides),
+            self._operator,
             backend,
             records=self._records,
             watermark=self._watermark,
             last_watermark=None,
-            lives=EntryLifetimes(self._gaps),
+            lives=self._ttl.lives(self._operator.name),
             options=self.options,
             executor=InlineStateExecutor(self._store),
         )

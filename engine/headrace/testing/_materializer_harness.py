@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
 from headrace import clock
 from headrace.api import Emit, Keep, OnConflict, RowKind, StateTtl, Strategy, UpsertMaterialize
-from headrace.api.stream_types import check_field
 from headrace.execution.element import Element
 from headrace.execution.element import Watermark as ElementWatermark
 from headrace.execution.record_codec import RecordCodec
 from headrace.materializer.options import MaterializerOptions
 from headrace.materializer.upsert_materializer import UpsertMaterializer
 from headrace.plan.order import record_order
+from headrace.plan.watermarks import latest
 from headrace.state.backend import StateBackend
 from headrace.state.codec import encode
-from headrace.testing._backends import BackendName, new_backend
+from headrace.state.ttl_history import TtlHistory
+from headrace.testing._backends import BackendName, check_backend, new_backend
+from headrace.testing._described import described_stream
 
 R = TypeVar("R", bound=msgspec.Struct)
+
+_HISTORY = "history"
+"""What the state is called whose TTL it is."""
 
 
 class MaterializerSnapshot(msgspec.Struct, frozen=True):
@@ -33,6 +38,9 @@ class MaterializerSnapshot(msgspec.Struct, frozen=True):
     watermark: int | None
     ordinal: int
     processing_time: int
+    ttl: TtlHistory = TtlHistory()
+    latest_event: int | None = None
+    """The latest event time of a row (ms)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,27 +88,14 @@ class MaterializerHarness(Generic[R]):
     def __post_init__(self) -> None:
         """Put the virtual clock in place; `close`, or leaving a `with` block, takes it away.
 
-        Raises `ValueError` for thresholds that contradict each other, without a primary key, and for a field that rows lack.
+        Raises `ValueError` for thresholds that contradict each other, and what `Stream.upsert_materialize` raises: without a
+        primary key, for a field that rows lack, for a `ttl` that rows of a history cannot have.
         """
-        if not self.primary_key:
-            msg = "a materializer needs a primary key"
-            raise ValueError(msg)
-        for field in (*self.primary_key, *(self.upsert_key or ())):
-            check_field(self.row_type, field)
+        check_backend(self.backend)
         options = MaterializerOptions(threshold_high=self.threshold_high, threshold_low=self.threshold_low)
         name = self.backend if isinstance(self.backend, str) else "hashmap"
         self._layouts = options.layouts(self.strategy, name)
-        self._operator = UpsertMaterialize(
-            "materializer",
-            self.primary_key,
-            self.upsert_key,
-            self.strategy,
-            self.emit,
-            ttl=self.ttl,
-            on_conflict=self.on_conflict,
-            force=True,
-            keep=self.keep,
-        )
+        self._operator = self._described()
         self.clock = _Clock(self._end_micro_batch)
         self._replaced = clock.use(self.clock)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -108,6 +103,9 @@ class MaterializerHarness(Generic[R]):
         self._codec = RecordCodec(self._operator.name, (self.row_type,))
         self._ordinal = 1
         self._watermark: int | None = None
+        self._latest_event: int | None = None
+        self._ttl = TtlHistory()
+        self._advance_ttl()
         self._taken: list[Element] = []
         self._told: list[tuple[RowKind, R]] = []
         self._counts = dict.fromkeys(("records", "unmatched_retractions", "expired", "conflicts"), 0)
@@ -116,11 +114,16 @@ class MaterializerHarness(Generic[R]):
 
     @classmethod
     def restore(cls, snapshot: MaterializerSnapshot, row_type: type[R], **arguments: Any) -> MaterializerHarness[R]:
-        """A harness that goes on from `snapshot`, with any other backend, strategy or thresholds."""
+        """A harness that goes on from `snapshot`, with any other backend, strategy or thresholds.
+
+        A `ttl` that is switched on with it ends no row at once: no life begins before.
+        """
         harness = cls(row_type, **arguments)
         harness._store.write_batch(snapshot.entries)
         harness._ordinal, harness._watermark = snapshot.ordinal, snapshot.watermark
         harness.clock.start_at(snapshot.processing_time)
+        harness._ttl, harness._latest_event = snapshot.ttl, snapshot.latest_event
+        harness._advance_ttl()
         return harness
 
     def process(self, kind: RowKind, row: R, timestamp: int | None = None) -> None:
@@ -139,6 +142,7 @@ class MaterializerHarness(Generic[R]):
         record = self._codec.decode(key_json, encode(row))
         self._taken.append(Element(record_order(self._ordinal), time, kind, key_json, record))
         self._ordinal += 1
+        self._latest_event = latest((self._latest_event, time))
 
     def watermark(self, timestamp: int) -> None:
         """Move event time on, as at the end of a micro-batch. `ValueError` if that would be back."""
@@ -174,7 +178,9 @@ class MaterializerHarness(Generic[R]):
         """What a checkpoint would hold. The harness goes on."""
         self._end_micro_batch()
         entries = tuple(sorted(self._store.items()))
-        return MaterializerSnapshot(entries, self._watermark, self._ordinal, self.clock.now())
+        return MaterializerSnapshot(
+            entries, self._watermark, self._ordinal, self.clock.now(), self._ttl, self._latest_event
+        )
 
     def close(self) -> None:
         """Put the real clock back, and close the backend unless it was given."""
@@ -194,6 +200,19 @@ class MaterializerHarness(Generic[R]):
 
     # ------------------------------------------------------------------------------------------------- private
 
+    def _described(self) -> UpsertMaterialize:
+        rows = described_stream(self.row_type).upsert_materialize(
+            "materializer",
+            primary_key=self.primary_key,
+            upsert_key=self.upsert_key,
+            strategy=self.strategy,
+            emit=self.emit,
+            ttl=self.ttl,
+            on_conflict=self.on_conflict,
+            force=True,
+        )
+        return replace(cast("UpsertMaterialize", rows.operators[-1]), keep=self.keep)
+
     def _open(self) -> StateBackend:
         if not isinstance(self.backend, str):
             return self.backend
@@ -208,6 +227,17 @@ class MaterializerHarness(Generic[R]):
             layouts=self._layouts,
             watermark=self._watermark,
             watermarks=[ElementWatermark(record_order(self._ordinal), time) for time in watermarks],
+            processing_time=self.clock.now(),
+            ttl_since=self._ttl.lives(self._operator.name).since.get(_HISTORY),
+        )
+
+    def _advance_ttl(self) -> None:
+        """Note what is declared, as the first micro-batch with it does."""
+        self._ttl = self._ttl.advanced(
+            {f"{self._operator.name}.{_HISTORY}": self.ttl},
+            paused_since=None,
+            watermark_of=lambda _: self._watermark,
+            latest_event_of=lambda _: self._latest_event,
             processing_time=self.clock.now(),
         )
 

@@ -12,6 +12,10 @@ from headrace import clock
 T = TypeVar("T")
 
 
+_SAME_TIME = 1e-6
+"""Moments that are so near (seconds) are one: a float of a hundred years of seconds is no finer."""
+
+
 class _Selector(selectors.DefaultSelector):
     """Tells the loop's owner when the loop has nothing left to do but to wait."""
 
@@ -37,6 +41,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         selector = _Selector()
         selector.idle = self._idle
         super().__init__(selector)
+        # How finely the loop tells moments apart. A real clock's nanosecond is lost in the floats of 194 days, and a timer at the
+        # present moment then never comes due.
+        self._clock_resolution = _SAME_TIME
 
     def time(self) -> float:
         """Seconds since the start."""
@@ -62,7 +69,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         before, self._until = self._virtual, -1.0
         self.run_forever()
         self._virtual = before
-        if self._next is None or self._next > until + 1e-9:
+        if self._next is None or self._next > until + _SAME_TIME:
             return False
         self.run_until(self._next)
         return True
@@ -81,7 +88,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _idle(self, timeout: float | None) -> None:
         self._next = None if timeout is None else self._virtual + timeout
-        if self._next is not None and self._next <= self._until + 1e-9:
+        if self._next is not None and self._next <= self._until + _SAME_TIME:
             self._virtual = self._next
         elif self._until == float("inf"):
             raise RuntimeError("it waits for something that no timer will bring about")
@@ -117,7 +124,7 @@ class LoopClock(clock.VirtualClock):
 
     def now(self) -> int:
         """See `Clock.now`."""
-        return self._now + int(self._loop.time() * 1000 + 1e-6)
+        return self._now + int((self._loop.time() + _SAME_TIME) * 1000)
 
     def monotonic(self) -> float:
         """See `Clock.monotonic`."""

@@ -78,6 +78,24 @@ def test_two_sinks_may_not_share_a_table(headrace, home):
     assert "sinks.more.path: sink 'board' writes to the same table" in headrace("check demo").stderr
 
 
+@pytest.mark.parametrize("command", ["check demo", "run demo"])
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("FILE://localhost{home}/x/../l%61ke/board", "sinks.more.path: sink 'board' writes to the same table"),
+        ("link//board/", "sinks.more.path: sink 'board' writes to the same table"),
+        ("file:{home}/var/./state/demo/more", "sinks.more.path: this is in the folder of the job's state"),
+        ("var/state/x/..", "sinks.more.path: the job's state, "),
+    ],
+)
+def test_odd_spellings_of_places_are_seen_through(headrace, home, command, more, said):
+    (home / "link").symlink_to(home / "lake")
+    text = JOB.replace("mode: merge}", f"mode: merge}}, more: {{path: '{more.format(home=home)}', mode: append}}")
+    (home / "conf/jobs/demo.yaml").write_text(text)
+    result = headrace(command)
+    assert (result.exit_code, said in result.stderr) == (2, True)
+
+
 def test_a_sink_may_not_lie_in_the_state(headrace, home):
     (home / "conf/jobs/demo.yaml").write_text(JOB.replace("lake/board", "var/state/demo/board"))
     assert "sinks.board.path: this is in the folder of the job's state" in headrace("check demo").stderr

@@ -14,7 +14,7 @@ from headrace.provision import pyspark_version
 
 class Service(BaseHTTPRequestHandler):
     def do_GET(self):
-        self.send_response(200 if self.path == "/health" else 503)
+        self.send_response(200 if self.path.partition("?")[0] == "/health" else 503)
         self.end_headers()
 
     def log_message(self, *_):
@@ -60,6 +60,23 @@ def test_a_sick_service_is_a_warning_unless_strict(headrace, with_service):
 
 def test_a_service_without_health_check_is_not_asked(headrace, with_service):
     with_service("null")
+    assert findings(headrace("check --json"))["service weather"] == "ok"
+
+
+@pytest.mark.parametrize("command", ["doctor --job demo", "check", "check --json", "explain demo"])
+@pytest.mark.parametrize("health", ["/health", "/sick", "/health?key=hush2", "null", "'/a b'"])
+def test_reports_show_no_query_of_a_service(headrace, home, service, command, health):
+    with (home / "conf/jobs/demo.yaml").open("a") as file:
+        file.write(f"services: {{weather: {{url: '{service}/?token=hush', health: {health}}}}}\n")
+    result = headrace(command)
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert "hush" not in result.output
+    assert "explain" in command or f"{service}/" in result.stdout.replace("\n", "")
+
+
+def test_a_query_comes_behind_the_health_path(headrace, home, service):
+    with (home / "conf/jobs/demo.yaml").open("a") as file:
+        file.write(f"services: {{weather: {{url: '{service}?token=hush', health: /health}}}}\n")
     assert findings(headrace("check --json"))["service weather"] == "ok"
 
 

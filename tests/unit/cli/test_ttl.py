@@ -8,8 +8,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from headrace.commit.checkpoint import Kind
-from headrace.commit.ttl_history import TtlHistory
 from headrace.state.ttl import Gap
+from headrace.state.ttl_history import TtlHistory
 from tests.unit.support.demo_job import HOUR, PIPELINE, START, entry
 
 

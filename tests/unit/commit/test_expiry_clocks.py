@@ -9,8 +9,9 @@ import pytest
 from headrace import ExpiryClock, OnGap, StateTtl, TtlTime
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.lineage import Lineage
-from headrace.commit.ttl_history import TtlHistory, certain_expiries, row_expiries
+from headrace.commit.ttl_history import certain_expiries, row_expiries
 from headrace.sources.offset import SourceOffset
+from headrace.state.ttl_history import TtlHistory
 from headrace.tables.row_expiry import dead_sql
 from tests.unit.support.keyed_state_rows import row, survivors
 

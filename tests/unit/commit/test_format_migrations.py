@@ -22,7 +22,6 @@ from headrace.commit.job_tables import JobTables
 from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import open_job
 from headrace.commit.restore import restore_in
-from headrace.commit.ttl_history import TtlHistory
 from headrace.errors import ConfigError
 from headrace.readers import keyed_state
 from headrace.readers.job_at_checkpoint import JobAtCheckpoint
@@ -32,6 +31,7 @@ from headrace.state.backend import HashMapBackend
 from headrace.state.entry import value_entry
 from headrace.state.key_groups import KeyGroupRange, key_group
 from headrace.state.state_cache import StateCache
+from headrace.state.ttl_history import TtlHistory
 from headrace.tables.delta_backend import DeltaBackend
 from headrace.tables.schemas import CHECKPOINTS_SCHEMA, FORMAT_VERSION, KEYED_STATE, STATE_TABLES, TIMERS
 from headrace.tables.schemas import MATERIALIZER_HISTORY as HISTORY

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import contextmanager
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from headrace import clock as engine_clock
 from headrace import threads
@@ -18,6 +21,7 @@ from tests.unit.support.stepped_threads import SteppedThreads
 
 JOB = "memory://leases/job"
 SECONDS = 60
+YEARS = 5 * 365 * 86_400_000
 
 
 @pytest.fixture
@@ -35,9 +39,9 @@ def lease_of(name, seconds=SECONDS):
     return JobLease(log_of(), name, f"attempt of {name}", seconds)
 
 
-def left_behind(holder, seconds=SECONDS):
-    """A lease that nobody gives up."""
-    now = engine_clock.now()
+def left_behind(holder, seconds=SECONDS, ahead=0):
+    """A lease that nobody gives up, of a host whose clock runs so many ms ahead."""
+    now = engine_clock.now() + ahead
     lease = Lease("old", "attempt of old", holder, now + seconds * 1000, now)
     log_of().claim(lease)
     return lease
@@ -99,6 +103,51 @@ def test_lease_of_another_host_is_waited_for(disk, clock):
         assert holder_in_log() == "next"
 
 
+@pytest.mark.parametrize("ahead", [YEARS, -YEARS, 30_000, -30_000])
+@settings(max_examples=15)
+@given(seconds=st.integers(5, 600), own=st.integers(5, 600))
+def test_no_wait_is_longer_than_run_lease(ahead, seconds, own):
+    virtual = engine_clock.VirtualClock(1_000_000)
+    with using(virtual):
+        log_of().create()
+        left_behind("elsewhere:1:0.00", seconds, ahead)
+        told = []
+        lease = JobLease(log_of(), "next", "attempt of next", own, lambda *event: told.append(event))
+        with lease.claimed():
+            assert log_of().lease.run_id == "next"
+        forget_disk("leases")
+    waited = virtual.now() - 1_000_000
+    left = min(seconds * 1000, max(0, seconds * 1000 + ahead), own * 1000)
+    assert waited == left
+    assert len(told) == (1 if left else 0)
+
+
+def test_waiting_is_told_once_with_the_holder(disk, clock):
+    left_behind("elsewhere:1:0.00", ahead=YEARS)
+    told = []
+    lease = JobLease(log_of(), "next", "attempt of next", SECONDS, lambda *event: told.append(event))
+    with lease.claimed():
+        ((kind, said),) = told
+    assert kind == "lease"
+    assert "waiting up to 60 s for run old, attempt attempt of old (elsewhere:1:0.00)" in said
+    assert "--force-fail-over" in said
+
+
+def test_lease_given_up_by_fast_clock_is_taken(disk, clock):
+    left_behind("elsewhere:1:0.00", seconds=0, ahead=YEARS)
+    with lease_of("next").claimed():
+        assert clock.now() == 1_000_000
+
+
+@contextmanager
+def using(virtual):
+    before = engine_clock.use(virtual)
+    try:
+        yield
+    finally:
+        engine_clock.use(before)
+
+
 class OtherHost(engine_clock.VirtualClock):
     """Something happens on another host while this one sleeps for the third time."""
 
@@ -126,6 +175,13 @@ def test_lease_renewed_meanwhile_is_refused(while_asleep):
     with pytest.raises(FencedError, match="run old"):
         lease_of("next").claimed().__enter__()
     assert holder_in_log() == "old"
+
+
+def test_renewal_by_clock_set_back_is_seen(while_asleep):
+    left_behind("elsewhere:1:0.00", ahead=YEARS)
+    while_asleep(lambda: left_behind("elsewhere:1:0.00"))
+    with pytest.raises(FencedError, match="ends in 60 s unless renewed"):
+        lease_of("next").claimed().__enter__()
 
 
 def test_lease_given_up_meanwhile_is_taken(while_asleep):

@@ -10,9 +10,10 @@ import pytest
 from headrace import ExpiryClock, OnGap, Pipeline, StateTtl, Struct, Timestamp, TtlTime, UpdateType
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.lineage import Lineage
-from headrace.commit.ttl_history import TtlHistory, history_ttls
+from headrace.commit.ttl_history import history_ttls
 from headrace.plan.planner import plan_stages
 from headrace.state.ttl import Gap
+from headrace.state.ttl_history import TtlHistory
 
 HOUR = timedelta(hours=1)
 MS = timedelta(milliseconds=1)

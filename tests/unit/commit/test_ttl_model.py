@@ -35,7 +35,7 @@ from headrace import (
 )
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.lineage import Lineage
-from headrace.commit.ttl_history import TtlHistory, certain_expiries
+from headrace.commit.ttl_history import certain_expiries
 from headrace.execution.element import Element, ProcessingTime, Watermark
 from headrace.execution.keyed_process import KeyedProcess
 from headrace.plan.order import processing_time_order, record_order
@@ -45,6 +45,7 @@ from headrace.state.exact_cleanup import CLEANUP_DOMAINS, EntryGroup, group_of_t
 from headrace.state.key_groups import key_group, key_group_range
 from headrace.state.timer_service import timer_of
 from headrace.state.ttl import LiveTtl
+from headrace.state.ttl_history import TtlHistory
 from headrace.tables.changelog import Changelog
 from headrace.tables.last_rows import last_rows
 from headrace.tables.row_expiry import rebuild_expiries, unexpired
@@ -167,6 +168,8 @@ class Entry:
     value: int
     stamp: int
     own: int = 0
+    is_unsure: bool = False
+    """Whether it may contain what was dead already."""
 
 
 class Model:
@@ -177,6 +180,10 @@ class Model:
         self.entries: dict[tuple[str, str, str, str], Entry] = {}
         self.gaps: list[range] = []
         self.added = 0
+
+    @property
+    def shows_dead(self):
+        return self.ttl.visibility is Visibility.RETURN_IF_NOT_CLEANED_UP and not self.ttl.cleanup.exact
 
     def clock(self, watermark, now):
         return watermark if self.ttl.expires_by_watermark else now
@@ -225,15 +232,17 @@ class Model:
     def _write(self, op, name, clock, stamp):
         which = self._name(op, name)
         before = self.entries.get(which)
+        is_unsure = before is not None and before.is_unsure
         if before is not None and self.is_dead(before, clock):
-            before = None
+            before, is_unsure = None, self.shows_dead
+        is_unsure = is_unsure and name in {"total", "pages"}
         value = op.value
         if name == "total" and before is not None:
             value += before.value
         if name == "pages":
             value = Pages().add(op.value, Pages().create_accumulator() if before is None else before.value)
         born = self.ttl.update is UpdateType.ON_CREATE and before is not None
-        self.entries[which] = Entry(value, before.stamp if born else stamp, op.own)
+        self.entries[which] = Entry(value, before.stamp if born else stamp, op.own, is_unsure)
 
     def _read(self, op, name, call, clock, stamp):
         single = call == "value" or name in {"total", "pages"} or (name == "entries" and call == "get")
@@ -246,14 +255,15 @@ class Model:
         unsure = False
         for which in found:
             entry = self.entries[which]
+            unsure = unsure or entry.is_unsure
             if self.is_dead(entry, clock):
-                unsure = True
+                unsure = unsure or self.shows_dead
+                del self.entries[which]  # whoever sees it is the last one
                 continue
             if self.ttl.update is UpdateType.ON_READ_AND_WRITE:
                 entry.stamp = max(entry.stamp, stamp)
             answer.append((which[3], entry.value) if call == "all" else entry.value)
-        relaxed = self.ttl.visibility is Visibility.RETURN_IF_NOT_CLEANED_UP and not self.ttl.cleanup.exact
-        if unsure and relaxed:
+        if unsure:
             return ANY
         if single and answer and name == "pages":
             return Pages().get_result(answer[0])

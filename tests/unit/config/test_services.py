@@ -27,3 +27,16 @@ def test_any_other_rate_is_refused_with_its_place(home, job_file, written):
 def test_park_after_is_a_duration(home, job_file):
     job_file("async_io: {ask: {park_after: 10s}}\n")
     assert load_job("demo").async_io["ask"].park_after == timedelta(seconds=10)
+
+
+@pytest.mark.parametrize("url", ["http://x/?token=hush", "http://x?token=hush", "http://x/a?b=1&token=hush#hush"])
+def test_a_query_is_not_shown(job_file, url):
+    job_file(f"services: {{weather: {{url: '{url}', health: '/health?key=hush'}}}}\n")
+    config = load_job("demo")
+    assert "hush" not in f"{config.shown()}{config!r}"
+    assert "hush" in config.services["weather"].health_url()
+
+
+def test_a_health_path_comes_before_the_query(job_file):
+    job_file("services: {weather: {url: 'http://x/a/?token=1', health: '/health?key=2'}}\n")
+    assert load_job("demo").services["weather"].health_url() == "http://x/a/health?token=1&key=2"

@@ -152,6 +152,33 @@ def test_the_order_in_which_requests_are_answered_makes_no_difference(steps, ttl
     run(Backends("hashmap", None), steps, ttl, style, automatic=False, order=order, answers_by=answers_by)
 
 
+def short_lived(state, name, *arguments):
+    return Call(state, name, arguments, "", 1)
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("visibility", Visibility)
+@pytest.mark.parametrize(
+    ("written", "reads"),
+    [
+        (short_lived("value", "update", 5), [Call("value", "value")]),
+        (short_lived("map", "put", "x", 5), [Call("map", "get", ("x",))]),
+        (short_lived("map", "put", "x", 5), [Call("map", "contains", ("x",)), Call("map", "entries")]),
+        (short_lived("map", "put_all", {"x": 5, "y": 6}), [Call("map", "is_empty"), Call("map", "keys")]),
+        (short_lived("map", "put", "x", 5), [Call("map", "entries"), Call("map", "get", ("x",))]),
+        (short_lived("list", "add", 5), [Call("list", "iterate"), Call("list", "get")]),
+        (short_lived("reducing", "add", 5), [Call("reducing", "merge_namespaces", ("", ("w1",)))]),
+        (short_lived("reducing", "add", 5), [Call("reducing", "remaining"), Call("reducing", "add", (6,))]),
+        (short_lived("aggregating", "add", 5), [Call("aggregating", "get")]),
+    ],
+)
+def test_a_read_ends_what_it_shows_dead(backends, written, reads, visibility, style):
+    ttl = StateTtl(TEN, visibility=visibility, cleanup=Cleanup(entries_per_record=0))
+    steps = [("record", "a", 0, [written]), ("watermark", 8), ("restore", 2, style), ("record", "a", 0, reads)]
+    steps += [("record", "a", 0, reads), ("restore", 1, style)]
+    run(backends, steps, ttl, style, automatic=True, order=KeyOrder.RECORD_ORDERED)
+
+
 def run(backends, steps, ttl, style, *, automatic, order, answers_by=None):
     """Take the steps with an engine and with the model, and see the same answers to every call."""
     expected: dict[int, Any] = {}
@@ -166,7 +193,7 @@ def run(backends, steps, ttl, style, *, automatic, order, answers_by=None):
                     made = made if ttl else [msgspec.structs.replace(call, ttl=None) for call in made]
                     clock += 2
                     number = rig.process(key, clock + offset, made)
-                    expected[number] = model.answers(key, clock + offset, watermark, made)
+                    expected[number] = model.answers(key, clock + offset, watermark, made, style=style)
                 case ("watermark", more):
                     watermark = max(watermark, clock + more - 6)
                     rig.watermark(watermark)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.commit.ttl_history import TtlHistory
 from headrace.spark.run_events import RunEvents
 from headrace.state.ttl import Gap
+from headrace.state.ttl_history import TtlHistory
 
 HOUR = 3_600_000
 

@@ -176,13 +176,25 @@ def test_an_expired_entry_is_cleared_on_access_and_counted_once(store_of, commit
     assert list(backend.items()) == []
 
 
-def test_an_expired_entry_may_be_returned_while_it_is_stored(store_of):
-    relaxed = StateTtl(TEN, visibility=Visibility.RETURN_IF_NOT_CLEANED_UP, update=UpdateType.ON_READ_AND_WRITE)
+@pytest.mark.parametrize("update", [UpdateType.ON_CREATE, UpdateType.ON_CREATE_AND_WRITE, UpdateType.ON_READ_AND_WRITE])
+def test_a_dead_entry_is_shown_once(store_of, commit, backend, update):
+    relaxed = StateTtl(TEN, visibility=Visibility.RETURN_IF_NOT_CLEANED_UP, update=update)
     store = store_of(relaxed)
     write(store, 1, at=5)
-    assert [read(store, 100, 100), read(store, 101, 101)] == [1, 1]
-    assert store.expired == 0
-    assert next(store.changes()).stamp == 5  # reading a dead entry does not bring it back to life
+    commit(store)
+    later = store_of(relaxed)
+    assert [read(later, 100, 100), read(later, 101, 101)] == [1, None]
+    assert later.expired == 1
+    assert [change.raw for change in commit(later)] == [None]
+    assert list(backend.items()) == []
+
+
+def test_looking_how_long_it_lives_removes_nothing(store_of):
+    store = store_of(StateTtl(TEN, visibility=Visibility.RETURN_IF_NOT_CLEANED_UP))
+    write(store, 1, at=5)
+    enter(store, KEY, 100, 100)
+    assert awaited(store.remaining()) is None
+    assert read(store, 100, 100) == 1
 
 
 @pytest.mark.parametrize(

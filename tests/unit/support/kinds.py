@@ -259,9 +259,14 @@ class Model:
         self.found: dict[tuple[str, str, str], dict[Any, Entry]] = {}
         self.added = itertools.count()
 
-    def answers(self, key, at, watermark, calls):
+    def answers(self, key, at, watermark, calls, *, style="await"):
         self.key, self.at, self.clock = key, at, watermark
-        return [getattr(self, call.state)(call) for call in calls]
+        self.walks_later, self.walked = style == "all at once", []
+        answers = [getattr(self, call.state)(call) for call in calls]
+        for group, name, entry in self.walked:
+            if group.get(name) is entry:
+                self.read(group, name)
+        return answers
 
     def group(self, state, namespace):
         return self.found.setdefault((state, self.key, namespace), {})
@@ -269,16 +274,16 @@ class Model:
     def is_dead(self, entry):
         return self.ttl is not None and entry.stamp + (entry.own or self.ttl.milliseconds) <= self.clock
 
-    def read(self, group, name, *, renews=True):
+    def read(self, group, name, *, is_read=True):
         entry = group.get(name)
         if entry is None:
             return None
         if self.is_dead(entry):
-            if self.ttl.visibility is Visibility.RETURN_IF_NOT_CLEANED_UP:
-                return entry.value
-            del group[name]
-            return None
-        if renews and self.ttl is not None and self.ttl.update is UpdateType.ON_READ_AND_WRITE:
+            may_be_seen = self.ttl.visibility is Visibility.RETURN_IF_NOT_CLEANED_UP
+            if is_read or not may_be_seen:
+                del group[name]
+            return entry.value if may_be_seen else None
+        if is_read and self.ttl is not None and self.ttl.update is UpdateType.ON_READ_AND_WRITE:
             entry.stamp = max(entry.stamp, self.at)
         return entry.value
 
@@ -299,8 +304,16 @@ class Model:
             return timedelta.max
         return timedelta(milliseconds=entry.stamp + (entry.own or self.ttl.milliseconds) - self.clock)
 
-    def all(self, group, *, renews=True):
-        found = [(name, self.read(group, name, renews=renews)) for name in sorted(group, key=_text)]
+    def walk(self, group):
+        """What is there now. A style that goes on before it walks comes to the entries after all other calls."""
+        if not self.walks_later:
+            return self.all(group)
+        found = self.all(group, is_read=False)
+        self.walked += [(group, name, group[name]) for name, _ in found]
+        return found
+
+    def all(self, group, *, is_read=True):
+        found = [(name, self.read(group, name, is_read=is_read)) for name in sorted(group, key=_text)]
         return [(name, value) for name, value in found if value is not None]
 
     def value(self, call):
@@ -338,12 +351,12 @@ class Model:
     def whole_map(self, group, call):
         match call.name:
             case "is_empty":
-                return not self.all(group, renews=False)
+                return not self.all(group, is_read=False)
             case "remaining":
                 return self.left(group, *call.arguments)
             case _:
                 pick = {"keys": 0, "values": 1, "entries": slice(None)}[call.name]
-                return [found[pick] for found in self.all(group)]
+                return [found[pick] for found in self.walk(group)]
 
     def list(self, call):
         group = self.group("list", call.namespace)
@@ -364,6 +377,8 @@ class Model:
                     self.group("list", target).update({n: e for n, e in moving.items() if not self.is_dead(e)})
                     moving.clear()
                 return None
+            case "iterate":
+                return [value for _, value in self.walk(group)]
             case _:
                 return [value for _, value in self.all(group)]
 
@@ -387,7 +402,7 @@ class Model:
         group = self.group(call.state, call.namespace)
         match call.name:
             case "add":
-                old = self.read(group, None, renews=False)
+                old = self.read(group, None, is_read=False)
                 return self.write(group, None, add(nothing if old is None else old, *call.arguments), call.ttl)
             case "get":
                 return self.read(group, None)
@@ -401,7 +416,7 @@ class Model:
 
     def merge(self, state, namespaces, merge):
         groups = [self.group(state, namespace) for namespace in namespaces]
-        parts = [self.read(group, None, renews=False) for group in groups]
+        parts = [self.read(group, None, is_read=False) for group in groups]
         live = [part for part in parts if part is not None]
         if any(part is not None for part in parts[1:]):
             whole = live[0]

@@ -140,9 +140,7 @@ class MemoryStore:
     def at(self, version: int) -> MemorySnapshot:
         """See `TableStore.at`."""
         versions = self._versions()
-        if not 0 <= version < len(versions) or versions[version] is None:
-            msg = f"{self.uri} has versions 0 to {len(versions) - 1}, not {version}"
-            raise StoreError(msg)
+        self._version(version)
         return MemorySnapshot(self.uri, version, tuple(versions[: version + 1]))
 
     def append(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
@@ -176,7 +174,7 @@ class MemoryStore:
             if target >= parent:
                 msg = f"version {target} of {self.uri} is not before version {parent}"
                 raise StoreError(msg)
-            content = self.at(target)._now  # noqa: SLF001 - a snapshot of this very table
+            content = self._version(target)
             if lost := sorted(path for path in content.files if f"{self._path}/{path}" not in self._disk.files):
                 msg = f"file {lost[0]} of version {target} of {self.uri} is gone"
                 raise StoreError(msg)
@@ -223,6 +221,13 @@ class MemoryStore:
     def _versions(self) -> list[_Version]:
         self._disk.fault("open", self._path)
         return self._present()
+
+    def _version(self, number: int) -> _Version:
+        versions = self._present()
+        if not 0 <= number < len(versions) or versions[number] is None:
+            msg = f"{self.uri} has versions 0 to {len(versions) - 1}, not {number}"
+            raise StoreError(msg)
+        return versions[number]
 
     def _present(self) -> list[_Version]:
         if self._path not in self._disk.tables:

@@ -35,3 +35,12 @@ def test_a_jvm_that_the_kernel_kills(tmp_path, undisturbed, run):
     run(home)
     assert outcome(home.config()) == outcome(undisturbed.config())
     assert_well_formed(home.config())
+
+
+def test_python_workers_that_die_each_time(tmp_path, undisturbed, run, command):
+    home = ready(tmp_path)
+    ran = command(home, "run", "purchases", HEADRACE_KILL_AT="task.half")
+    assert ran.returncode == ClusterError.exit_code, ran.stderr
+    assert "ClusterError: Spark lost an executor or a Python worker in the tasks of" in ran.stderr
+    run(home)
+    assert outcome(home.config()) == outcome(undisturbed.config())

@@ -100,8 +100,9 @@ def _text_of(error: BaseException) -> str:
 
 
 def _in_short(text: str) -> str:
-    """Return the first line of a text, and the last cause that it names."""
+    """Return the first line of a text, what Java says where that only names a call, and the last cause."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
+    java = [line.removeprefix(": ") for line in lines[1:2] if line.startswith(": ")]
     causes = [line for line in lines if line.startswith("Caused by:")]
-    shown = lines[:1] + causes[-1:]
+    shown = [*(java or lines[:1]), *causes[-1:]]
     return f"{'; '.join(shown):.{_SHOWN}}".rstrip(".")

@@ -69,6 +69,15 @@ def test_lost_workers_are_the_clusters_fault(error):
     assert isinstance(raised(error), ClusterError)
 
 
+def test_what_java_says_is_shown():
+    call = "An error occurred while calling o166.collectToPython."
+    meant = raised(
+        java(f"{call}\n: org.apache.spark.SparkException: {ABORTED}: Python worker exited unexpectedly (crashed)")
+    )
+    assert "gave up trying: org.apache.spark.SparkException: Job aborted" in str(meant)
+    assert "collectToPython" not in str(meant)
+
+
 REFUSED = [
     java("[TASK_WRITE_FAILED] Task failed while writing rows", "java.io.IOException: No space left on device"),
     java("o.a.s.SparkException: failed", "java.nio.file.FileSystemException: /lake/x: Read-only file system"),

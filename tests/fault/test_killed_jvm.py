@@ -1,0 +1,46 @@
+"""Spark killed under a driver that lives on: exit code 13 with the way on, and the next run comes to the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import psutil
+
+from headrace.errors import ClusterError
+from tests.fault.conftest import ready
+from tests.jobs.home import PROJECT
+from tests.jobs.outcome import assert_well_formed, outcome
+
+
+def kill_java_of(process):
+    for child in psutil.Process(process.pid).children(recursive=True):
+        if child.name() == "java":
+            child.kill()
+
+
+def test_a_jvm_that_the_kernel_kills(tmp_path, undisturbed, run):
+    home = ready(tmp_path)
+    environment = {**os.environ, "HEADRACE_HOME": str(home.folder), "PYTHONPATH": str(PROJECT)}
+    line = [sys.executable, "-c", "from headrace.cli import main; main()", "run", "purchases"]
+    with subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        said = []
+        for text in process.stderr:
+            said.append(text)
+            if "batch: micro-batch 2" in text:
+                kill_java_of(process)
+    assert process.returncode == ClusterError.exit_code, "".join(said)
+    assert "ClusterError: Spark's JVM is gone in the tasks of" in "".join(said)
+    run(home)
+    assert outcome(home.config()) == outcome(undisturbed.config())
+    assert_well_formed(home.config())
+
+
+def test_python_workers_that_die_each_time(tmp_path, undisturbed, run, command):
+    home = ready(tmp_path)
+    ran = command(home, "run", "purchases", HEADRACE_KILL_AT="task.half")
+    assert ran.returncode == ClusterError.exit_code, ran.stderr
+    assert "ClusterError: Spark lost an executor or a Python worker in the tasks of" in ran.stderr
+    run(home)
+    assert outcome(home.config()) == outcome(undisturbed.config())

@@ -39,6 +39,7 @@ from headrace.testing._backends import BackendName, DeferredBackend, check_backe
 from headrace.testing._described import described_process
 from headrace.testing._harness_clock import HarnessClock
 from headrace.testing._harness_output import HarnessOutput, LateRecord, Watermark
+from headrace.testing._stepped_executor import SteppedExecutor
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -71,6 +72,8 @@ class HarnessStatistics:
     cache_hits: int
     cache_misses: int
     expired: int
+    """Entries that have died, since the harness was made: those that reads have found, and those that cleanup has removed when a
+    micro-batch ended (`snapshot` and `pause` end one)."""
     late: int
     timers_fired: int
 
@@ -99,6 +102,10 @@ class KeyedHarness(Generic[R]):
     By itself every call runs to quiescence. With `automatic=False` it does not: records run until they wait for state, and
     `step()` answers one batch of requests. State is then never answered at once, whatever the backend, unless it is in the
     cache: so the same function shows the same counters on every backend.
+
+    With `starts_batches=True` beside it, batches start as in a job: when `buffer_size` requests wait, or the first of them has
+    waited for `buffer_timeout` by the harness's clock, and `io_parallelism` leaves room. `step()` then answers the batch that
+    started first.
     """
 
     function: KeyedProcessFunction[R, Any] | KeyedCoProcessFunction[Any, Any, Any] | KeyedBroadcastFunction[R, Any, Any]
@@ -108,6 +115,7 @@ class KeyedHarness(Generic[R]):
     max_parallelism: int = 128
     automatic: bool = True
     side_outputs: dict[str, type[msgspec.Struct]] = field(default_factory=dict)
+    starts_batches: bool = False
 
     def __post_init__(self) -> None:
         """Put the virtual clock in place; `close`, or leaving a `with` block, takes it away.
@@ -124,6 +132,8 @@ class KeyedHarness(Generic[R]):
         if len(self._keys) != len(keyed):
             msg = f"{type(self.function).__name__} takes in keyed records by {listed_methods(keyed)}: it needs a key for each"
             raise TypeError(msg)
+        if self.starts_batches and self.automatic:
+            raise ValueError("starts_batches is for single steps: give automatic=False beside it")
         if self.max_parallelism < 1:
             msg = f"max_parallelism must be at least 1, not {self.max_parallelism}"
             raise ValueError(msg)
@@ -136,6 +146,7 @@ class KeyedHarness(Generic[R]):
         self._codec = RecordCodec("function", self._records)
         self._ordinal = 1
         self._moved = 0
+        self._expired = 0
         self._watermark: int | None = None
         self._latest_event: int | None = None
         self._declared_ttls = {
@@ -219,10 +230,16 @@ class KeyedHarness(Generic[R]):
         self._advance(self.clock.now())
 
     def step(self) -> bool:
-        """Answer one batch of state requests and run the callbacks that it made ready; False when nothing was left."""
+        """Answer one batch of state requests and run the callbacks that it made ready; False when nothing was left.
+
+        With `starts_batches`, it is False when no batch had started: what waits then waits for more records, for the clock,
+        or for `drain`.
+        """
         self.clock.use()
         controller = self._process.controller
-        busy = controller.batches.fire() or controller.has_work
+        executor = self._executor
+        begun = executor.finish() if isinstance(executor, SteppedExecutor) else controller.batches.fire()
+        busy = begun or controller.has_work
         controller.poll()
         return busy
 
@@ -251,7 +268,7 @@ class KeyedHarness(Generic[R]):
         return store.peek(msgspec.json.encode(key), namespace)
 
     def statistics(self) -> HarnessStatistics:
-        """The counters of the controller, and of the state's cache. What they count begins anew with a snapshot."""
+        """The counters of the controller, and of the state's cache. What they count begins anew with a snapshot, but `expired`."""
         parts = self._process.statistics()
         states = parts.states.values()
         return HarnessStatistics(
@@ -265,7 +282,7 @@ class KeyedHarness(Generic[R]):
             requests=parts.controller.requests,
             cache_hits=sum(state.hits for state in states),
             cache_misses=sum(state.misses for state in states),
-            expired=sum(state.expired for state in states) + parts.removed,
+            expired=self._expired + sum(state.expired for state in states) + parts.removed,
             late=self._late,
             timers_fired=parts.timers.fired,
         )
@@ -353,6 +370,11 @@ class KeyedHarness(Generic[R]):
             processing_time=self.clock.now(),
         )
         backend = self._store if self.automatic else DeferredBackend(self._store)
+        self._executor = (
+            SteppedExecutor(self._store, self.options.io_parallelism)
+            if self.starts_batches
+            else InlineStateExecutor(self._store)
+        )
         self._process = KeyedProcess(
             self._operator,
             backend,
@@ -361,11 +383,11 @@ class KeyedHarness(Generic[R]):
             last_watermark=None,
             lives=self._ttl.lives(self._operator.name),
             options=self.options,
-            executor=InlineStateExecutor(self._store),
+            executor=self._executor,
         )
         for store in self._process.broadcast.stores:
             store.load(broadcast_rows(self._store, store.name))
-        self._process.controller.batches.fires_by_itself = self.automatic
+        self._process.controller.batches.fires_by_itself = self.automatic or self.starts_batches
         self._late = 0
         self._output.restart()
 
@@ -377,6 +399,7 @@ class KeyedHarness(Generic[R]):
         writes += self._process.cleanup.writes()
         writes += self._process.timers.writes(self._process.timers.changes())
         self._store.write_batch(writes)
+        self._expired += sum(store.expired for store in self._process.stores) + self._process.cleanup.removed
         self._emitted_before += self._process.emitted
 
     def _advance(self, now: int) -> None:
@@ -390,6 +413,8 @@ class KeyedHarness(Generic[R]):
         if self.automatic:
             self.drain()
             self._collect()
+        elif self.starts_batches:
+            self._process.controller.poll()
 
     def _passed(self, timestamp: int) -> None:
         self._collect()

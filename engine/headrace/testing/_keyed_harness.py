@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -30,16 +30,23 @@ from headrace.execution.state_executor import InlineStateExecutor
 from headrace.plan.keys import key_reader
 from headrace.plan.order import processing_time_order, record_order
 from headrace.plan.watermarks import latest
-from headrace.state.backend import StateBackend
+from headrace.state.backend import TIMER_PREFIX, StateBackend
 from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastStore, broadcast_rows
 from headrace.state.codec import encode
+from headrace.state.exact_cleanup import known_timers
 from headrace.state.state_store import StateStore
+from headrace.state.timer_service import timer_of
 from headrace.state.ttl_history import TtlHistory
 from headrace.testing._backends import BackendName, DeferredBackend, check_backend, new_backend
 from headrace.testing._described import described_process
 from headrace.testing._harness_clock import HarnessClock
 from headrace.testing._harness_output import HarnessOutput, LateRecord, Watermark
 from headrace.testing._stepped_executor import SteppedExecutor
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.testing._committed_tables import CommittedTables
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -99,6 +106,9 @@ class KeyedHarness(Generic[R]):
     due then fire before it returns. A record sees the processing time at which it runs, as if each call were a micro-batch.
     `h.pause(ms)` moves it on, too, but nothing runs meanwhile: TTL with `OnGap.PROLONG` takes that out of lives.
 
+    With backend "delta", `snapshot` and `pause` commit what has changed to Delta tables of the harness's own, and what comes
+    next is looked up there: `h.table("keyed_state")` has the rows.
+
     By itself every call runs to quiescence. With `automatic=False` it does not: records run until they wait for state, and
     `step()` answers one batch of requests. State is then never answered at once, whatever the backend, unless it is in the
     cache: so the same function shows the same counters on every backend.
@@ -141,6 +151,7 @@ class KeyedHarness(Generic[R]):
         self._key_readers = [key_reader(KeyBy(function=key)) for key in self._keys]
         self.clock = HarnessClock(self._advance)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._tables: CommittedTables | None = None
         self._store = self._open()
         self._records, _ = function_types(self.function)
         self._codec = RecordCodec("function", self._records)
@@ -175,7 +186,7 @@ class KeyedHarness(Generic[R]):
             harness.close()
             msg = f"the snapshot has {snapshot.max_parallelism} key groups, not {harness.max_parallelism}"
             raise ValueError(msg)
-        harness._store.write_batch(snapshot.entries)
+        harness._restore_entries(snapshot.entries)
         harness._ordinal, harness._watermark = snapshot.ordinal, snapshot.watermark
         harness._ttl, harness._latest_event = snapshot.ttl, snapshot.latest_event
         harness.clock.start_at(snapshot.processing_time)
@@ -267,6 +278,16 @@ class KeyedHarness(Generic[R]):
         store = next(store for store in stores if store.name == name)
         return store.peek(msgspec.json.encode(key), namespace)
 
+    def table(self, name: str) -> pa.Table:
+        """Return the live rows of a state table, "keyed_state" or "timers", as the last `snapshot` or `pause` has committed them.
+
+        Raises `ValueError` for a backend other than "delta", which has no tables.
+        """
+        if self._tables is None:
+            msg = f"only backend 'delta' commits to tables, and this harness has {self.backend!r:.60}"
+            raise ValueError(msg)
+        return self._tables.table(name)
+
     def statistics(self) -> HarnessStatistics:
         """The counters of the controller, and of the state's cache. What they count begins anew with a snapshot, but `expired`."""
         parts = self._process.statistics()
@@ -354,10 +375,25 @@ class KeyedHarness(Generic[R]):
             raise ValueError(msg)
         return encode(key)
 
+    def _restore_entries(self, entries: tuple[tuple[bytes, bytes], ...]) -> None:
+        # A backend over tables knows cleanup timers by these: it gives no entries that say when they fire.
+        timers = (timer_of(entry) for entry, _ in entries if entry[:1] == TIMER_PREFIX)
+        self._store.write_batch(known_timers(timers))
+        if self._tables is None:
+            self._store.write_batch(entries)
+        else:
+            self._tables.restore(entries)
+            self._store = self._tables.backend
+
     def _open(self) -> StateBackend:
         if not isinstance(self.backend, str):
             return self.backend
         self._folder = tempfile.TemporaryDirectory()
+        if self.backend == "delta":
+            from headrace.testing._committed_tables import CommittedTables
+
+            self._tables = CommittedTables(Path(self._folder.name), self.max_parallelism)
+            return self._tables.backend
         return new_backend(self.backend, Path(self._folder.name), self.max_parallelism)
 
     def _start(self, paused_since: int | None = None) -> None:
@@ -395,10 +431,16 @@ class KeyedHarness(Generic[R]):
         """End the micro-batch: nothing is left to do, and the backend has what has changed."""
         self.drain()
         self._collect()
-        writes = [write for store, changes in self._process.changes() for write in store.writes(changes)]
+        changes = self._process.changes()
+        writes = [write for store, changed in changes for write in store.writes(changed)]
         writes += self._process.cleanup.writes()
-        writes += self._process.timers.writes(self._process.timers.changes())
-        self._store.write_batch(writes)
+        timers = self._process.timers.changes()
+        writes += self._process.timers.writes(timers)
+        if self._tables is None:
+            self._store.write_batch(writes)
+        else:
+            self._tables.commit(changes, timers, writes)
+            self._store = self._tables.backend
         self._expired += sum(store.expired for store in self._process.stores) + self._process.cleanup.removed
         self._emitted_before += self._process.emitted
 

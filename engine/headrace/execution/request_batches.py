@@ -20,7 +20,8 @@ class RequestBatches:
         self._buffer = buffer
         self._executor = executor
         self._size = options.buffer_size
-        self._timeout = options.buffer_timeout.total_seconds()
+        # A microsecond less: differences of floats fall short of the span that they stand for.
+        self._timeout = options.buffer_timeout.total_seconds() - 1e-6
         self._oldest_request = 0.0
 
     def activate(self, request: AsyncRequest) -> None:

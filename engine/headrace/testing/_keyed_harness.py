@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import msgspec
 
@@ -30,15 +30,23 @@ from headrace.execution.state_executor import InlineStateExecutor
 from headrace.plan.keys import key_reader
 from headrace.plan.order import processing_time_order, record_order
 from headrace.plan.watermarks import latest
-from headrace.state.backend import StateBackend
+from headrace.state.backend import TIMER_PREFIX, StateBackend
 from headrace.state.broadcast_store import BROADCAST_KEY, BroadcastStore, broadcast_rows
 from headrace.state.codec import encode
+from headrace.state.exact_cleanup import known_timers
 from headrace.state.state_store import StateStore
+from headrace.state.timer_service import timer_of
 from headrace.state.ttl_history import TtlHistory
 from headrace.testing._backends import BackendName, DeferredBackend, check_backend, new_backend
 from headrace.testing._described import described_process
 from headrace.testing._harness_clock import HarnessClock
 from headrace.testing._harness_output import HarnessOutput, LateRecord, Watermark
+from headrace.testing._stepped_executor import SteppedExecutor
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from headrace.testing._committed_tables import CommittedTables
 
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -71,6 +79,8 @@ class HarnessStatistics:
     cache_hits: int
     cache_misses: int
     expired: int
+    """Entries that have died, since the harness was made: those that reads have found, and those that cleanup has removed when a
+    micro-batch ended (`snapshot` and `pause` end one)."""
     late: int
     timers_fired: int
 
@@ -96,9 +106,16 @@ class KeyedHarness(Generic[R]):
     due then fire before it returns. A record sees the processing time at which it runs, as if each call were a micro-batch.
     `h.pause(ms)` moves it on, too, but nothing runs meanwhile: TTL with `OnGap.PROLONG` takes that out of lives.
 
+    With backend "delta", `snapshot` and `pause` commit what has changed to Delta tables of the harness's own, and what comes
+    next is looked up there: `h.table("keyed_state")` has the rows.
+
     By itself every call runs to quiescence. With `automatic=False` it does not: records run until they wait for state, and
     `step()` answers one batch of requests. State is then never answered at once, whatever the backend, unless it is in the
     cache: so the same function shows the same counters on every backend.
+
+    With `starts_batches=True` beside it, batches start as in a job: when `buffer_size` requests wait, or the first of them has
+    waited for `buffer_timeout` by the harness's clock, and `io_parallelism` leaves room. `step()` then answers the batch that
+    started first.
     """
 
     function: KeyedProcessFunction[R, Any] | KeyedCoProcessFunction[Any, Any, Any] | KeyedBroadcastFunction[R, Any, Any]
@@ -108,6 +125,7 @@ class KeyedHarness(Generic[R]):
     max_parallelism: int = 128
     automatic: bool = True
     side_outputs: dict[str, type[msgspec.Struct]] = field(default_factory=dict)
+    starts_batches: bool = False
 
     def __post_init__(self) -> None:
         """Put the virtual clock in place; `close`, or leaving a `with` block, takes it away.
@@ -124,6 +142,8 @@ class KeyedHarness(Generic[R]):
         if len(self._keys) != len(keyed):
             msg = f"{type(self.function).__name__} takes in keyed records by {listed_methods(keyed)}: it needs a key for each"
             raise TypeError(msg)
+        if self.starts_batches and self.automatic:
+            raise ValueError("starts_batches is for single steps: give automatic=False beside it")
         if self.max_parallelism < 1:
             msg = f"max_parallelism must be at least 1, not {self.max_parallelism}"
             raise ValueError(msg)
@@ -131,11 +151,13 @@ class KeyedHarness(Generic[R]):
         self._key_readers = [key_reader(KeyBy(function=key)) for key in self._keys]
         self.clock = HarnessClock(self._advance)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._tables: CommittedTables | None = None
         self._store = self._open()
         self._records, _ = function_types(self.function)
         self._codec = RecordCodec("function", self._records)
         self._ordinal = 1
         self._moved = 0
+        self._expired = 0
         self._watermark: int | None = None
         self._latest_event: int | None = None
         self._declared_ttls = {
@@ -164,7 +186,7 @@ class KeyedHarness(Generic[R]):
             harness.close()
             msg = f"the snapshot has {snapshot.max_parallelism} key groups, not {harness.max_parallelism}"
             raise ValueError(msg)
-        harness._store.write_batch(snapshot.entries)
+        harness._restore_entries(snapshot.entries)
         harness._ordinal, harness._watermark = snapshot.ordinal, snapshot.watermark
         harness._ttl, harness._latest_event = snapshot.ttl, snapshot.latest_event
         harness.clock.start_at(snapshot.processing_time)
@@ -219,10 +241,16 @@ class KeyedHarness(Generic[R]):
         self._advance(self.clock.now())
 
     def step(self) -> bool:
-        """Answer one batch of state requests and run the callbacks that it made ready; False when nothing was left."""
+        """Answer one batch of state requests and run the callbacks that it made ready; False when nothing was left.
+
+        With `starts_batches`, it is False when no batch had started: what waits then waits for more records, for the clock,
+        or for `drain`.
+        """
         self.clock.use()
         controller = self._process.controller
-        busy = controller.batches.fire() or controller.has_work
+        executor = self._executor
+        begun = executor.finish() if isinstance(executor, SteppedExecutor) else controller.batches.fire()
+        busy = begun or controller.has_work
         controller.poll()
         return busy
 
@@ -250,8 +278,18 @@ class KeyedHarness(Generic[R]):
         store = next(store for store in stores if store.name == name)
         return store.peek(msgspec.json.encode(key), namespace)
 
+    def table(self, name: str) -> pa.Table:
+        """Return the live rows of a state table, "keyed_state" or "timers", as the last `snapshot` or `pause` has committed them.
+
+        Raises `ValueError` for a backend other than "delta", which has no tables.
+        """
+        if self._tables is None:
+            msg = f"only backend 'delta' commits to tables, and this harness has {self.backend!r:.60}"
+            raise ValueError(msg)
+        return self._tables.table(name)
+
     def statistics(self) -> HarnessStatistics:
-        """The counters of the controller, and of the state's cache. What they count begins anew with a snapshot."""
+        """The counters of the controller, and of the state's cache. What they count begins anew with a snapshot, but `expired`."""
         parts = self._process.statistics()
         states = parts.states.values()
         return HarnessStatistics(
@@ -265,7 +303,7 @@ class KeyedHarness(Generic[R]):
             requests=parts.controller.requests,
             cache_hits=sum(state.hits for state in states),
             cache_misses=sum(state.misses for state in states),
-            expired=sum(state.expired for state in states) + parts.removed,
+            expired=self._expired + sum(state.expired for state in states) + parts.removed,
             late=self._late,
             timers_fired=parts.timers.fired,
         )
@@ -337,10 +375,25 @@ class KeyedHarness(Generic[R]):
             raise ValueError(msg)
         return encode(key)
 
+    def _restore_entries(self, entries: tuple[tuple[bytes, bytes], ...]) -> None:
+        # A backend over tables knows cleanup timers by these: it gives no entries that say when they fire.
+        timers = (timer_of(entry) for entry, _ in entries if entry[:1] == TIMER_PREFIX)
+        self._store.write_batch(known_timers(timers))
+        if self._tables is None:
+            self._store.write_batch(entries)
+        else:
+            self._tables.restore(entries)
+            self._store = self._tables.backend
+
     def _open(self) -> StateBackend:
         if not isinstance(self.backend, str):
             return self.backend
         self._folder = tempfile.TemporaryDirectory()
+        if self.backend == "delta":
+            from headrace.testing._committed_tables import CommittedTables
+
+            self._tables = CommittedTables(Path(self._folder.name), self.max_parallelism)
+            return self._tables.backend
         return new_backend(self.backend, Path(self._folder.name), self.max_parallelism)
 
     def _start(self, paused_since: int | None = None) -> None:
@@ -353,6 +406,11 @@ class KeyedHarness(Generic[R]):
             processing_time=self.clock.now(),
         )
         backend = self._store if self.automatic else DeferredBackend(self._store)
+        self._executor = (
+            SteppedExecutor(self._store, self.options.io_parallelism)
+            if self.starts_batches
+            else InlineStateExecutor(self._store)
+        )
         self._process = KeyedProcess(
             self._operator,
             backend,
@@ -361,11 +419,11 @@ class KeyedHarness(Generic[R]):
             last_watermark=None,
             lives=self._ttl.lives(self._operator.name),
             options=self.options,
-            executor=InlineStateExecutor(self._store),
+            executor=self._executor,
         )
         for store in self._process.broadcast.stores:
             store.load(broadcast_rows(self._store, store.name))
-        self._process.controller.batches.fires_by_itself = self.automatic
+        self._process.controller.batches.fires_by_itself = self.automatic or self.starts_batches
         self._late = 0
         self._output.restart()
 
@@ -373,10 +431,17 @@ class KeyedHarness(Generic[R]):
         """End the micro-batch: nothing is left to do, and the backend has what has changed."""
         self.drain()
         self._collect()
-        writes = [write for store, changes in self._process.changes() for write in store.writes(changes)]
+        changes = self._process.changes()
+        writes = [write for store, changed in changes for write in store.writes(changed)]
         writes += self._process.cleanup.writes()
-        writes += self._process.timers.writes(self._process.timers.changes())
-        self._store.write_batch(writes)
+        timers = self._process.timers.changes()
+        writes += self._process.timers.writes(timers)
+        if self._tables is None:
+            self._store.write_batch(writes)
+        else:
+            self._tables.commit(changes, timers, writes)
+            self._store = self._tables.backend
+        self._expired += sum(store.expired for store in self._process.stores) + self._process.cleanup.removed
         self._emitted_before += self._process.emitted
 
     def _advance(self, now: int) -> None:
@@ -390,6 +455,8 @@ class KeyedHarness(Generic[R]):
         if self.automatic:
             self.drain()
             self._collect()
+        elif self.starts_batches:
+            self._process.controller.poll()
 
     def _passed(self, timestamp: int) -> None:
         self._collect()

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 OUT = Path("benchmarks/out")
-PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow", "rocksdict", "msgspec", "duckdb")
+PACKAGES = ("pyspark", "deltalake", "pyarrow", "rocksdict", "msgspec", "duckdb")
 
 
 def figure(name, values, unit, *, goal=None, met=None):

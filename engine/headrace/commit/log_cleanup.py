@@ -90,7 +90,9 @@ class LogCleanup:
         return first, frozenset(version for version in spared if version < first)
 
     def _cut(self, table: str, needed: Callable[[int], tuple[int, frozenset[int]]]) -> LogCut:
-        log = self._store(table).log_as_of(self._oldest)
+        store = self._store(table)
+        with storage_errors(f"to read the log of {store.uri}"):
+            log = store.log_as_of(self._oldest)
         first, spared = needed(log.version)
         files = {f"{table}/{file}" for file in log.unneeded(first, spared)}
         return LogCut(table, first, spared, frozenset(files))

@@ -120,7 +120,7 @@ def test_merge_through_spark_survives(spark_job):
 
 def test_next_run_syncs_what_a_dead_one_merged(spark_job):
     job = spark_job
-    with killed_at(job.disk, "sync lake/lines_by_item", 2), job.open(spark_merge=job.merge) as opened:
+    with killed_at(job.disk, "sync lake/lines_by_item", 3), job.open(spark_merge=job.merge) as opened:
         commit_batch(opened, "ann")
     assert job.published(BOARD) == 1
     with job.open() as opened:

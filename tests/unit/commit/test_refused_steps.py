@@ -47,13 +47,13 @@ def steps_of(disk, act):
 @pytest.mark.parametrize("name", STEPS)
 def test_a_refused_step_is_the_storages_fault(memory_job, clock, contents, name, until_repaired):
     job, number = memory_job, STEPS[name]
-    play(job, clock, number - 1)
+    before = play(job, clock, number - 1)
     if name == "vacuum":
         clock.advance(RETENTION)
     act = SCRIPT[number - 1][1]
     # Attempts have names of their own, so only paths without them are met again.
     for step, path, visit in steps_of(job.disk, lambda: act(job)):
-        job.disk.lose_power()
+        before.bring_back()
         with refusing(job.disk, step, path, visit, until_repaired=until_repaired), suppress(StorageError):
             act(job)
         job.run()

@@ -382,10 +382,13 @@ def in_memory(tmp_path):
 
 @contextmanager
 def died_before_sync(disk):
-    """Let the process of a block die at the first commit that it would sync."""
+    """Let the process of a block die before it syncs its first commit. It has synced the one before."""
+    committed = []
 
     def fail(step, path):
-        if (step, path) == ("sync", "table"):
+        if (step, path) == ("commit", "table"):
+            committed.append(path)
+        if (step, path) == ("sync", "table") and committed:
             raise OSError(step)
 
     with disk.failing(fail), pytest.raises(OSError, match="sync"):
@@ -430,11 +433,17 @@ def test_commit_syncs_the_one_before(in_memory):
     assert (in_memory.version, in_memory.keys()) == (2, ["a", "b"])
 
 
-def test_commit_that_was_lost_stays_lost(in_memory):
-    for parent in (0, 1):
+def test_one_commit_at_most_is_not_synced(in_memory):
+    for parent in range(3):
         with died_before_sync(in_memory.disk):
-            in_memory.append(parent, ("lost",))
-    in_memory.disk.sync_versions("table", [2])
+            in_memory.append(parent, (f"{parent}",))
+    in_memory.disk.lose_power()
+    assert (in_memory.version, in_memory.keys()) == (2, ["0", "1"])
+
+
+def test_commit_that_was_lost_stays_lost(in_memory):
+    with died_before_sync(in_memory.disk):
+        in_memory.append(0, ("lost",))
     in_memory.disk.lose_power()
     in_memory.append(0, ("a",))
     in_memory.disk.lose_power()
@@ -474,8 +483,8 @@ def test_faults_come_with_their_paths(in_memory):
         ("write", "table/staged-0.parquet"),
         ("sync", "table/staged-0.parquet"),
         ("open", "table"),
-        ("commit", "table"),
         ("sync", "table"),
+        ("commit", "table"),
         ("open", "table/staged-0.parquet"),
         ("list", "table"),
         ("delete", "table/staged-0.parquet"),

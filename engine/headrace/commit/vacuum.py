@@ -26,10 +26,10 @@ def vacuum(config: JobConfig, run_id: str, *, dry_run: bool = True) -> list[str]
     """Delete files older than the retention that no kept checkpoint names; return their paths.
 
     Kept are the checkpoints that were the last one at some time within `retention.hours`, and all savepoints. Entries of the
-    tables' logs that no kept checkpoint needs are files, too, and so are rows of `checkpoints` that a compaction has replaced. The list of files is committed
-    before the first of them is deleted (see `vacuum_intents`). Files that an earlier vacuum has committed and not deleted
-    are deleted as well. With `dry_run` nothing is written. Raises `FencedError` when another run holds the job or takes it
-    before the commit; then nothing is deleted.
+    tables' logs that no kept checkpoint needs are files, too, and so are rows of `checkpoints` that a compaction has
+    replaced. The list of files is committed before the first of them is deleted (see `vacuum_intents`). Files that an
+    earlier vacuum has committed and not deleted are deleted as well. With `dry_run` nothing is written. Raises
+    `FencedError` when another run holds the job or takes it before the commit; then nothing is deleted.
     """
     if dry_run:
         log = CheckpointLog(config.job_folder, config.storage_options)

@@ -162,7 +162,7 @@ class Simulation:
         if postponed and self.world.chance.random() < 0.05:
             postponed.pop(self.world.chance.randrange(len(postponed)))()
         if self._happens(self.weather.users):
-            users = [self._vacuum_sinks, self._commit_by_hand, self._copy_all, self._bring_back]
+            users = [self._vacuum_sinks, self._commit_by_hand, self._copy_all, self._bring_back, self._begin_anew]
             self.world.chance.choice(users)()
         if len(alive) < 4 and self._drivers < 9 and self._happens(6):
             self._start_driver()
@@ -328,6 +328,17 @@ class Simulation:
         if "state/" in parts:
             self.told = {number: told for number, told in self.told.items() if number <= self._copy.last}
         self.world.counts["copies brought back"] += 1
+
+    def _begin_anew(self) -> None:
+        """Stop all, and move the job's folder and its sinks away: the next run begins another life of the job."""
+        if self._copy is None or self.world.chance.random() < 0.5:
+            return
+        self._kill_all()
+        self.job.disk.files.clear()
+        self.job.disk.tables.clear()
+        self.job.disk.sync()
+        self.told.clear()
+        self.world.counts["lives begun"] += 1
 
     @contextmanager
     def _outside(self) -> Iterator[None]:

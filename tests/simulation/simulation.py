@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace import clock, faults, threads
@@ -94,6 +94,9 @@ class Copy:
     last: int
     """The last checkpoint that the copy has."""
 
+    life: int
+    """Which life of the job it is of."""
+
 
 class Simulation:
     """One seed's run."""
@@ -106,11 +109,15 @@ class Simulation:
         self.told: dict[int, Checkpoint] = {}
         """The checkpoints that drivers were told to be committed."""
 
+        self.checkpoints = 0
+        """How many the log has in the end."""
+
         self.is_calm = False
         self.errors: Counter[str] = Counter()
         self._drivers = 0
         self._names: list[str] = []
         self._copy: Copy | None = None
+        self._life = 0
 
     def run(self) -> None:
         """Play it, and check. Raises `FoundError`, or what the job has raised that it should not, with the seed."""
@@ -164,6 +171,8 @@ class Simulation:
         if self._happens(self.weather.users):
             users = [self._vacuum_sinks, self._commit_by_hand, self._copy_all, self._bring_back, self._begin_anew]
             self.world.chance.choice(users)()
+        if self.weather.users and self.world.chance.random() < 0.1:
+            self._confuse_lives()
         if len(alive) < 4 and self._drivers < 9 and self._happens(6):
             self._start_driver()
             self._start(self.world.chance.choice([self._maintain, self._read, self._go_back]))
@@ -309,8 +318,19 @@ class Simulation:
         if log.last is not None:
             disk = self.job.disk
             self._copy = Copy(
-                dict(disk.files), {path: [*tables] for path, tables in disk.tables.items()}, len(log.checkpoints) - 1
+                dict(disk.files),
+                {path: [*tables] for path, tables in disk.tables.items()},
+                len(log.checkpoints) - 1,
+                self._life,
             )
+
+    def _confuse_lives(self) -> None:
+        """Bring back the sinks of a former life, at a moment at which the ids of the checkpoints fit."""
+        copy = self._copy
+        if copy is not None and copy.life < self._life and copy.last == max(self.told, default=-1):
+            self._bring_back(("lake/",))
+            self._copy = replace(copy, life=self._life)  # once is enough
+            self.world.counts["lives confused"] += 1
 
     def _bring_back(self, parts: Sequence[str] | None = None) -> None:
         """Stop all, and bring back the copy: of the job's folder, of its sinks, or of both."""
@@ -338,6 +358,7 @@ class Simulation:
         self.job.disk.tables.clear()
         self.job.disk.sync()
         self.told.clear()
+        self._life += 1
         self.world.counts["lives begun"] += 1
 
     @contextmanager
@@ -361,6 +382,7 @@ class Simulation:
         disk.postponed.clear()
         self._finish()
         log = CheckpointLog(self.job.config.job_folder)
+        self.checkpoints = len(log.checkpoints)
         self._check_log(log.checkpoints)
         kept = [c for c in log.checkpoints if c.kind is Kind.SAVEPOINT or c.committed_at > self.world.time - DAY]
         for checkpoint in [*kept, log.checkpoints[-1]]:
@@ -377,7 +399,8 @@ class Simulation:
             if not self._is_mismatch_expected(error):
                 raise
             self.world.counts["remedies"] += 1
-            if remedy := re.search(r"--to (\d+) ", str(error)):
+            remedy = re.search(r"--to (\d+) ", str(error))
+            if remedy and "another life" not in str(error):
                 restore(self.job.config, int(remedy[1]), "the sink is older", "operator")
             else:
                 self._bring_back(("state/", "lake/"))

@@ -59,6 +59,12 @@ def test_lease_is_claimed_and_given_up(disk, clock):
     assert holder_in_log() is None
 
 
+def test_compaction_of_the_log_keeps_the_lease(disk):
+    with lease_of("run").claimed() as lease:
+        lease.compact_log()
+        assert holder_in_log() == "run"
+
+
 def test_lease_is_given_up_after_an_error(disk):
     with pytest.raises(ZeroDivisionError), lease_of("run").claimed():
         raise ZeroDivisionError

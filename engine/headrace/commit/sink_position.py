@@ -64,6 +64,14 @@ class SinkPosition:
         restores = [c.checkpoint_id for c in self._line if c.kind is Kind.RESTORE and c.checkpoint_id > written[0]]
         return min((i for i in (*written, *restores) if i > self.published), default=None)
 
+    def problem(self) -> str | None:
+        """Return what to do where job and sink disagree; None if they agree."""
+        return self.beyond_repair() or self.behind()
+
+    def beyond_repair(self) -> str | None:
+        """Return what to do about a sink that no restore of the job can fit; None if there is no such trouble."""
+        return self.foreign() or self.ahead()
+
     def foreign(self) -> str | None:
         """Return what to do about a sink that another life of the job has written; None if none has, as far as it is known."""
         own = incarnation_of(self._line)
@@ -151,7 +159,7 @@ def check_sinks(config: JobConfig, line: Sequence[Checkpoint], *, restores: bool
     """
     positions = [SinkPosition(config, sink, line) for sink in sorted(config.sinks)]
     for position in positions:
-        if message := position.foreign() or position.ahead():
+        if message := position.beyond_repair():
             raise SinkMismatchError(message)
     losses = [message for position in positions if (message := position.behind())]
     if losses and not restores:

@@ -92,17 +92,18 @@ def _sink(
     config: JobConfig, log: CheckpointLog, name: str, schema: pa.Schema, keys: tuple[str, ...]
 ) -> Iterator[CheckResult]:
     position = SinkPosition(config, name, log.checkpoints)
-    if position.foreign() or position.ahead() or position.behind():
+    problem = position.problem()
+    if problem is not None:
         log.refresh()  # a run may have committed and published meanwhile: look once more
         position = SinkPosition(config, name, log.checkpoints)
-    yield _published(name, position)
+        problem = position.problem()
+    yield _published(name, position, problem)
     if keys and position.exists:
         yield _unique(name, config.sinks[name].path, schema, keys, config)
 
 
-def _published(name: str, position: SinkPosition) -> CheckResult:
+def _published(name: str, position: SinkPosition, problem: str | None) -> CheckResult:
     check = f"sink {name} is published"
-    problem = position.foreign() or position.ahead() or position.behind()
     if problem is not None:
         return CheckResult(check, False, problem)
     if not position.exists:

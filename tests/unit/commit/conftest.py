@@ -1,11 +1,14 @@
-"""A job on a disk in memory, on a clock that stands still."""
+"""A job on a disk in memory, on a clock that stands still; and one on a local disk and on an object store."""
 
 from __future__ import annotations
 
 import pytest
 
 from headrace.tables.memory_disk import forget_disk
+from tests.jobs.home import Home
 from tests.unit.support.memory_job import MemoryJob
+from tests.unit.support.purchase_job import put_on_object_store
+from tests.unit.support.s3 import object_store
 
 
 @pytest.fixture
@@ -14,3 +17,19 @@ def memory_job(clock):
     assert clock.now() == 1_000_000
     yield MemoryJob("job")
     forget_disk("job")
+
+
+@pytest.fixture(scope="module")
+def storage():
+    """An object store, and the options that lead to it."""
+    with object_store() as storage:
+        yield storage
+
+
+@pytest.fixture(params=["disk", "object store"])
+def new_job(request, tmp_path, monkeypatch):
+    """The configuration of a job that was never run, on each kind of storage."""
+    home = Home(tmp_path)
+    if request.param == "object store":
+        put_on_object_store(home, request.getfixturevalue("storage"), monkeypatch)
+    return home.config()

@@ -19,8 +19,7 @@ from headrace.tables.store import LOG, StoreError
 from headrace.tables.stores import table_store
 from tests.jobs.home import Home
 from tests.unit.support.memory_job import RETENTION, killed_at
-from tests.unit.support.purchase_job import after_retention, commit_purchase, put_on_object_store
-from tests.unit.support.s3 import object_store
+from tests.unit.support.purchase_job import after_retention, commit_purchase
 
 HOUR = 3_600_000
 
@@ -137,18 +136,9 @@ def test_overtaken_vacuum_cuts_nothing_off(memory_job, clock):
 # -------------------------------------------------------------------------------------------- Delta, on disk and elsewhere
 
 
-@pytest.fixture(scope="module")
-def storage():
-    with object_store() as storage:
-        yield storage
-
-
-@pytest.fixture(params=["disk", "object store"])
-def config(request, tmp_path, monkeypatch):
-    home = Home(tmp_path)
-    if request.param == "object store":
-        put_on_object_store(home, request.getfixturevalue("storage"), monkeypatch)
-    return home.config()
+@pytest.fixture
+def config(new_job):
+    return new_job
 
 
 def log_size(config, table):

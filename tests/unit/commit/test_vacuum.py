@@ -13,29 +13,17 @@ from headrace.errors import StorageError
 from headrace.tables.files import file_system, stage
 from headrace.tables.schemas import KEYED_STATE
 from headrace.tables.store import LOG
-from tests.jobs.home import Home
 from tests.unit.support.memory_job import BOARD, RETENTION
-from tests.unit.support.purchase_job import after_retention, put_on_object_store
-from tests.unit.support.s3 import object_store
+from tests.unit.support.purchase_job import after_retention
 
 ROWS = pa.table({"n": [1, 2, 3]})
 
 
-@pytest.fixture(scope="module")
-def storage():
-    with object_store() as storage:
-        yield storage
-
-
-@pytest.fixture(params=["disk", "object store"])
-def config(request, tmp_path, monkeypatch):
+@pytest.fixture
+def config(new_job):
     """A job that has its first checkpoint."""
-    home = Home(tmp_path)
-    if request.param == "object store":
-        put_on_object_store(home, request.getfixturevalue("storage"), monkeypatch)
-    config = home.config()
-    with open_job(config, "first", create=True):
-        return config
+    with open_job(new_job, "first", create=True):
+        return new_job
 
 
 @pytest.fixture

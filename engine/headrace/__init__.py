@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace.api import (
+        AggregatedStream,
         AggregateFunction,
         AggregatingState,
         AsyncFunction,
@@ -66,6 +67,9 @@ if TYPE_CHECKING:
         UpsertMaterialize,
         ValueState,
         Visibility,
+        WindowedStream,
+        WindowFunction,
+        Windows,
         declare,
     )
 
@@ -73,6 +77,7 @@ __version__ = "0.2.0"
 
 __all__ = [
     "AggregateFunction",
+    "AggregatedStream",
     "AggregatingState",
     "AsyncFunction",
     "AsyncRetryStrategy",
@@ -128,6 +133,9 @@ __all__ = [
     "UpsertMaterialize",
     "ValueState",
     "Visibility",
+    "WindowFunction",
+    "WindowedStream",
+    "Windows",
     "declare",
 ]
 

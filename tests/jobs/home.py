@@ -74,8 +74,8 @@ class Home:
         self._write("jobs", self.name, merged(self._job, changes or {}))
 
     def write_cluster(self, name: str, profile: dict[str, Any]) -> None:
-        """Write a cluster profile; the jars are the project's."""
-        jars = [str(PROJECT / "var" / "jars" / name) for name in JARS]
+        """Write a cluster profile; the jars that it names are in the project's folder."""
+        jars = [str(PROJECT / "var" / "jars" / jar) for jar in profile.get("jars", JARS)]
         self._write("clusters", name, {**profile, "jars": jars})
 
     def config(self, cluster: str | None = None) -> JobConfig:

@@ -153,3 +153,14 @@ renamed: Final = (
     .sink("lines_by_item")
 )
 """The same after somebody has given an operator another name."""
+
+anew: Final = (
+    Pipeline("purchases")
+    .source("purchases", Purchase, event_time="at", order_by=("seq",), row_kind="kind", out_of_orderness=LATENESS)
+    .key_by("customer")
+    .process("clients", Customers())
+    .side_output("reminders", Reminder, sink="reminders")
+    .upsert_materialize("board", primary_key=("item",))
+    .sink("lines_by_item")
+)
+"""The same with other names for all operators."""

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace import threads
+from headrace.async_io.element import Status
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.protocol import OpenJob
 from headrace.plan.columns import ROW_KIND
@@ -94,7 +95,8 @@ class MicroBatch:
         return {"key": name, "state": "count", "value": str(count)}
 
     def _asked(self, failed: Iterable[int], answered: Iterable[int]) -> Iterator[dict[str, Any]]:
-        yield from ({"key": str(record), "sequence": record, "status": "waiting"} for record in sorted(failed))
+        waits = {"element": "?", "status": Status.WAITING_FOR_RETRY.value, "attempts": 1, "cost_ms": 0}
+        yield from ({"key": str(record), "sequence": record, **waits} for record in sorted(failed))
         yield from ({"key": str(record), "sequence": record, "deleted": True} for record in sorted(answered))
 
     def _bad(self, record: int) -> dict[str, Any]:

@@ -6,12 +6,10 @@ those of a loop over the records, and every checkpoint that a driver was told of
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from typing import Any
+from itertools import pairwise
 
 from headrace import clock, faults, threads
 from headrace.commit import lease
@@ -19,83 +17,28 @@ from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.compaction import compact
 from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import open_job
+from headrace.commit.reconcile import reconcile
 from headrace.commit.restore import restore, savepoint
 from headrace.commit.vacuum import vacuum
 from headrace.commit.verify import verify
 from headrace.errors import ConfigError, EngineBug, FencedError, SinkMismatchError, StorageError
-from headrace.tables.memory_disk import MemoryFile, PostponedError, forget_disk
-from headrace.tables.store import TableMissingError, VersionTakenError
-from headrace.tables.stores import table_store
+from headrace.tables.memory_disk import PostponedError, forget_disk
+from headrace.tables.store import VersionTakenError
 from tests.simulation.purchases import Content, MicroBatch, position_of
-from tests.simulation.world import World
+from tests.simulation.upgrade import make_old_job
+from tests.simulation.users import DAY, SINKS, STATE, Users
+from tests.simulation.weather import Weather
+from tests.simulation.world import Killed, Process, World
 from tests.unit.support.memory_job import BOARD, REMINDERS, MemoryJob
 
 RECORDS = 40
-HOUR = 3_600_000
-DAY = 24 * HOUR
 
-
-@dataclass(frozen=True)
-class Weather:
-    """How often what happens, of a thousand steps. A seed draws one."""
-
-    failing: int = 0
-    """A step of the disk is refused."""
-
-    unheard: int = 0
-    """A commit lands, and its writer gets an error, or hears that another writer was first."""
-
-    late: int = 0
-    """A commit is refused, and lands later."""
-
-    kills: int = 0
-    power: int = 0
-    """All processes die, and what was not synced is lost."""
-
-    suspensions: int = 0
-    """A process sleeps, for seconds or for days."""
-
-    days: int = 0
-    """A day passes."""
-
-    users: int = 0
-    """Somebody vacuums or brings back a sink, or brings back a copy of the job's folder."""
-
-    @classmethod
-    def drawn(cls, world: World) -> Weather:
-        """Draw one: each kind of trouble is there in half of the seeds."""
-        chance = world.chance
-
-        def often(most: int) -> int:
-            return chance.randrange(1, most + 1) if chance.random() < 0.5 else 0
-
-        return cls(
-            failing=often(10),
-            unheard=often(60),
-            late=often(60),
-            kills=often(8),
-            power=often(2),
-            suspensions=often(4),
-            days=often(4),
-            users=often(3),
-        )
+_RARE = {"vacuum": 20, "restore": 5, "compaction": 5, "migration": 5}
+"""Operations whose places are reached rarely, and how many times more trouble there is at each."""
 
 
 class FoundError(AssertionError):
     """The simulation has found something wrong."""
-
-
-@dataclass(frozen=True)
-class Copy:
-    """A copy of what is on the disk below a job's folder and its sinks, at one moment."""
-
-    files: dict[str, MemoryFile]
-    tables: dict[str, list[Any]]
-    last: int
-    """The last checkpoint that the copy has."""
-
-    life: int
-    """Which life of the job it is of."""
 
 
 class Simulation:
@@ -104,8 +47,8 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.world = World(seed)
-        self.weather = Weather.drawn(self.world)
-        self.job = MemoryJob(f"seed-{seed}")
+        self.weather = Weather.drawn(self.world.chance)
+        self.job = MemoryJob(f"seed-{seed}", retention_hours=self.weather.retention_hours)
         self.told: dict[int, Checkpoint] = {}
         """The checkpoints that drivers were told to be committed."""
 
@@ -116,8 +59,10 @@ class Simulation:
         self.errors: Counter[str] = Counter()
         self._drivers = 0
         self._names: list[str] = []
-        self._copy: Copy | None = None
-        self._life = 0
+        self._doomed: list[Process] = []
+        """Processes that are to be killed at the step that they are at."""
+
+        self.users = Users(self.job, self.world, self.told, self._kill_all)
 
     def run(self) -> None:
         """Play it, and check. Raises `FoundError`, or what the job has raised that it should not, with the seed."""
@@ -134,8 +79,13 @@ class Simulation:
     # Trouble
 
     def _play(self) -> None:
+        if self.weather.has_upgrade:
+            with self.users.at_once():
+                make_old_job(self.job)
         for _ in range(self.world.chance.randrange(1, 4)):
             self._start_driver()
+        for _ in range(self.world.chance.randrange(0, 2)):
+            self._start(self._maintain)
         for _ in range(self.world.chance.randrange(0, 3)):
             self._start(self.world.chance.choice([self._maintain, self._read, self._go_back]))
         self.world.run(self._make_trouble)
@@ -144,15 +94,17 @@ class Simulation:
         self._drivers += 1
         self._start(self._drive)
 
-    def _start(self, work: Callable[[str], None]) -> None:
+    def _start(self, work: Callable[[str], None], *, host: str | None = None) -> None:
         chance = self.world.chance
         name = f"{work.__name__.strip('_')}-{len(self.world.processes)}"
-        host = chance.choice(["here", "here", "there", "elsewhere"])
+        host = host or chance.choice(["here", "here", "there", "elsewhere"])
         wrong_by = chance.randrange(-60_000, 60_000) if chance.random() < 0.2 else 0
         self.world.start(name, lambda: work(name), host=host, wrong_by=wrong_by)
 
     def _make_trouble(self) -> None:
         """Between two steps: kill, suspend, restart, let time pass."""
+        while self._doomed:
+            self.world.kill(self._doomed.pop())
         alive = [process for process in self.world.processes if process.is_alive]
         if alive and self._happens(self.weather.kills):
             self.world.kill(self.world.chance.choice(alive))
@@ -169,11 +121,11 @@ class Simulation:
         if postponed and self.world.chance.random() < 0.05:
             postponed.pop(self.world.chance.randrange(len(postponed)))()
         if self._happens(self.weather.users):
-            users = [self._vacuum_sinks, self._commit_by_hand, self._copy_all, self._bring_back, self._begin_anew]
-            self.world.chance.choice(users)()
-        if self.weather.users and self.world.chance.random() < 0.1:
-            self._confuse_lives()
-        if len(alive) < 4 and self._drivers < 9 and self._happens(6):
+            self.users.act()
+        if self.weather.has_lives:
+            self.users.confuse_lives()
+        is_idle = not any(process.is_alive for process in self.world.processes)  # somebody has stopped all
+        if self._drivers < 9 and (is_idle or (len(alive) < 4 and self._happens(6))):
             self._start_driver()
             self._start(self.world.chance.choice([self._maintain, self._read, self._go_back]))
 
@@ -212,6 +164,27 @@ class Simulation:
             raise self.world.chance.choice([OSError, VersionTakenError])(f"no answer to {step} {path}")
         self.world.step()
 
+    def _at_place(self, place: str) -> None:
+        """Be at a named place of the protocol: die there, sleep for days while somebody else acts, or go on."""
+        process = self.world.process
+        if process is not None and place == "vacuum.listed" and self.weather.has_regrets and self._happens(700):
+            self._fall_asleep(process, place)
+            self._start(self._regret, host="at home")
+            self.world.step()
+            return
+        rarity = next((times for name, times in _RARE.items() if place.startswith(name)), 1)
+        if process is not None and self._happens(rarity * self.weather.places):
+            if self.world.chance.random() < 0.5:
+                self._doomed.append(process)
+            else:
+                self._fall_asleep(process, place)
+                self._start(self.world.chance.choice([self._drive, self._go_back]))
+        self.world.step()
+
+    def _fall_asleep(self, process: Process, place: str) -> None:
+        process.suspended_until = self.world.time + 9 * DAY
+        self.world.counts[f"asleep at {place}"] += 1
+
     # Processes
 
     def _drive(self, name: str) -> None:
@@ -220,7 +193,7 @@ class Simulation:
         for attempt in range(6):
             with self._documented_errors():
                 self._run_batches(f"{name}.{attempt}", force=chance.random() < 0.1)
-            clock.sleep(chance.randrange(20))
+            clock.sleep(chance.randrange(chance.choice([20, 20, DAY // 1000])))
 
     def _run_batches(self, run_id: str, *, force: bool = False, until_done: bool = False) -> None:
         chance = self.world.chance
@@ -234,32 +207,55 @@ class Simulation:
 
     def _maintain(self, name: str) -> None:
         chance, config = self.world.chance, self.job.config
-        for number in range(3):
-            clock.sleep(chance.randrange(60))
+        pause = chance.choice([60, 2 * DAY // 1000])  # by hand, or every other night
+        acts = chance.choices(["compact", "vacuum", "savepoint", "verify"], [1, 2, 1, 1], k=chance.randrange(2, 7))
+        if self.weather.has_regrets:
+            pause, acts = 2 * DAY // 1000, ["compact", "vacuum"] * 3
+        for number, act in enumerate(acts):
+            clock.sleep(chance.randrange(pause))
             with self._documented_errors():
-                act = chance.randrange(4)
-                if act == 0:
+                if act == "compact":
                     compact(config, name)
-                elif act == 1:
+                elif act == "vacuum":
                     vacuum(config, name, dry_run=chance.random() < 0.2)
-                elif act == 2:
+                elif act == "savepoint":
                     point = f"s{name.replace('-', '_')}_{number}"
                     savepoint(config, point, "", name)
                     self._names.append(point)
                 else:
                     verify(config)
 
-    def _go_back(self, name: str) -> None:
+    def _go_back(self, name: str, target: int | str | None = None) -> None:
+        """Restore a checkpoint; try again where another run holds the job."""
         chance = self.world.chance
-        clock.sleep(chance.randrange(120))
+        for _ in range(4):
+            clock.sleep(chance.randrange(120))
+            with self._documented_errors():
+                target = self._target() if target is None else target
+                if target is not None:
+                    made = restore(self.job.config, target, "", name)
+                    self.told[made.checkpoint_id] = made
+                    self.world.counts["restores"] += 1
+                    return
+
+    def _regret(self, name: str) -> None:
+        """Go back to a checkpoint from before the last compaction."""
         with self._documented_errors():
             log = CheckpointLog(self.job.config.job_folder)
-            if log.checkpoints:
-                target: int | str = chance.choice(log.checkpoints).checkpoint_id
-                if self._names and chance.random() < 0.5:
-                    target = chance.choice(self._names)
-                made = restore(self.job.config, target, "", name)
-                self.told[made.checkpoint_id] = made
+            compacted = max((c.checkpoint_id for c in log.checkpoints if c.kind is Kind.COMPACTION), default=0)
+            if before := [
+                c.checkpoint_id for c in log.checkpoints if c.kind is Kind.BATCH and c.checkpoint_id < compacted
+            ]:
+                self._go_back(name, self.world.chance.choice(before))
+
+    def _target(self) -> int | str | None:
+        """Draw what to go back to: a savepoint, an old checkpoint, or any."""
+        chance = self.world.chance
+        if self._names and chance.random() < 0.3:
+            return chance.choice(self._names)
+        ids = [checkpoint.checkpoint_id for checkpoint in CheckpointLog(self.job.config.job_folder).checkpoints]
+        oldest = ids[: 1 + len(ids) // 2]
+        return chance.choice(oldest if chance.random() < 0.5 else ids) if ids else None
 
     def _read(self, name: str) -> None:
         """Read the last checkpoint: what a reader gets is whole."""
@@ -285,91 +281,7 @@ class Simulation:
 
     def _is_mismatch_expected(self, error: SinkMismatchError) -> bool:
         """Tell whether users have made job and sinks disagree, or a restore asks for what a sink never had."""
-        return (
-            "never reached sink" in str(error)
-            or self.world.counts["old files deleted"] + self.world.counts["copies brought back"] > 0
-        )
-
-    # Users
-
-    def _vacuum_sinks(self) -> None:
-        """Delete what no sink needs and is older than a week, as VACUUM does."""
-        files, youngest = self.job.disk.files, self.world.time - 7 * DAY
-        for path in [path for path, file in files.items() if path.startswith("lake/") and file.written_at < youngest]:
-            folder, _, name = path.rpartition("/")
-            versions = self.job.disk.tables.get(folder, [])
-            if versions and name not in versions[-1].files:
-                del files[path]
-                self.world.counts["old files deleted"] += 1
-
-    def _commit_by_hand(self) -> None:
-        """Commit to the sinks what changes no row, as a change of their settings does."""
-        for sink in self.job.config.sinks.values():
-            with self._outside(), suppress(TableMissingError):
-                store = table_store(sink.path)
-                latest = store.latest()
-                store.append(latest.version, latest.schema, [])
-                self.world.counts["commits by hand"] += 1
-
-    def _copy_all(self) -> None:
-        """Copy the job's folder and its sinks, at one moment."""
-        with self._outside():
-            log = CheckpointLog(self.job.config.job_folder)
-        if log.last is not None:
-            disk = self.job.disk
-            self._copy = Copy(
-                dict(disk.files),
-                {path: [*tables] for path, tables in disk.tables.items()},
-                len(log.checkpoints) - 1,
-                self._life,
-            )
-
-    def _confuse_lives(self) -> None:
-        """Bring back the sinks of a former life, at a moment at which the ids of the checkpoints fit."""
-        copy = self._copy
-        if copy is not None and copy.life < self._life and copy.last == max(self.told, default=-1):
-            self._bring_back(("lake/",))
-            self._copy = replace(copy, life=self._life)  # once is enough
-            self.world.counts["lives confused"] += 1
-
-    def _bring_back(self, parts: Sequence[str] | None = None) -> None:
-        """Stop all, and bring back the copy: of the job's folder, of its sinks, or of both."""
-        if self._copy is None:
-            return
-        self._kill_all()
-        if parts is None:
-            parts = self.world.chance.choice([("state/",), ("lake/",), ("state/", "lake/")])
-        tables = {path: [*versions] for path, versions in self._copy.tables.items()}
-        for now, before in ((self.job.disk.files, self._copy.files), (self.job.disk.tables, tables)):
-            for path in [path for path in now if path.startswith(tuple(parts))]:
-                del now[path]
-            now.update({path: of for path, of in before.items() if path.startswith(tuple(parts))})
-        self.job.disk.sync()
-        if "state/" in parts:
-            self.told = {number: told for number, told in self.told.items() if number <= self._copy.last}
-        self.world.counts["copies brought back"] += 1
-
-    def _begin_anew(self) -> None:
-        """Stop all, and move the job's folder and its sinks away: the next run begins another life of the job."""
-        if self._copy is None or self.world.chance.random() < 0.5:
-            return
-        self._kill_all()
-        self.job.disk.files.clear()
-        self.job.disk.tables.clear()
-        self.job.disk.sync()
-        self.told.clear()
-        self._life += 1
-        self.world.counts["lives begun"] += 1
-
-    @contextmanager
-    def _outside(self) -> Iterator[None]:
-        """Do something between two steps: all of it, and nothing fails."""
-        disk = self.job.disk
-        before, disk.fault, disk.acknowledge = (disk.fault, disk.acknowledge), _nothing, _nothing
-        try:
-            yield
-        finally:
-            disk.fault, disk.acknowledge = before
+        return "never reached sink" in str(error) or self.users.have_meddled
 
     # The end
 
@@ -392,19 +304,39 @@ class Simulation:
             raise FoundError(f"verify finds {wrong}")
 
     def _finish(self) -> None:
-        """Take in the rest. Where users have made job and sinks disagree, do first what the error says."""
+        """Take in the rest. Where users have made job and sinks disagree, reconcile them first, as the error says."""
         try:
             self._run_batches("the last", until_done=True)
         except SinkMismatchError as error:
             if not self._is_mismatch_expected(error):
                 raise
-            self.world.counts["remedies"] += 1
-            remedy = re.search(r"--to (\d+) ", str(error))
-            if remedy and "another life" not in str(error):
-                restore(self.job.config, int(remedy[1]), "the sink is older", "operator")
-            else:
-                self._bring_back(("state/", "lake/"))
+            self._reconcile()
             self._run_batches("the very last", until_done=True)
+
+    def _reconcile(self) -> None:
+        """Bring job and sinks together; the first try may be killed. Sinks of another life have to be brought back instead."""
+        self.world.counts["reconciliations"] += 1
+        try:
+            with self._killed_after(self.world.chance.randrange(80, 260)):
+                reconcile(self.job.config, "operator", "copies were brought back")
+            reconcile(self.job.config, "operator", "copies were brought back")
+        except SinkMismatchError:
+            self.world.counts["refused reconciliations"] += 1
+            self.users.bring_back((STATE, SINKS))
+
+    @contextmanager
+    def _killed_after(self, steps: int) -> Iterator[None]:
+        """Kill the block at a step of the disk, or at a place of the protocol."""
+
+        def step(*_: str) -> None:
+            nonlocal steps
+            steps -= 1
+            if steps < 0:
+                raise Killed
+
+        with suppress(Killed), self.job.disk.failing(step), faults.observed(step):
+            yield
+        self.world.counts["killed reconciliations"] += steps < 0
 
     def _check_content(self, checkpoint: Checkpoint) -> None:
         if problem := Content(self.job.config.job_folder, checkpoint).problem():
@@ -412,10 +344,14 @@ class Simulation:
 
     def _check_log(self, checkpoints: list[Checkpoint]) -> None:
         ids = [checkpoint.checkpoint_id for checkpoint in checkpoints]
-        if ids != list(range(len(ids))):
+        by_id = {checkpoint.checkpoint_id: checkpoint for checkpoint in checkpoints}
+        gaps = [
+            after for before, after in pairwise(ids) if after != before + 1 and by_id[after].kind is not Kind.RESTORE
+        ]
+        if ids != sorted(by_id) or ids[0] or gaps:
             raise FoundError(f"the log has the checkpoints {ids}")
         for number, told in self.told.items():
-            if number >= len(ids) or checkpoints[number].attempt_id != told.attempt_id:
+            if number not in by_id or by_id[number].attempt_id != told.attempt_id:
                 raise FoundError(
                     f"checkpoint {number} of {told.run_id} was told to be committed, and is not in the log"
                 )
@@ -442,7 +378,7 @@ class Simulation:
         disk = self.job.disk
         disk.fault, disk.acknowledge = self._before_step, self._after_commit
         try:
-            with faults.observed(lambda _: self.world.step()):
+            with faults.observed(self._at_place):
                 yield
         finally:
             self.is_calm = True
@@ -461,7 +397,3 @@ class Simulation:
         if host != (process.host if process else "operator"):
             return None
         return self.world.processes[int(number)].is_alive if process else True
-
-
-def _nothing(step: str, path: str) -> None:
-    del step, path

@@ -200,7 +200,7 @@ def test_what_was_given_up_on_can_be_asked_for_again(asking, service, run):
 def test_only_async_operators_can_be_asked_again(asking, run):
     home = asking("careful", days=1)
     run(home)
-    with pytest.raises(ConfigError, match=r"no async operator 'customers' \(it has: ask\)"):
+    with pytest.raises(ConfigError, match=r"no async operator or source 'customers' \(it has: ask, purchases\)"):
         requeue(home.config(), "by-hand", operator="customers")
 
 

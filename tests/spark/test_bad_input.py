@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from headrace.commit.requeue import requeue
 from headrace.errors import SourceError
 from tests.jobs.home import Home
 from tests.jobs.outcome import checkpoints, live_rows, outcome
@@ -84,7 +85,6 @@ BAD_FILES = [
     damaged_inside,
     without_a_column,
     with_a_column_twice,
-    with_rows_that_cannot_be_ordered,
 ]
 
 
@@ -117,6 +117,45 @@ def test_a_bad_file_goes_to_quarantine_where_that_is_wanted(home, run, spoil):
     (bad,) = quarantined(home)
     assert (bad["source"], bad["position"]) == ("purchases", day_name(1))
     assert bad["error"]
+
+
+def test_rows_that_cannot_be_ordered_are_set_aside_one_by_one(home, run):
+    write_days(home.input, range(3), rows=ROWS)
+    with_rows_that_cannot_be_ordered(home.input / day_name(1))
+    run(home, **QUICK)
+    result = by_hand([])
+    result.take([*_in_order(0), *(put_aside(row, "seq") for row in rows_of(1)), *_in_order(2)])
+    assert_as_by_hand(home.config(), result)
+    assert {row["position"] for row in quarantined(home)} == {f"{day_name(1)}:{number}" for number in range(ROWS)}
+
+
+def test_a_repaired_file_that_is_requeued_comes_last(home, run):
+    write_days(home.input, range(3), rows=ROWS)
+    configure(home, on_bad_file="quarantine")
+    good = (home.input / day_name(1)).read_bytes()
+    truncated(home.input / day_name(1))
+    run(home, **QUICK)
+    (home.input / day_name(1)).write_bytes(good)
+    assert requeue(home.config(), "by-hand").metrics["requeued_files"] == 1
+    run(home)
+    result = by_hand([])
+    result.take([*_in_order(0), *_in_order(2), *_in_order(1)])
+    assert_as_by_hand(home.config(), result)
+    assert quarantined(home) == []
+
+
+def test_requeued_rows_that_are_still_bad_come_back(home, run):
+    rows = rows_of(0)
+    rows[3]["cents"] = rows[9]["cents"] = None
+    write_rows(home.input, day_name(0), rows)
+    run(home, **QUICK)
+    before = quarantined(home)
+    for _ in range(2):
+        assert requeue(home.config(), "by-hand").metrics["requeued_rows"] == len(before)
+        assert quarantined(home) == []
+        run(home, **QUICK)
+        assert quarantined(home) == before
+    assert len(before) == 2
 
 
 def put_aside(row: dict[str, Any], column: str) -> dict[str, Any] | None:

@@ -8,7 +8,7 @@ from headrace.errors import IntervalError, SinkMismatchError
 
 _FINAL = {
     IntervalError.exit_code: "the run's interval was refused. Run the missing interval first, or trigger with the param `replay`",
-    SinkMismatchError.exit_code: "the job and a sink disagree on what was published. Repair the sink, or restore the job",
+    SinkMismatchError.exit_code: "the job and a sink disagree on what was published. 'headrace reconcile JOB' shows the difference and mends it",
 }
 
 

@@ -32,11 +32,14 @@ from headrace.api.states import (
     StateIterator,
     ValueState,
 )
-from headrace.api.stream import ConnectedStreams, ProcessedStream, Stream
+from headrace.api.stream import AggregatedStream, ConnectedStreams, ProcessedStream, Stream
 from headrace.api.upsert_materialize import Emit, Keep, Lag, OnConflict, Strategy, UpsertMaterialize
+from headrace.api.windowed_stream import WindowedStream
+from headrace.api.windows import WindowFunction, Windows
 
 __all__ = [
     "AggregateFunction",
+    "AggregatedStream",
     "AggregatingState",
     "AsyncFunction",
     "AsyncRetryStrategy",
@@ -92,5 +95,8 @@ __all__ = [
     "UpsertMaterialize",
     "ValueState",
     "Visibility",
+    "WindowFunction",
+    "WindowedStream",
+    "Windows",
     "declare",
 ]

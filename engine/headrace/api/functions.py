@@ -113,8 +113,10 @@ class Context(Protocol):
         """The timers of this key."""
         ...
 
-    def collect(self, record: msgspec.Struct, /, kind: RowKind = RowKind.INSERT) -> None:
-        """Emit a record downstream, in the order of these calls."""
+    def collect(
+        self, record: msgspec.Struct, /, kind: RowKind = RowKind.INSERT, *, timestamp: int | None = None
+    ) -> None:
+        """Emit a record downstream, in the order of these calls, with the event time `timestamp` (ms), or that of this context."""
         ...
 
     def output(self, name: str, record: msgspec.Struct, /) -> None:

@@ -18,6 +18,9 @@ from headrace.api.functions import AsyncFunction, KeyedFunction
 from headrace.api.retry_strategies import AsyncRetryStrategy
 from headrace.api.upsert_materialize import UpsertMaterialize
 
+CHANGE_TYPE = "_change_type"
+"""Column of a Delta table's change data feed: what a source that reads the feed has as `row_kind`."""
+
 
 class OutputMode(enum.Enum):
     """The order in which results of async calls go on (Flink Async I/O; FLIP-425 for the keyed one)."""

@@ -365,7 +365,7 @@ class AggregatingState(State, Generic[In, Acc, Out]):
         """Declare an aggregating state. See `State`. Raises `TypeError` unless `function` names its types."""
         super().__init__(name, ttl, migrate)
         self.function = function
-        self.type = _accumulator_type(function)
+        self.type = accumulator_type(function)
 
     def add(self, value: In, /, ttl: timedelta | None = None) -> StateFuture[None]:  # noqa: ARG002 - the handle takes it
         """Add `value` to the accumulator."""
@@ -387,7 +387,8 @@ class AggregatingState(State, Generic[In, Acc, Out]):
         raise self._unbound()
 
 
-def _accumulator_type(function: AggregateFunction[Any, Any, Any]) -> Any:
+def accumulator_type(function: AggregateFunction[Any, Any, Any]) -> Any:
+    """Return the type of a function's accumulators. Raises `TypeError` where its class does not name it."""
     for cls in type(function).__mro__:
         for base in getattr(cls, "__orig_bases__", ()):
             if get_origin(base) is AggregateFunction and not isinstance(get_args(base)[1], TypeVar):

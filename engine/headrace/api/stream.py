@@ -48,6 +48,8 @@ from headrace.api.stream_types import (
     returned_type,
 )
 from headrace.api.upsert_materialize import UpsertMaterialize
+from headrace.api.windowed_stream import WindowedStream
+from headrace.api.windows import WindowFunction, Windows
 from headrace.names import check_name
 
 if TYPE_CHECKING:
@@ -63,7 +65,7 @@ class Stream(ChangelogStream[R]):
 
     A stream may be used any number of times: each use gets all records. Methods take it to an operator and return the
     operator's output; `sink` ends it and returns the pipeline. `key_by` returns the same records, keyed: only `process`,
-    `connect` and `async_wait(mode=KEYED_ORDERED)` may follow it.
+    `window`, `connect` and `async_wait(mode=KEYED_ORDERED)` may follow it.
     """
 
     # ------------------------------------------------------------------------------------------------ stateless
@@ -189,6 +191,17 @@ class Stream(ChangelogStream[R]):
         node = self._pipeline._add(Process(name, str(self._key), function), self._use())
         return ProcessedStream(self._pipeline, node, gives)
 
+    def window(self, windows: Windows, /) -> WindowedStream[R]:
+        """Group the records of each key by windows of event time, of `headrace.operators`: `aggregate` must follow.
+
+        Raises `ValueError` for a stream that is not keyed, `TypeError` for other windows.
+        """
+        if self._key is None:
+            msg = f"window() of '{self._origin}' needs a key: call key_by() before it"
+            raise ValueError(msg)
+        check_function("window()", windows, Windows)
+        return WindowedStream(self, windows)
+
     # ----------------------------------------------------------------------------------------- calls, sinks
 
     def async_wait(
@@ -263,6 +276,10 @@ class Stream(ChangelogStream[R]):
         node = self._pipeline._add(operator, *(stream._use() for stream in (self, *others)))
         return Stream(self._pipeline, node, record)
 
+    def _aggregated(self, name: str, function: WindowFunction[Any, Any], record: type[S]) -> AggregatedStream[S]:
+        node = self._pipeline._add(Process(name, str(self._key), function), self._use())
+        return AggregatedStream(self._pipeline, node, record)
+
     def _materialized(self, materializer: UpsertMaterialize, record: type[S]) -> Stream[S]:
         self._check_free(f"'{materializer.name}'")
         key = KeyBy(materializer.keyed_by)
@@ -308,6 +325,28 @@ class ProcessedStream(Stream[R]):
     def _process(self) -> Process:
         assert isinstance(self._node.operator, Process)  # noqa: S101 - only process() makes such streams
         return self._node.operator
+
+
+class AggregatedStream(ProcessedStream[R]):
+    """The results of windows. The records that came too late are its side output `late`."""
+
+    def side(self, name: str, record: type[S], /) -> Stream[S]:
+        """Return the stream of records that came too late: `side("late", Order)`, with the type of the records.
+
+        Raises `ValueError` for another name, `TypeError` for another type.
+        """
+        process = self._process
+        function = process.function
+        assert isinstance(function, WindowFunction)  # noqa: S101 - only aggregate() makes such streams
+        if name != function.LATE:
+            msg = f"aggregate '{process.name}' has no side output '{name}': it has one, '{function.LATE}'"
+            raise ValueError(msg)
+        taken = input_type(function)
+        if record is not taken:
+            msg = f"side output 'late' of '{process.name}' has records of type {taken.__name__}, not {record!r:.60}"
+            raise TypeError(msg)
+        function.emits_late = True
+        return super().side(name, record)
 
 
 class ConnectedStreams(Generic[R, S]):

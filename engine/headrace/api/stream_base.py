@@ -67,7 +67,7 @@ class StreamBase(Generic[R]):
     def _check_free(self, follower: str) -> None:
         if self._key is not None:
             msg = (
-                f"key_by('{self._key}') must be followed by process(), connect() or async_wait(mode=KEYED_ORDERED), "
+                f"key_by('{self._key}') must be followed by process(), window(), connect() or async_wait(mode=KEYED_ORDERED), "
                 f"not by {follower}"
             )
             raise ValueError(msg)

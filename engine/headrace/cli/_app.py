@@ -12,11 +12,15 @@ from headrace.cli import (
     _change,
     _check,
     _doctor,
+    _drop,
+    _erase,
     _history,
     _jobs,
     _new,
     _quarantine,
     _read,
+    _reconcile,
+    _rescale,
     _run,
     _setup,
     _state,
@@ -30,7 +34,7 @@ HELP = """Run, inspect and rewind stateful pipelines whose state lives in Delta 
 JOB is a file in conf/jobs/ and may be left out where there is only one. `--json` prints one JSON
 document on stdout; messages always go to stderr.
 
-Something is wrong?  headrace doctor,  headrace check JOB,  headrace status
+Something is wrong?  headrace doctor,  headrace check JOB,  headrace status,  headrace reconcile JOB
 
 Exit codes: 0 done; 1 a check failed; 2 fix the configuration or the command; 3 another run holds the
 job; 4 a service is down; 5 user code raised; 6 stored state does not fit the code; 7 an input cannot
@@ -101,7 +105,11 @@ for module in (
     _waiting,
     _quarantine,
     _change,
+    _reconcile,
+    _rescale,
+    _erase,
     _doctor,
+    _drop,
 ):
     module.register(app)
 

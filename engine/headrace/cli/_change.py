@@ -30,20 +30,37 @@ def register(app: typer.Typer) -> None:
 
 
 def savepoint(
-    name: SavepointName, second: Second = None, *, why: Why, run_id: RunId = None, as_json: AsJson = False
+    name: SavepointName,
+    second: Second = None,
+    *,
+    why: Why,
+    drop: Annotated[bool, typer.Option("--drop", help="Take the name away: retention no longer spares it.")] = False,
+    run_id: RunId = None,
+    as_json: AsJson = False,
 ) -> None:
     """Give the present state a name. Retention spares it, and restore and --at take the name.
 
     Files of the sinks are not spared: whoever vacuums those tables decides how long a restore finds them.
+    --drop deletes no file: the next vacuum does, once the retention is over.
 
     Example:  headrace savepoint flights before_upgrade --why "engine 0.2"
 
+    Example:  headrace savepoint flights before_upgrade --drop --why "the upgrade went well"
+
     Exit codes: 0; 2 for a bad name or an unknown job; 3 while a run holds the job; 10 job and sink disagree.
     """
+    from headrace.commit.restore import drop_savepoint
     from headrace.commit.restore import savepoint as savepoint_job
 
     job, name = job_and_text(name, second)
     config = load(job)
+    if drop:
+        made = drop_savepoint(config, name, why, run_id or new_run_id())
+        text = (
+            f"savepoint '{name}' is dropped, as checkpoint {made.checkpoint_id}. 'headrace vacuum' removes its files."
+        )
+        _show(config.job, made, text, as_json=as_json)
+        return
     made = savepoint_job(config, name, why, run_id or new_run_id())
     text = f"savepoint '{name}' is checkpoint {made.checkpoint_id}"
     _show(config.job, made, f"{text}. {not_protected(config.sinks)}", as_json=as_json)
@@ -55,13 +72,17 @@ def restore(
     to: Annotated[str, typer.Option("--to", metavar="CHECKPOINT", help="Checkpoint id or savepoint name.")],
     why: Why,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    bring_back_erased: Annotated[
+        bool, typer.Option("--bring-back-erased", help="Even if it has rows of a key that was erased since.")
+    ] = False,
     run_id: RunId = None,
     as_json: AsJson = False,
 ) -> None:
     """Take state and sinks back to a checkpoint. Nothing is deleted: restoring again undoes it.
 
     The next run reads the input again from that checkpoint on. See `headrace checkpoints` for ids.
-    If files of the checkpoint were deleted, in the state tables or in a sink, nothing is changed.
+    If files of the checkpoint were deleted, in the state tables or in a sink, nothing is changed; nor if it has rows of
+    a key that was erased since, unless --bring-back-erased is given.
 
     Example:  headrace restore flights --to 12 --why "bad weather data" --yes
 
@@ -73,7 +94,7 @@ def restore(
     config = load(job)
     _confirm(f"Take job '{config.job}' back to checkpoint {to}?", yes=yes)
     target = int(to) if to.isdecimal() else to
-    made = restore_job(config, target, why, run_id or new_run_id())
+    made = restore_job(config, target, why, run_id or new_run_id(), brings_back_erased=bring_back_erased)
     text = f"restored to {made.restored_from}; this is checkpoint {made.checkpoint_id}"
     _show(config.job, made, text, as_json=as_json)
 
@@ -110,8 +131,9 @@ def vacuum(
 ) -> None:
     """Remove files that no checkpoint within the retention needs. Savepoints are spared.
 
-    Older checkpoints can be neither read nor restored afterwards. Look first with --dry-run, which
-    needs no lease. The list of files is a checkpoint of its own, committed before the first is deleted.
+    The tables' logs are cut off as well: entries that no such checkpoint needs are removed. Older checkpoints
+    can be neither read nor restored afterwards. Look first with --dry-run, which needs no lease. The list of
+    files is a checkpoint of its own, committed before the first is deleted.
 
     Example:  headrace vacuum flights --dry-run
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace.commit.log import CheckpointLog
     from headrace.config import JobConfig
     from headrace.plan.stages import Plan
+    from headrace.sources.delta_table import DeltaSource
 
 _PATIENCE = 2.0  # seconds for a health check: longer, and `check` is no quick look any more
 
@@ -35,7 +36,7 @@ def check(
     """Look whether a run could start. Changes nothing.
 
     Configuration, pipeline, Java, pyspark and jars, whether it can go on from the state and the sinks that are there, input
-    folders, services, and whether another run holds the job. What is wrong in the job's file and in its pipeline is listed
+    folders and tables, services, and whether another run holds the job. What is wrong in the job's file and in its pipeline is listed
     at once.
 
     Example:  headrace check flights --strict
@@ -49,7 +50,7 @@ def check(
     findings = [Finding("configuration", "ok", str(config.file)), Finding("pipeline", "ok", config.pipeline)]
     findings += [java(config.home), pyspark(), jars(config)]
     findings += stored(config, plan)
-    findings += sources(config)
+    findings += sources(config, plan)
     outside = [*services(config), lease(config)]
     findings += outside if strict else as_warnings(outside)
     finish(findings, as_json=as_json, job=config.job)
@@ -73,22 +74,26 @@ def verify(job: Job = None, as_json: AsJson = False) -> None:
 def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:
     """Return whether a run could go on from what is stored, and what it would migrate first."""
     from headrace.commit.log import CheckpointLog
-    from headrace.commit.run_check import stored_problems
+    from headrace.commit.run_check import sinks_of_other_jobs, stored_problems
 
     log = CheckpointLog(config.job_folder, config.storage_options)
-    yield from state_types(log, plan)
+    yield from state_types(config.job, log, plan)
     problems = [*stored_problems(config, log, plan)]
     yield from (Finding(what, "fail", problem) for what, problem in problems)
     if not any(what == "sinks" for what, _ in problems):
         yield Finding("sinks", "ok", f"{len(plan.sinks)} declared, and all tables that are there fit")
+        for name in sinks_of_other_jobs(config, log):
+            detail = f"sink '{name}' has rows of another job, and '{config.job}' was never run: it begins anew"
+            advice = "if it is that job, renamed, write its former name into the file: state.name"
+            yield Finding("sinks", "warn", detail, advice)
 
 
-def state_types(log: CheckpointLog, plan: Plan) -> Iterator[Finding]:
+def state_types(job: str, log: CheckpointLog, plan: Plan) -> Iterator[Finding]:
     """Return whether all that is stored can be read as the pipeline declares it now, and what the next run migrates first."""
     from headrace.commit.schema_check import check_schemas, declared_schemas
 
     declared = declared_schemas(plan)
-    found = check_schemas({} if log.last is None else log.state_schemas(log.last), declared)
+    found = check_schemas({} if log.last is None else log.state_schemas(log.last), declared, job)
     for problem in found.problems:
         yield Finding("state", "fail", problem)
     for each in found.migrations:
@@ -101,14 +106,35 @@ def state_types(log: CheckpointLog, plan: Plan) -> Iterator[Finding]:
         yield Finding("state", "ok", f"{count} declared, and all that is stored fits")
 
 
-def sources(config: JobConfig) -> Iterator[Finding]:
-    """Whether each source's folder can be read."""
+def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
+    """Whether each source's folder or table can be read."""
+    from headrace.sources.delta_table import DeltaSource
+
+    nodes = {node.name: node for node in plan.sources}
     for name, source in config.sources.items():
         what = f"source {name}"
+        if source.format == "delta":
+            yield from _table(what, DeltaSource(nodes[name], source, config.storage_options), source.path)
+            continue
         if "://" in source.path:
             yield Finding(what, "ok", f"{source.path} (remote: not looked at)")
             continue
         yield _folder(what, Path(source.path), config.where(f"sources.{name}.path"))
+
+
+def _table(what: str, source: DeltaSource, path: str) -> Iterator[Finding]:
+    from headrace.errors import HeadraceError
+
+    detail = ""
+    try:
+        problems = [*source.problems()]
+        detail = f"{path}: version {int(source.latest() or 0)}"
+    except HeadraceError as error:
+        problems = [str(error)]
+    if not problems:
+        yield Finding(what, "ok", detail)
+    for problem in problems:
+        yield Finding(what, "fail", problem)
 
 
 def _folder(what: str, folder: Path, where: str) -> Finding:

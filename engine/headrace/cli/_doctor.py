@@ -99,14 +99,14 @@ def _job(name: str) -> Iterator[Finding]:
 
     try:
         config = load_job(name, checked=False)
-        checked_plan(config)
+        plan = checked_plan(config)
     except HeadraceError as error:
         yield Finding(f"job {name}", "fail", str(error), "mend the file")
         return
     yield Finding(f"job {name}", "ok", str(config.file))
     yield jars(config)
     yield from _folders(config)
-    yield from sources(config)
+    yield from sources(config, plan)
     yield from as_warnings(list(services(config)))
 
 

@@ -20,12 +20,13 @@ from headrace.api import (
     StateTtl,
     Strategy,
     UpsertMaterialize,
+    WindowFunction,
 )
 from headrace.api.graph import AssignEventTime, Filter, FlatMap, KeyBy, Map, Union
 from headrace.api.states import State
 from headrace.api.stream_types import output_type
 from headrace.cli._services import capacity_for_retries, last_measured
-from headrace.config import AsyncStateConfig, JobConfig, ServiceConfig, format_duration
+from headrace.config import AsyncStateConfig, JobConfig, ServiceConfig, SourceConfig, format_duration
 from headrace.execution.declarations import declared_states
 from headrace.execution.options import AsyncStateOptions
 from headrace.plan.stages import Flow, KeyedStage, Plan, Through, ToSink, ToStage
@@ -124,6 +125,8 @@ def _operator(config: JobConfig, operator: Any, *more: Any) -> dict[str, Any]:
 
 def kind_of(operator: object) -> str:
     """Return what an operator is, in the words of the documentation."""
+    if isinstance(operator, Process) and isinstance(operator.function, WindowFunction):
+        return "windows"
     return _KINDS[type(operator)]
 
 
@@ -138,14 +141,23 @@ def _source(config: JobConfig, source: SourceNode) -> dict[str, Any]:
         "record": source.record.__name__,
         "fields": list(source.record.__struct_fields__),
         "event_time": source.event_time,
-        "order_by": list(source.order_by) or ["file", "row"],
+        "order_by": list(source.order_by) or [*(["version"] if bound.format == "delta" else []), "file", "row"],
         "row_kind": source.row_kind,
         "out_of_orderness": format_duration(source.out_of_orderness),
-        "reads": f"{bound.format} files in {bound.path}",
+        "reads": _input_of(bound),
         "limits": {"files": bound.max_files_per_batch, "rows": bound.max_rows_per_batch},
         "on_bad_file": bound.on_bad_file,
         "on_bad_row": bound.on_bad_row,
     }
+
+
+def _input_of(bound: SourceConfig) -> str:
+    """Say what a source reads."""
+    if bound.format != "delta":
+        return f"{bound.format} files in {bound.path}"
+    what = "changes of" if bound.change_feed else "rows appended to"
+    skipped = f"; skip_versions: {bound.skip_versions}" if bound.skip_versions else ""
+    return f"{what} the Delta table {bound.path} (start: {bound.start or 'earliest'}{skipped})"
 
 
 def _wait(config: JobConfig, wait: AsyncWait) -> dict[str, Any]:
@@ -202,6 +214,7 @@ def _process(config: JobConfig, process: Process) -> dict[str, Any]:
         "function": type(process.function).__name__,
         "key": [process.key],
         "record": output_type(process.function).__name__,
+        **_windows(process),
         "states": [_state(state) for state in declared_states(process.function).values()],
         "side_outputs": [
             {"name": side.name, "record": side.record.__name__, "sink": side.sink}
@@ -210,6 +223,13 @@ def _process(config: JobConfig, process: Process) -> dict[str, Any]:
         ],
         "async_state": state_options(config.async_state(process.name)),
     }
+
+
+def _windows(process: Process) -> dict[str, Any]:
+    """Return what there is to know of windows, and of how long they keep state; nothing for other functions."""
+    function = process.function
+    described = function.described() if isinstance(function, WindowFunction) else {}
+    return {name: _plain(value) for name, value in described.items()}
 
 
 def state_options(options: AsyncStateOptions) -> dict[str, Any]:

@@ -107,13 +107,13 @@ def shown_moment(value: datetime) -> str:
 
 
 def at_time(milliseconds: int | None) -> datetime | None:
-    """Milliseconds since the epoch as a moment in UTC; the last one that can be shown for all later ones."""
+    """Milliseconds since the epoch as a moment in UTC; the first or last one that can be shown for those before or after."""
     if milliseconds is None:
         return None
-    return datetime.fromtimestamp(min(milliseconds, _LAST_SHOWN) / 1000, UTC)
+    return datetime.fromtimestamp(max(_FIRST_SHOWN, min(milliseconds, _LAST_SHOWN)) / 1000, UTC)
 
 
-_LAST_SHOWN = 253_402_300_799_000
+_FIRST_SHOWN, _LAST_SHOWN = -62_135_596_800_000, 253_402_300_799_000
 
 
 def _is_number(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""`headrace state ...`: keyed state at any checkpoint."""
+"""`headrace state ...`: keyed state at any checkpoint; what changes it is in `_operator_state`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from headrace.cli import _operator_state
 from headrace.cli._arguments import (
     All,
     AsJson,
@@ -32,7 +33,7 @@ Second = Annotated[Optional[str], typer.Argument(metavar="KEY", help="Plain text
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     state = typer.Typer(
-        help="Look into keyed state at any checkpoint. Needs no JVM.",
+        help="Look into keyed state at any checkpoint, and put right what the code has outgrown. Needs no JVM.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
@@ -41,6 +42,7 @@ def register(app: typer.Typer) -> None:
     state.command("scan")(scan)
     state.command("history")(history)
     state.command("expired")(expired)
+    _operator_state.register(state)
     app.add_typer(state, name="state")
 
 

@@ -89,11 +89,22 @@ def _of_source(row: dict[str, Any], name: str, source: dict[str, Any]) -> list[s
         lines.append(
             f"{row['job']}: source '{name}' is ahead of those that it meets: rows of {', '.join(source['unread'])} wait"
         )
+    if source["requeued"]:
+        lines.append(_requeued_line(row["job"], name, source["requeued"]))
     if source["idle"]:
         lines.append(f"{row['job']}: source '{name}' was idle: the others did not wait for it")
     if source["ended"]:
         lines.append(f"{row['job']}: the end of the input of source '{name}' was declared")
     return lines
+
+
+def _requeued_line(job: str, source: str, requeued: list[dict[str, Any]]) -> str:
+    """Say what has left the quarantine and is not taken in again yet."""
+    from headrace.sources.requeued import rows_text
+
+    rows = [one["rows"] for one in requeued]
+    text = rows_text(sum(count for count in rows if count is not None), rows.count(None))
+    return f"{job}: {text} of source '{source}' left the quarantine: the next run takes them in first"
 
 
 def _status_or_error(name: str) -> dict[str, Any]:
@@ -149,8 +160,10 @@ def _source(offset: SourceOffset) -> dict[str, Any]:
 
     return {
         "last_file": offset.last_file,
+        "version": offset.version,
         "watermark": at_time(offset.seen),
         "unread": list(offset.unread),
+        "requeued": [{"file": rows.file, "rows": rows.rows} for rows in offset.requeued],
         "taken_at": at_time(offset.taken_at),
         "idle": offset.idle,
         "ended": offset.ended,
@@ -185,6 +198,8 @@ def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> 
         for c in found
     ]
     show(table(columns, rows))
+    waiting = {name: _source(offset)["requeued"] for name, offset in log.last.offsets.items()} if log.last else {}
+    show(*(_requeued_line(config.job, name, requeued) for name, requeued in waiting.items() if requeued))
     if any(c["name"] for c in found):
         show(not_protected(config.sinks))
 

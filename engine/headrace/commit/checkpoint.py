@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.commit.operator_keys import OperatorKeys
 from headrace.commit.sink_tables import SinkTables
 from headrace.commit.state_schemas import StateSchemas
 from headrace.plan.watermarks import Bucket, latest
@@ -27,9 +28,11 @@ class Kind(enum.Enum):
     BATCH = "batch"
     COMPACTION = "compaction"
     MIGRATION = "migration"
+    ERASURE = "erasure"
     REQUEUE = "requeue"
     RESTORE = "restore"
     SAVEPOINT = "savepoint"
+    SAVEPOINT_DROP = "savepoint_drop"
     VACUUM = "vacuum"
     LEASE = "lease"
 
@@ -41,11 +44,14 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     files to publish. `local_copies` names, per operator and key-group range, the local copy that
     this checkpoint's tasks left behind. `state_ttl` is what lives of entries depend on.
     `schemas_of` names the checkpoint whose row has `state_schemas`, the types of the stored states: a row has them only where
-    they are not its parent's; `sinks_of` and `sink_tables` are the same for the tables of the sinks. `timers_fired` says, per operator and clock, up to which moment no timer is left (ms).
+    they are not its parent's, and `operator_keys` with them: by what the states are found; `sinks_of` and `sink_tables` are the
+    same for the tables of the sinks. `timers_fired` says, per operator and clock, up to which moment no timer is left (ms).
     `watermark` is the earliest one of all lines of ordinals. `lines` names, by operator, a source of its line: that source's offset
     has the operator's watermark (earlier releases had one line).
     `numbers` are those in the places of records: ranks of operators, and edges (earlier releases had none to record).
     `incarnation` is a number that no other life of the job has: one whose folder was removed, or that was begun anew elsewhere.
+    `erased` has ranges of ids, both ends included: of an erasure, the checkpoints whose versions have rows that it erased; of a
+    vacuum, those whose files it deletes for that reason.
     `note` says who and why (restores, savepoints, migrations).
     """
 
@@ -68,6 +74,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     local_copies: dict[str, dict[str, str]] = {}
     state_ttl: TtlHistory = TtlHistory()
     state_schemas: StateSchemas | None = None
+    operator_keys: OperatorKeys | None = None
     schemas_of: int | None = None
     sink_tables: SinkTables | None = None
     sinks_of: int | None = None
@@ -75,6 +82,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, Any] = {}
     note: str | None = None
     restored_from: int | None = None
+    erased: tuple[tuple[int, int], ...] = ()
     incarnation: int | None = None
     format_version: int = FORMAT_VERSION
 

@@ -8,19 +8,16 @@ import pyarrow as pa
 
 from headrace import clock, faults
 from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.operator_rows import key_group_chunks
 from headrace.commit.protocol import OpenJob, open_job
 from headrace.commit.ttl_history import certain_expiries, declared_ttls
 from headrace.config import JobConfig
 from headrace.plan.pipelines import plan_of
-from headrace.state.key_groups import KeyGroupRange
 from headrace.tables.files import StagedFile
 from headrace.tables.last_rows import last_rows
 from headrace.tables.row_expiry import RowExpiry, unexpired
 from headrace.tables.schemas import KEYED_STATE, QUARANTINE, STATE_TABLES
 from headrace.tables.state_files import parts
-
-_CHUNKS = 8
-"""A table is rewritten in so many ranges of key groups, so memory holds an eighth of it at a time."""
 
 
 def compact(config: JobConfig, run_id: str, every: int | None = None) -> Checkpoint | None:
@@ -80,10 +77,8 @@ def _rewrite(job: OpenJob, name: str) -> tuple[list[StagedFile], int, int]:
 
 
 def _chunks(job: OpenJob, name: str) -> Iterator[pa.Table]:
-    groups = job.last.max_parallelism
-    step = -(-groups // _CHUNKS)
-    for first in range(0, groups, step):
-        yield job.view(name).of(key_groups=KeyGroupRange(first, first + step - 1)).changes()
+    for groups in key_group_chunks(job.last.max_parallelism):
+        yield job.view(name).of(key_groups=groups).changes()
 
 
 def _expiries(job: OpenJob) -> list[RowExpiry]:

@@ -3,7 +3,7 @@
     checkpoints    0 -- 1 -- 2 -- 3 -- 4 (restore to 1) -- 5
     line of 5      0 -- 1 -- 4 -- 5
 
-Ids only ever grow, so a line is ordered by id. Checkpoints that a restore left behind stay in the log, and have lines of their own.
+Ids only ever grow, so a line is ordered by id; a restore may leave ids out. Checkpoints that a restore left behind stay in the log, and have lines of their own.
 """
 
 from __future__ import annotations
@@ -40,6 +40,25 @@ class Lineage:
         """Return what a checkpoint continues from: its parent; for a restore, the checkpoint that was restored."""
         before = checkpoint.restored_from if checkpoint.kind is Kind.RESTORE else checkpoint.parent_id
         return None if before is None else self._by_id.get(before)
+
+    def get(self, checkpoint_id: int) -> Checkpoint | None:
+        """Return the job's checkpoint with an id, on this line or not; None if there is none."""
+        return self._by_id.get(checkpoint_id)
+
+    @cached_property
+    def incarnations(self) -> dict[int, int]:
+        """The incarnations of the job so far, each with the last checkpoint that has it."""
+        return {c.incarnation: c.checkpoint_id for c in self._checkpoints if c.incarnation is not None}
+
+    @property
+    def ancestors(self) -> tuple[int, ...]:
+        """The incarnations before the present one, newest first."""
+        return tuple(self.incarnations)[-2::-1]
+
+    def begins_incarnation(self, checkpoint: Checkpoint) -> bool:
+        """Return whether a checkpoint is a restore that gave the job a new incarnation: a reconciliation of job and sinks."""
+        parent = None if checkpoint.parent_id is None else self._by_id.get(checkpoint.parent_id)
+        return checkpoint.kind is Kind.RESTORE and parent is not None and parent.incarnation != checkpoint.incarnation
 
     def to(self, checkpoint: Checkpoint) -> Lineage:
         """Return the line that leads to another checkpoint."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from msgspec.structs import replace
 from headrace import clock
 from headrace.commit.checkpoint import Checkpoint, Kind, Lease
 from headrace.commit.lineage import Lineage
+from headrace.commit.operator_keys import OperatorKeys
+from headrace.commit.savepoints import drop_of, live_savepoints
 from headrace.commit.sink_tables import SinkTables
 from headrace.commit.state_schemas import StateSchemas
 from headrace.config import JobConfig
@@ -21,6 +24,7 @@ from headrace.errors import ConfigError, FencedError
 from headrace.tables.files import Storage, stage
 from headrace.tables.schemas import CHECKPOINTS, CHECKPOINTS_SCHEMA, FORMAT_VERSION, KEYED_STATE
 from headrace.tables.store import TableMissingError, VersionTakenError, storage_errors
+from headrace.tables.stored_rows import damaged
 from headrace.tables.stores import table_store
 from headrace.tables.view import in_milliseconds
 
@@ -32,10 +36,12 @@ _JSON = (
     "metrics",
     "state_ttl",
     "state_schemas",
+    "operator_keys",
     "timers_fired",
     "lines",
     "numbers",
     "sink_tables",
+    "erased",
 )
 _TIMES = ("interval_start", "interval_end", "watermark", "committed_at", "lease_expires_at")
 
@@ -75,9 +81,11 @@ class CheckpointLog:
         if table.version == self._version:
             return
         rows = in_milliseconds(table.read(CHECKPOINTS_SCHEMA)).to_pylist()
+        _check_kinds(self._store.uri, rows)
         committed = [row for row in rows if row["kind"] != Kind.LEASE.value]
         _check_format(max((row["format_version"] for row in committed), default=0), self._store.uri)
-        decoded = [_decode(row) for row in committed]
+        decoded = [_decode(self._store.uri, row) for row in committed]
+        _check_ids(self._store.uri, decoded)
         self.checkpoints = sorted(decoded, key=lambda checkpoint: checkpoint.checkpoint_id)
         self.lease = _last_lease(rows)
         self._version = table.version
@@ -102,8 +110,7 @@ class CheckpointLog:
         for checkpoint in self.checkpoints:
             if checkpoint.checkpoint_id == checkpoint_id:
                 return checkpoint
-        ids = [checkpoint.checkpoint_id for checkpoint in self.checkpoints]
-        known = f"{ids[0]} to {ids[-1]}" if ids else "none yet"
+        known = _ranges([checkpoint.checkpoint_id for checkpoint in self.checkpoints]) or "none yet"
         msg = f"there is no checkpoint {checkpoint_id} (known: {known}); see 'headrace checkpoints'"
         raise ConfigError(msg)
 
@@ -112,10 +119,9 @@ class CheckpointLog:
 
         Raises `ConfigError` when there is none.
         """
-        found = [c for c in self.checkpoints if c.kind is Kind.SAVEPOINT and c.name == name]
+        found = [savepoint for savepoint in live_savepoints(self.checkpoints) if savepoint.name == name]
         if not found:
-            msg = f"there is no savepoint '{name}'; see 'headrace checkpoints'"
-            raise ConfigError(msg)
+            raise ConfigError(_no_savepoint(self.checkpoints, name))
         return found[-1]
 
     def resolve(self, config: JobConfig, at: int | str | None = None) -> Checkpoint:
@@ -139,6 +145,12 @@ class CheckpointLog:
         if checkpoint.schemas_of is None:
             return None if checkpoint.versions.get(KEYED_STATE) else {}
         return self.get(checkpoint.schemas_of).state_schemas
+
+    def operator_keys(self, checkpoint: Checkpoint) -> OperatorKeys:
+        """Return the keys of the operators at a checkpoint; none of an operator of which an earlier release recorded nothing."""
+        if checkpoint.schemas_of is None:
+            return {}
+        return self.get(checkpoint.schemas_of).operator_keys or {}
 
     @property
     def incarnation(self) -> int | None:
@@ -227,6 +239,21 @@ def incarnation_of(checkpoints: Sequence[Checkpoint]) -> int | None:
     return next((number for number in numbers if number is not None), None)
 
 
+def _ranges(ids: Sequence[int]) -> str:
+    """Return ids as `0 to 5, 8 to 9`: a reconciliation leaves some out."""
+    starts = [position for position, number in enumerate(ids) if not position or number != ids[position - 1] + 1]
+    ends = [*(start - 1 for start in starts[1:]), len(ids) - 1]
+    return ", ".join(f"{ids[start]} to {ids[end]}" for start, end in zip(starts, ends, strict=False) if ids)
+
+
+def _no_savepoint(checkpoints: Sequence[Checkpoint], name: str) -> str:
+    """Return why no savepoint has this name."""
+    dropped = drop_of(checkpoints, name)
+    if dropped is None:
+        return f"there is no savepoint '{name}'; see 'headrace checkpoints'"
+    return f"savepoint '{name}' was dropped with checkpoint {dropped.checkpoint_id}; see 'headrace checkpoints'"
+
+
 def _encode(row: dict[str, Any]) -> pa.Table:
     columns = {}
     for column in CHECKPOINTS_SCHEMA:
@@ -240,12 +267,40 @@ def _encode(row: dict[str, Any]) -> pa.Table:
     return pa.table(columns, schema=CHECKPOINTS_SCHEMA)
 
 
-def _decode(row: dict[str, Any]) -> Checkpoint:
+def _check_kinds(uri: str, rows: list[dict[str, Any]]) -> None:
+    known = {kind.value for kind in Kind}
+    for row in rows:
+        if row["kind"] not in known:
+            raise damaged(uri, f"column 'kind' is '{row['kind']}' in the row of checkpoint {row['checkpoint_id']}")
+        if row["kind"] == Kind.LEASE.value and None in {row["lease_expires_at"], row["holder"]}:
+            raise damaged(
+                uri, f"a lease of run {row['run_id']} has no holder or no end (columns 'holder', 'lease_expires_at')"
+            )
+
+
+def _decode(uri: str, row: dict[str, Any]) -> Checkpoint:
     fields = {name: value for name, value in row.items() if value is not None}
+    where = f"in the row of checkpoint {row['checkpoint_id']}"
     for name in _JSON:
         if name in fields:
-            fields[name] = msgspec.json.decode(fields[name])
-    return _with_watermark(msgspec.convert(fields, Checkpoint))
+            try:
+                fields[name] = msgspec.json.decode(fields[name])
+            except msgspec.DecodeError as error:
+                raise damaged(uri, f"column '{name}' is no JSON {where} ({error})") from error
+    try:
+        checkpoint = msgspec.convert(fields, Checkpoint)
+    except msgspec.ValidationError as error:
+        raise damaged(uri, f"{error} {where}") from error
+    if any(version < 0 for version in checkpoint.versions.values()):
+        raise damaged(uri, f"column 'versions' has one below 0 {where}")
+    return _with_watermark(checkpoint)
+
+
+def _check_ids(uri: str, checkpoints: Sequence[Checkpoint]) -> None:
+    counted = Counter(checkpoint.checkpoint_id for checkpoint in checkpoints)
+    twice = [number for number, count in counted.items() if count > 1]
+    if twice:
+        raise damaged(uri, f"{counted[twice[0]]} rows have the checkpoint_id {twice[0]}")
 
 
 def _with_watermark(checkpoint: Checkpoint) -> Checkpoint:

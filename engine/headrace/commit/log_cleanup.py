@@ -17,7 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.erased_checkpoints import purged_ids
+from headrace.commit.savepoints import live_savepoints
 from headrace.config import JobConfig
 from headrace.tables.schemas import CHECKPOINTS, STATE_TABLES
 from headrace.tables.store import TableStore, storage_errors
@@ -26,7 +28,10 @@ from headrace.tables.stores import table_store
 
 @dataclass(frozen=True, slots=True)
 class KeptCheckpoints:
-    """The checkpoints whose versions stay: those that were the last one at some time within the retention, and savepoints."""
+    """The checkpoints whose versions stay: those that were the last one at some time within the retention, and savepoints.
+
+    Savepoints that were dropped are left out, and so are checkpoints whose files an erasure has deleted.
+    """
 
     recent: Sequence[Checkpoint]
     savepoints: Sequence[Checkpoint]
@@ -36,9 +41,11 @@ class KeptCheckpoints:
         """Return those that are kept of all checkpoints of a job, for a retention that began at `oldest` (ms)."""
         older = [checkpoint for checkpoint in checkpoints if checkpoint.committed_at < oldest]
         younger = [checkpoint for checkpoint in checkpoints if checkpoint.committed_at >= oldest]
-        savepoints = [checkpoint for checkpoint in checkpoints if checkpoint.kind is Kind.SAVEPOINT]
         # A reader may have opened the last of the older ones just before the first of the younger.
-        return cls([*older[-1:], *younger], savepoints)
+        recent = [*older[-1:], *younger]
+        purged = purged_ids(checkpoints)
+        kept = ([c for c in group if c.checkpoint_id not in purged] for group in (recent, live_savepoints(checkpoints)))
+        return cls(*kept)
 
     def versions(self, table: str) -> set[int]:
         """Return the versions of a state table that are kept."""

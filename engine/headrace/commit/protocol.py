@@ -15,7 +15,7 @@ taken for dead, and is not, fails at its next one. docs/commit-protocol.md has t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,12 +23,15 @@ import pyarrow as pa
 
 from headrace import clock, faults
 from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.drop_marker import refuse_dropped
 from headrace.commit.format_migrations import next_migration
 from headrace.commit.job_tables import JobTables, Versions
+from headrace.commit.key_check import check_sink_keys
 from headrace.commit.lease import JobLease
 from headrace.commit.lineage import Lineage
 from headrace.commit.log import CheckpointLog
 from headrace.commit.notify import Notify, silent
+from headrace.commit.operator_keys import OperatorKeys, remembered_keys
 from headrace.commit.publish import Publisher
 from headrace.commit.sink_position import check_sinks
 from headrace.commit.sink_tables import SinkTables, to_schemas, to_stored
@@ -37,7 +40,7 @@ from headrace.config import JobConfig
 from headrace.errors import ConfigError, SinkMismatchError
 from headrace.plan.pipelines import plan_of, sink_schemas
 from headrace.plan.stages import Plan
-from headrace.sinks.sink import SparkMerge
+from headrace.sinks.sink import Publication, SparkMerge
 from headrace.tables.files import StagedFile
 from headrace.tables.schemas import FORMAT_VERSION
 from headrace.tables.state_files import stage_state
@@ -45,6 +48,7 @@ from headrace.tables.stores import state_view
 from headrace.tables.view import TableView
 
 OF_STATE = (
+    "max_parallelism",
     "offsets",
     "numbers",
     "watermark",
@@ -60,6 +64,10 @@ OF_STATE = (
 )
 """Fields of a checkpoint that describe the state: a checkpoint has them of its parent, and a restore of its target."""
 
+SinkCheck = Callable[[JobConfig, Sequence[Checkpoint]], bool]
+"""Compares the sinks with all checkpoints of a job. Returns whether the job may go on from the last one, so that it is published;
+else the caller restores. Raises `SinkMismatchError` where neither is possible."""
+
 
 @contextmanager
 def open_job(
@@ -68,25 +76,26 @@ def open_job(
     *,
     create: bool = False,
     force: bool = False,
-    restores: bool = False,
+    sink_check: SinkCheck = check_sinks,
     plan: Plan | None = None,
     spark_merge: SparkMerge | None = None,
     notify: Notify = silent,
 ) -> Iterator[OpenJob]:
     """Claim a job, fence it, and hold it for the length of the block.
 
-    `create` makes a job's tables and its initial checkpoint the first time. `restores` also opens a job whose sinks have
-    lost what was published to them, for a restore to what they still have. State in an older format is migrated first: a
+    `create` makes a job's tables and its initial checkpoint the first time. `sink_check` may also open a job that
+    disagrees with its sinks, for a restore. State in an older format is migrated first, unless that restore is to come: a
     checkpoint for each step.
 
     `plan` is that of a run, which writes its sinks as today's code says. Without it no user code is loaded: the last
     checkpoint says what its sinks are, unless an earlier release wrote it.
 
     Raises `FencedError` when another run holds the job, `SinkMismatchError` when the job and a sink disagree on what was
-    published, and `ConfigError` when the job was never run (without `create`), when the number of key groups differs from
-    the stored one, or when the format is newer than this program.
+    published, and `ConfigError` when the job was never run (without `create`) or is being dropped, when the number of key groups
+    differs from the stored one, when a sink was written by another primary key, or when the format is newer than this program.
     """
     attempt_id = clock.unique_id()
+    refuse_dropped(config)
     log = CheckpointLog(config.job_folder, config.storage_options)
     if not log.exists:
         if not create:
@@ -98,10 +107,12 @@ def open_job(
     sinks = sinks_of(config, log, plan)
     publisher = Publisher(config, to_schemas(sinks), spark_merge)
     with lease.claimed(force=force):
+        refuse_dropped(config)  # a drop marks the job while it holds it: from here on nobody does
         publisher.check_columns()
+        check_sink_keys(config, log, sinks)
         # Not before the claim: as long as another run may publish, the log that was read is older than the sinks.
         try:
-            publishes = check_sinks(config, log.checkpoints, restores=restores)
+            publishes = sink_check(config, log.checkpoints)
         except SinkMismatchError:
             lease.confirm()  # whoever is overtaken here sees sinks that its successor has published to
             raise
@@ -113,7 +124,8 @@ def open_job(
         job = OpenJob(config, log, lease, tables, publisher=publisher, sink_tables=sinks, notify=notify)
         check_key_groups(config, job.last)
         job.fence(publishes=publishes)
-        job.migrate_format()
+        if publishes:  # the ids of migrations are those of checkpoints that a sink may have, and the log has lost
+            job.migrate_format()
         yield job
 
 
@@ -139,10 +151,17 @@ class OpenJob:
         self.versions: Versions = {}
         self.declared_schemas: StateSchemas | None = None
         """What the code of this run says of its states; None for whoever runs no code. Recorded with the next micro-batch."""
+        self.declared_keys: OperatorKeys = {}
+        """What it says of the keys of its operators. Recorded with the schemas."""
         self._log = log
         self._lease = lease
         self._tables = tables
         self._publisher = publisher
+
+    @property
+    def log(self) -> CheckpointLog:
+        """The job's checkpoints, to read."""
+        return self._log
 
     @property
     def run_id(self) -> str:
@@ -176,10 +195,23 @@ class OpenJob:
         """The id that the next checkpoint gets. Ids only ever grow."""
         return self.last.checkpoint_id + 1
 
+    def new_incarnation(self, above: Publication) -> dict[str, Any]:
+        """Return the fields of a checkpoint, for `commit`, that begins another incarnation of the job.
+
+        Its id and its incarnation are above those of the job and those given: Delta's transactions only grow.
+        """
+        incarnation = max(self._log.incarnation or 0, above.incarnation or 0) + int(clock.unique_id()[-12:], 16) + 1
+        return {"checkpoint_id": max(self.last.checkpoint_id, above.checkpoint_id) + 1, "incarnation": incarnation}
+
     @property
     def state_schemas(self) -> StateSchemas | None:
         """The types of the states at the last checkpoint; see `CheckpointLog.state_schemas`."""
         return self._log.state_schemas(self.last)
+
+    @property
+    def operator_keys(self) -> OperatorKeys:
+        """The keys of the operators at the last checkpoint; see `CheckpointLog.operator_keys`."""
+        return self._log.operator_keys(self.last)
 
     def checkpoint(self, name: int | str) -> Checkpoint:
         """Return a checkpoint by its id, or the name of a savepoint. Raises `ConfigError` when there is none."""
@@ -269,23 +301,29 @@ class OpenJob:
     def _next_checkpoint(self, kind: Kind, versions: Versions, fields: dict[str, Any]) -> Checkpoint:
         parent = self.last
         inherited = {name: getattr(parent, name) for name in OF_STATE}
-        if kind is Kind.BATCH and self.declared_schemas not in (None, self.state_schemas):
-            fields["state_schemas"] = self.declared_schemas
+        keys = remembered_keys(self.operator_keys, self.declared_keys)
+        declared = (self.declared_schemas, keys)
+        if kind is Kind.BATCH and declared[0] is not None and declared != (self.state_schemas, self.operator_keys):
+            fields |= {"state_schemas": self.declared_schemas, "operator_keys": keys}
         if "state_schemas" in fields:
-            fields["schemas_of"] = self.next_id
+            fields = {"operator_keys": self.operator_keys, **fields, "schemas_of": self.next_id}
         if kind is Kind.BATCH and self.sink_tables != self._log.sink_tables(parent):
             fields |= {"sink_tables": self.sink_tables, "sinks_of": self.next_id}
+        own = self._log.incarnation
+        given = {
+            "checkpoint_id": self.next_id,
+            "incarnation": _new_incarnation() if own is None else own,
+            **inherited,
+            **fields,
+        }
         return Checkpoint(
-            checkpoint_id=self.next_id,
             parent_id=parent.checkpoint_id,
             kind=kind,
             run_id=self.run_id,
             attempt_id=self.attempt_id,
-            max_parallelism=parent.max_parallelism,
             versions=versions,
             committed_at=clock.now(),
-            incarnation=_new_incarnation() if (own := self._log.incarnation) is None else own,
-            **{**inherited, **fields},
+            **given,
         )
 
 
@@ -322,7 +360,8 @@ def check_key_groups(config: JobConfig, last: Checkpoint) -> None:
     """Raise `ConfigError` when the state has another number of key groups than the job's file says."""
     if last.max_parallelism != config.max_parallelism:
         msg = (
-            f"{config.where('max_parallelism')}: the state has {last.max_parallelism} key groups, not "
-            f"{config.max_parallelism}. The number is fixed with the first run: set it back."
+            f"{config.where('max_parallelism')}: the state has {last.max_parallelism} key groups, not {config.max_parallelism}. "
+            f"Nothing was changed. Write max_parallelism: {last.max_parallelism} there; or, to give the state the other number: "
+            f"headrace rescale {config.job} --max-parallelism {config.max_parallelism} (a dry run without --apply)."
         )
         raise ConfigError(msg)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from headrace import faults
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.lineage import Lineage
+from headrace.commit.sink_history import version_of
 from headrace.commit.sink_tables import SinkSchemas
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, SinkMismatchError, StorageError
@@ -62,13 +63,13 @@ class Publisher:
 def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> bool:
     """Bring a sink up to a checkpoint; return whether it had to be written."""
     number = checkpoint.checkpoint_id
-    publication = Publication(number, checkpoint.incarnation)
+    publication = Publication(number, checkpoint.incarnation, lineage.ancestors)
     if not checkpoint.outputs.get(sink.name) and checkpoint.kind is not Kind.RESTORE:
         return False
     table = _open(sink)
+    _refuse_sink_of_another(sink, table, checkpoint, lineage)
     if sink.published(table) >= number:
-        with storage_errors(f"to sync sink '{sink.name}' at {sink.uri}"):
-            sink.sync(table)
+        _sync(sink, table)
         return False
     try:
         with storage_errors(f"checkpoint {number} in sink '{sink.name}' at {sink.uri}"):
@@ -77,18 +78,52 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> bool:
             else:
                 sink.write(table, checkpoint.outputs[sink.name], publication)
             table = sink.latest()
+            _refuse_sink_of_another(sink, table, checkpoint, lineage)
             # A MERGE that changes nothing records nothing, and Spark's has room for one transaction.
-            if Publication(sink.published(table), sink.incarnation(table)) != publication:
+            # Others may have published more meanwhile: the record never goes back.
+            published = sink.published(table)
+            if published < number or (published == number and sink.incarnation(table) != publication.incarnation):
                 sink.record(table, publication)
     except VersionTakenError as error:
-        # Another run may have published the very same checkpoint meanwhile.
-        if sink.published(_open(sink)) < number:
+        table = _open(sink)
+        _refuse_sink_of_another(sink, table, checkpoint, lineage)
+        if sink.published(table) < number:
             msg = (
                 f"sink '{sink.name}' at {sink.uri} refused checkpoint {number}, since somebody else wrote to it meanwhile: {error}. "
                 "The checkpoint is committed, and the next run publishes it first: run again when the other writer is done."
             )
             raise StorageError(msg) from error
+        _sync(sink, table)  # another run published this checkpoint meanwhile; or this one did, and did not hear of it
     return True
+
+
+def _refuse_sink_of_another(sink: Sink, table: Snapshot, checkpoint: Checkpoint, lineage: Lineage) -> None:
+    """Raise `SinkMismatchError` for a sink that another incarnation of the job has written.
+
+    A run may be of a copy of the job that nobody goes on with: the job and its sinks were reconciled meanwhile, without what this
+    run has committed. Its checkpoints may have higher ids than the sink's, so ids alone would let it publish. A restore may
+    take over a sink of an earlier incarnation of its own job, and a reconciliation any sink: both bring it to a version that
+    the job has published.
+    """
+    incarnation = sink.incarnation(table)
+    own, number = checkpoint.incarnation, checkpoint.checkpoint_id
+    if incarnation is None or own is None or incarnation == own:
+        return
+    published = sink.published(table)
+    is_own = incarnation in lineage.incarnations or lineage.begins_incarnation(checkpoint)
+    if checkpoint.kind is Kind.RESTORE and is_own and published < number:
+        return
+    msg = (
+        f"sink '{sink.name}' at {sink.uri} has checkpoint {published} of another copy of the job (incarnation {incarnation:x}, not "
+        f"{own:x}): it was reconciled with that copy, or brought back. Checkpoint {number} was not published to it. "
+        "'headrace reconcile JOB' shows how job and sinks can be brought together."
+    )
+    raise SinkMismatchError(msg)
+
+
+def _sync(sink: Sink, table: Snapshot) -> None:
+    with storage_errors(f"to sync sink '{sink.name}' at {sink.uri}"):
+        sink.sync(table)
 
 
 def _open(sink: Sink) -> Snapshot:
@@ -98,33 +133,3 @@ def _open(sink: Sink) -> Snapshot:
     except TableMissingError as error:
         msg = f"the table of sink '{sink.name}' at {sink.uri} is gone since the job was opened. Bring it back, then run again."
         raise SinkMismatchError(msg) from error
-
-
-def version_of(table: Snapshot, sink: str, lineage: Lineage) -> int:
-    """Return the version of a sink that belongs to the head of a line: what it, or its nearest ancestor, published.
-
-    Raises `SinkMismatchError` when that was never published, and `StorageError` when the table's history does not
-    reach back that far.
-    """
-    history = table.history()
-    published = {
-        commit.info.checkpoint_id: commit.version for commit in history if commit.info.checkpoint_id is not None
-    }
-    for checkpoint in lineage.newest_first():
-        number = checkpoint.checkpoint_id
-        if number in published:
-            return published[number]
-        if checkpoint.outputs.get(sink) and not lineage.was_published(checkpoint, published):
-            msg = (
-                f"what checkpoint {number} wrote never reached sink '{sink}' at {table.uri}, so the "
-                "sink cannot be brought there. Nothing was committed: restore a checkpoint before it, and run again."
-            )
-            raise SinkMismatchError(msg)
-    if history[-1].version != 0:
-        msg = (
-            f"the history of sink '{sink}' at {table.uri} begins at version {history[-1].version}, after "
-            f"what belongs to checkpoint {lineage.head.checkpoint_id if lineage.head else 0}. Nothing was committed: "
-            "restore a later checkpoint."
-        )
-        raise StorageError(msg)
-    return 0

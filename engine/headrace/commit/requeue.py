@@ -1,68 +1,141 @@
-"""Back from the quarantine: elements that an async operator gave up on are asked for again by the next run."""
+"""Back from the quarantine: services are asked again for elements, and rows of sources are taken in again, by the next run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 import pyarrow as pa
 
-from headrace import clock
+from headrace import clock, faults
 from headrace.api import AsyncWait
 from headrace.api.stream_types import input_type
 from headrace.async_io.element import AsyncElement
 from headrace.async_io.stored_element import came, is_element
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.protocol import OpenJob, open_job
+from headrace.commit.requeued_rows import QuarantinedRow, RefusedRows, count_requeued, refused_place
 from headrace.config import JobConfig
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, SourceError
 from headrace.plan.keys import key_reader
 from headrace.plan.pipelines import plan_of
-from headrace.plan.stages import waits_of
+from headrace.plan.stages import Plan, waits_of
+from headrace.sources.offset import SourceOffset
+from headrace.sources.requeued import RequeuedRows, with_more
 from headrace.state.codec import encode
 from headrace.tables.async_requests import waiting_element_rows
 from headrace.tables.changelog import Changelog
 from headrace.tables.files import StagedFile
 from headrace.tables.schemas import ASYNC_REQUESTS, QUARANTINE, STATE_TABLES
 
-QuarantinedRow = dict[str, Any]
-
 
 def requeue(
-    config: JobConfig, run_id: str, *, operator: str | None = None, why: str | None = None
+    config: JobConfig,
+    run_id: str,
+    *,
+    operator: str | None = None,
+    files: Collection[str] = (),
+    why: str | None = None,
 ) -> Checkpoint | None:
-    """Move what async operators (or `operator` alone) gave up on from `quarantine` to `async_requests`, as a checkpoint.
+    """Take out of `quarantine`, as a checkpoint, what async operators gave up on and what sources refused.
 
-    Each element gets all its attempts and its whole timeout again. It has its old place in arrival order, so downstream it
-    may be late. Returns None when there is nothing to move. Raises `ConfigError` when the pipeline has no such async
-    operator, or an element no longer fits its record type.
+    `operator` names an async operator or a source, to move its rows alone; `files` name files of sources, to move rows of these
+    alone. Elements go to `async_requests`: each gets all its attempts and its whole timeout again, at its old place in
+    arrival order, so downstream it may be late. Rows of sources go to the offset of their source: the next run reads them from
+    their files again and takes them in before all that is new, with new ordinals. A row that is still bad comes back.
+    Records whose key was null, and retractions that matched nothing, stay.
+
+    Returns None when there is nothing to move. Raises `ConfigError` when the pipeline has no such async operator or source, or an
+    element no longer fits its record type, and `SourceError` when a file is gone or does not have the refused rows any more.
+    Nothing was changed then.
     """
-    waits = {wait.name: wait for wait in waits_of(plan_of(config.code))}
-    if operator is not None and operator not in waits:
-        known = ", ".join(waits) or "none"
+    plan = plan_of(config.code)
+    waits = {wait.name: wait for wait in waits_of(plan)}
+    sources = {node.name: node for node in plan.sources}
+    if operator is not None and operator not in waits and operator not in sources:
+        known = ", ".join([*waits, *sources]) or "none"
         raise ConfigError(
-            f"the pipeline has no async operator '{operator}' (it has: {known}); only those can be asked again"
+            f"the pipeline has no async operator or source '{operator}' (it has: {known}); only what those have set aside can be "
+            "requeued"
         )
     with open_job(config, run_id) as job:
-        asked = {operator} if operator else waits.keys()
-        # A keyed wait has other rows there as well: answers whose key for the operator after it is null.
-        rows = [
-            row for row in _quarantined(job) if row["operator"] in asked and is_element(row["raw"], row["position"])
-        ]
-        if not rows:
+        rows = (row for row in _quarantined(job) if operator in {None, row["operator"]})
+        back = _selected(rows, waits, sources, files)
+        if not any(back):
             return None
-        files: dict[str, list[StagedFile]] = {
-            ASYNC_REQUESTS: [],
-            QUARANTINE: [_stage(job, QUARANTINE, _removed(job, rows))],
-        }
-        for name, wait in waits.items():
-            mine = [row for row in rows if row["operator"] == name]
-            if mine:
-                files[ASYNC_REQUESTS].append(_stage(job, ASYNC_REQUESTS, _waiting(job, wait, mine)))
-        return job.commit(
-            Kind.REQUEUE, files=files, offsets=_offsets(job, len(rows)), metrics={"requeued": len(rows)}, note=why
-        )
+        return _commit(job, back, waits, RefusedRows(job, plan.sources).requeued(back.refused), why)
+
+
+def requeue_again(job: OpenJob, plan: Plan, former: Checkpoint) -> Checkpoint:
+    """Take rows of sources out of the quarantine that the requeue of a `former` checkpoint had taken out: a restore put them back.
+
+    Only what is in it at present: a replay may have taken in the files of some rows anew. Where a file is gone or has changed, it
+    warns and leaves all of them, so that the replay goes on.
+    """
+    sources = {node.name for node in plan.sources}
+    requeued_then = {name: former.offsets[name].requeued for name in sources & former.offsets.keys()}
+    places = [(row, refused_place(row, requeued_then)) for row in _quarantined(job)]
+    rows = [row for row, place in places if place is not None and place.is_among(requeued_then[place.source])]
+    requeued: Mapping[str, Sequence[RequeuedRows]] = {}
+    try:
+        requeued = RefusedRows(job, plan.sources).requeued(rows)
+    except (SourceError, ConfigError) as error:
+        job.notify("warning", f"rows that checkpoint {former.checkpoint_id} requeued stay in the quarantine. {error}")
+        rows = []
+    return _commit(job, _Back((), rows), {}, requeued, again_note(former.checkpoint_id))
+
+
+def again_note(former_id: int) -> str:
+    """Return the note of a requeue that a replay makes again: it is how a later run knows that it is made."""
+    return f"the requeue of checkpoint {former_id} again"
+
+
+class _Back(NamedTuple):
+    """Rows of the quarantine that leave it: elements of async operators, and what sources refused."""
+
+    elements: Sequence[QuarantinedRow]
+    refused: Sequence[QuarantinedRow]
+
+
+def _selected(
+    rows: Iterable[QuarantinedRow], waits: Container[str], sources: Collection[str], files: Collection[str]
+) -> _Back:
+    """Return what can leave the quarantine; with `files`, rows of these alone."""
+    elements: list[QuarantinedRow] = []
+    refused: list[QuarantinedRow] = []
+    for row in rows:
+        place = refused_place(row, sources)
+        if place is not None and (not files or place.file in files):
+            refused.append(row)
+        # A keyed wait has other rows there as well: answers whose key for the operator after it is null.
+        if not files and row["operator"] in waits and is_element(row["raw"], row["position"]):
+            elements.append(row)
+    return _Back(elements, refused)
+
+
+def _commit(
+    job: OpenJob,
+    back: _Back,
+    waits: Mapping[str, AsyncWait],
+    requeued: Mapping[str, Sequence[RequeuedRows]],
+    note: str | None,
+) -> Checkpoint:
+    files: dict[str, list[StagedFile]] = {}
+    if any(back):
+        files[QUARANTINE] = [_stage(job, QUARANTINE, _removed(job, [*back.elements, *back.refused]))]
+    for name, wait in waits.items():
+        if mine := [row for row in back.elements if row["operator"] == name]:
+            files.setdefault(ASYNC_REQUESTS, []).append(_stage(job, ASYNC_REQUESTS, _waiting(job, wait, mine)))
+    faults.reached("requeue.staged")
+    counts = {"requeued": len(back.elements) + len(back.refused), "requeued_elements": len(back.elements)}
+    return job.commit(
+        Kind.REQUEUE,
+        files=files,
+        offsets=_offsets(job, len(back.elements), requeued),
+        metrics={**counts, **count_requeued(requeued)},
+        note=note,
+    )
 
 
 def _quarantined(job: OpenJob) -> list[QuarantinedRow]:
@@ -100,9 +173,15 @@ def _stage(job: OpenJob, table: str, rows: pa.Table) -> StagedFile:
     return job.stage(table, "requeue", rows)
 
 
-def _offsets(job: OpenJob, requeued: int) -> dict[str, Any]:
+def _offsets(job: OpenJob, elements: int, requeued: Mapping[str, Sequence[RequeuedRows]]) -> dict[str, SourceOffset]:
     """What waits is counted with the source; the next run takes it up even if there is no input."""
-    return {
-        name: msgspec.structs.replace(offset, pending=offset.pending + requeued, due=clock.now())
+    offsets = {
+        name: msgspec.structs.replace(offset, requeued=with_more(offset.requeued, requeued.get(name, ())))
         for name, offset in job.last.offsets.items()
+    }
+    if not elements:
+        return offsets
+    return {
+        name: msgspec.structs.replace(offset, pending=offset.pending + elements, due=clock.now())
+        for name, offset in offsets.items()
     }

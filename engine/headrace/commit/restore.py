@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from headrace import faults
 from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.erased_checkpoints import refuse_erased
 from headrace.commit.protocol import OF_STATE, OpenJob, open_job
+from headrace.commit.rescale import rescale_in
 from headrace.commit.restore_check import RestoreCheck
+from headrace.commit.sink_position import check_sinks
 from headrace.config import JobConfig, checked_name
+from headrace.sinks.sink import Publication
 
 
-def restore(config: JobConfig, target: int | str, why: str, run_id: str) -> Checkpoint:
+def restore(
+    config: JobConfig, target: int | str, why: str, run_id: str, *, brings_back_erased: bool = False
+) -> Checkpoint:
     """Make a checkpoint, by id or savepoint name, the one that the next run continues from.
 
     State tables and sinks go back by Delta RESTORE, which moves no data; nothing is deleted. The
     restore is a checkpoint of its own, so it can be undone by restoring the one before it. Raises
-    `ConfigError` for an unknown target, `StorageError` when files of the target are gone, and
-    `FencedError` while a run holds the job; then nothing has changed.
+    `ConfigError` for an unknown target, and for one that has rows of an erased key (unless `brings_back_erased`),
+    `StorageError` when files of the target are gone, and `FencedError` while a run holds the job; then nothing has changed.
     """
-    with open_job(config, run_id, restores=True) as job:
-        return restore_in(job, job.checkpoint(target).checkpoint_id, why)
+    with open_job(config, run_id, sink_check=partial(check_sinks, restores=True)) as job:
+        target_id = job.checkpoint(target).checkpoint_id
+        return restore_in(job, target_id, why, brings_back_erased=brings_back_erased)
 
 
-def restore_in(job: OpenJob, target_id: int, why: str) -> Checkpoint:
-    """Restore within a job that is open already. Raises `StorageError` when files of the target are gone."""
+def restore_in(
+    job: OpenJob, target_id: int, why: str, *, brings_back_erased: bool = False, above: Publication | None = None
+) -> Checkpoint:
+    """Restore within a job that is open already; bring the state to this format and the file's number of key groups.
+
+    A reconciliation is a restore whose id and incarnation are `above` those of all sinks: what is left of copies that did not fit
+    together cannot publish any more. Raises `StorageError` when files of the target are gone, and `ConfigError` when it has rows
+    of an erased key, unless `brings_back_erased`.
+    """
     target = job.checkpoint(target_id)
-    RestoreCheck(job).refuse_unless_restorable(target)
+    refuse_erased(job.config.job, job.checkpoints, target_id, brings_back=brings_back_erased)
+    RestoreCheck(job.config, job.checkpoints, job.sink_tables).refuse_unless_restorable(target)
     changed = {name: version for name, version in target.versions.items() if job.last.versions[name] != version}
     versions = job.restore_tables(changed)
     faults.reached("restore.prepared")
@@ -33,9 +50,13 @@ def restore_in(job: OpenJob, target_id: int, why: str) -> Checkpoint:
         versions=versions,
         restored_from=target_id,
         note=why,
+        **({} if above is None else job.new_incarnation(above)),
         **{name: getattr(target, name) for name in OF_STATE},
     )
-    job.migrate_format()  # the target may be older than the last migration
+    # The target may be older than the last migration, and than the last rescaling.
+    job.migrate_format()
+    if restored.max_parallelism != job.config.max_parallelism:
+        rescale_in(job, job.config.max_parallelism)
     return restored
 
 
@@ -47,3 +68,13 @@ def savepoint(config: JobConfig, name: str, why: str, run_id: str) -> Checkpoint
     checked_name(name)
     with open_job(config, run_id) as job:
         return job.commit(Kind.SAVEPOINT, versions=job.versions, name=name, note=why)
+
+
+def drop_savepoint(config: JobConfig, name: str, why: str, run_id: str) -> Checkpoint:
+    """Take a name away from all savepoints that have it; retention no longer spares them. No file is deleted.
+
+    Raises `ConfigError` when no savepoint has the name.
+    """
+    with open_job(config, run_id) as job:
+        job.checkpoint(name)
+        return job.commit(Kind.SAVEPOINT_DROP, versions=job.versions, name=name, note=why)

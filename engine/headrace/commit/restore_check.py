@@ -8,13 +8,14 @@ by `headrace vacuum`; those of a sink, and old entries of its Delta log, by whoe
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.commit.checkpoint import Checkpoint
-from headrace.commit.protocol import OpenJob
-from headrace.commit.publish import version_of
+from headrace.commit.lineage import Lineage
+from headrace.commit.sink_history import SinkHistory
 from headrace.commit.vacuum_intents import open_intents
+from headrace.config import JobConfig
 from headrace.errors import SinkMismatchError, StorageError
 from headrace.tables.files import list_files
 from headrace.tables.store import StoreError, TableMissingError, storage_errors
@@ -31,16 +32,23 @@ class TableVersion:
 
 
 class RestoreCheck:
-    """The versions of all tables, and the files that there are, as seen by an open job. Each folder is listed once."""
+    """The versions of all tables, and the files that there are, as of the moment of construction. Each folder is listed once."""
 
-    def __init__(self, job: OpenJob) -> None:
-        """Read the open vacuum intents: files that they name are as good as deleted."""
-        self._job = job
-        self._storage = job.config.storage_options
+    def __init__(self, config: JobConfig, checkpoints: Sequence[Checkpoint], sinks: Collection[str]) -> None:
+        """Read the open vacuum intents, whose files are as good as deleted, and the histories of `sinks`.
+
+        `checkpoints` has all of the job, at least one. A sink that is gone counts as an empty one. Raises `StorageError` when a
+        sink cannot be read.
+        """
+        self._config, self._checkpoints = config, checkpoints
+        self._storage = config.storage_options
         # Before any folder is listed: an intent that is completed meanwhile has left no files to find.
-        folder = job.config.job_folder
-        self._doomed = {f"{folder}/{file}" for i in open_intents(job.config, job.checkpoints) for file in i.files}
+        folder = config.job_folder
+        self._doomed = {f"{folder}/{file}" for i in open_intents(config, checkpoints) for file in i.files}
         self._files: dict[str, set[str]] = {}
+        self._losses: dict[TableVersion, str | None] = {}
+        self.histories = {name: self._history(name) for name in sorted(sinks)}
+        """What the job has published to each sink."""
 
     def refuse_unless_restorable(self, target: Checkpoint) -> None:
         """Refuse a `target` that a table cannot go back to.
@@ -49,32 +57,49 @@ class RestoreCheck:
         never had what belongs to `target`.
         """
         with storage_errors(f"to look for the files of checkpoint {target.checkpoint_id}"):
-            problem = self._problem(target)
+            problem = self.problem(target)
             if problem is not None:
                 msg = (
                     f"checkpoint {target.checkpoint_id} cannot be restored: {problem}. Nothing was changed. "
-                    f"{self._alternative(target)}'headrace checkpoints {self._job.config.job}' lists all."
+                    f"{self._alternative(target)}'headrace checkpoints {self._config.job}' lists all."
                 )
                 raise StorageError(msg)
 
-    def _problem(self, target: Checkpoint) -> str | None:
+    def problem(self, target: Checkpoint) -> str | None:
+        """Return what the first table has lost that cannot go back to `target`, as part of a sentence; None if all can.
+
+        Raises `SinkMismatchError` when a sink never had what belongs to `target`, and `StorageError` when its history does not
+        reach back that far.
+        """
         return next((problem for version in self._versions(target) if (problem := self._loss(version))), None)
 
     def _versions(self, target: Checkpoint) -> Iterator[TableVersion]:
         """Yield the versions that a restore goes back to, of tables that it changes."""
-        config = self._job.config
         for name, version in target.versions.items():
-            if version != self._job.last.versions[name]:
-                yield TableVersion(f"state table {name}", f"{config.job_folder}/{name}", version)
-        for name in sorted(self._job.sink_tables):
-            sink = config.sinks[name]
-            table = table_store(sink.path, self._storage).latest()
-            version = version_of(table, name, self._job.lineage.to(target))
-            if version != table.version:
-                yield TableVersion(f"sink '{name}'", sink.path, version)
+            if version != self._checkpoints[-1].versions[name]:
+                yield TableVersion(f"state table {name}", f"{self._config.job_folder}/{name}", version)
+        line = Lineage(self._checkpoints, target.checkpoint_id)
+        for name, history in self.histories.items():
+            version = history.version_of(line)
+            if history.table is not None and version != history.table.version:
+                yield TableVersion(f"sink '{name}'", history.table.uri, version)
+
+    def _history(self, name: str) -> SinkHistory:
+        path = self._config.sinks[name].path
+        with storage_errors(f"to read the history of sink '{name}' at {path}"):
+            try:
+                table = table_store(path, self._storage).latest()
+            except TableMissingError:
+                table = None
+            return SinkHistory(table, name, Lineage(self._checkpoints))
 
     def _loss(self, wanted: TableVersion) -> str | None:
         """Return what a version has lost, as part of a sentence; None if it is whole."""
+        if wanted not in self._losses:
+            self._losses[wanted] = self._look_for_loss(wanted)
+        return self._losses[wanted]
+
+    def _look_for_loss(self, wanted: TableVersion) -> str | None:
         of = f"version {wanted.version} of {wanted.table} at {wanted.uri}"
         try:
             store = table_store(wanted.uri, self._storage)
@@ -103,10 +128,10 @@ class RestoreCheck:
 
         def is_whole(checkpoint: Checkpoint) -> bool:
             try:
-                return self._problem(checkpoint) is None
+                return self.problem(checkpoint) is None
             except (SinkMismatchError, StorageError):  # a sink that never had it, or has forgotten
                 return False
 
-        later = [c for c in self._job.checkpoints[:-1] if c.checkpoint_id > target.checkpoint_id]
+        later = [c for c in self._checkpoints[:-1] if c.checkpoint_id > target.checkpoint_id]
         position = bisect_left(later, True, key=is_whole)
         return f"Checkpoint {later[position].checkpoint_id} can be restored; " if position < len(later) else ""

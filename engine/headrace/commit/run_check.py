@@ -7,7 +7,10 @@ from dataclasses import replace
 
 from headrace.api import Pipeline, Process
 from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.drop_marker import refuse_dropped
+from headrace.commit.key_check import operator_key_problems, sink_key_problems
 from headrace.commit.log import CheckpointLog
+from headrace.commit.operator_rows import has_keyed_rows
 from headrace.commit.protocol import check_key_groups, sinks_of
 from headrace.commit.publish import Publisher
 from headrace.commit.sink_position import check_sinks
@@ -18,9 +21,13 @@ from headrace.execution.declarations import declared_blocks, declared_states
 from headrace.plan.pipelines import plan_of, sink_schemas
 from headrace.plan.planner import plan_stages, problems_of
 from headrace.plan.stages import Plan, waits_of
+from headrace.sinks.delta_table import delta_table_sink
+from headrace.sinks.sink import NEVER
 from headrace.tables.async_requests import waiting_for
 from headrace.tables.buffered_requests import holders
 from headrace.tables.schemas import ASYNC_REQUESTS, BUFFERED_REQUESTS
+from headrace.tables.store import TableMissingError, storage_errors
+from headrace.tables.stores import state_views
 
 
 def checked_plan(config: JobConfig) -> Plan:
@@ -70,8 +77,14 @@ def stored_problems(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterat
 
     The types of states are not among it: see `schema_check`.
     """
-    publisher = Publisher(config, to_schemas(sinks_of(config, log, plan)))
-    yield from (("sinks", problem) for problem in publisher.column_problems())
+    try:
+        refuse_dropped(config)
+    except ConfigError as error:
+        yield "state", str(error)
+        return
+    sinks = sinks_of(config, log, plan)
+    yield from (("sinks", problem) for problem in Publisher(config, to_schemas(sinks)).column_problems())
+    yield from (("sinks", problem) for problem in sink_key_problems(config, log, sinks))
     try:
         check_sinks(config, log.checkpoints)
     except HeadraceError as error:
@@ -82,7 +95,27 @@ def stored_problems(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterat
         check_key_groups(config, log.last)
     except ConfigError as error:
         yield "state", str(error)
+    view_of = state_views(config.job_folder, log.last.versions, config.storage_options)
+    groups, keys = log.last.max_parallelism, log.operator_keys(log.last)
+    changed = operator_key_problems(config.job, keys, plan, lambda name: has_keyed_rows(view_of, name, groups))
+    yield from (("state", problem) for problem in changed)
     yield from (("state", problem) for problem in lost_elements(config, log.last, log.last.versions, plan))
+
+
+def sinks_of_other_jobs(config: JobConfig, log: CheckpointLog) -> Iterator[str]:
+    """Yield the sinks that another job has written to, for a job that was never run: it may be the same one, renamed."""
+    if log.last is not None:
+        return
+    for name in sorted(config.sinks):
+        sink = delta_table_sink(config, name)
+        with storage_errors(f"to open sink '{name}' at {sink.uri}"):
+            try:
+                table = sink.latest()
+            except TableMissingError:
+                continue
+            is_own = sink.published(table) > NEVER
+            if not is_own and any(commit.info.checkpoint_id is not None for commit in table.history()):
+                yield name
 
 
 def lost_elements(config: JobConfig, last: Checkpoint, versions: dict[str, int], plan: Plan) -> Iterator[str]:

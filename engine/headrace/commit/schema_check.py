@@ -43,6 +43,8 @@ _WAYS_OUT = (
 )
 
 
+_WAYS_OF_STATES = "If it was renamed, give it its old name back: the name belongs to what is stored (the attribute may be called anything)."
+
 _NO_MIGRATION = (
     "A materializer's rows cannot be migrated: take the change back, or fill the sink anew under another operator name."
 )
@@ -122,14 +124,18 @@ def _declared(state: Any) -> DeclaredState:
     return DeclaredState(kind, state.type, type_schema_of(state.type), key_type, state.migrations)
 
 
-def check_schemas(stored: StateSchemas | None, declared: DeclaredStates) -> SchemaCheck:
+def check_schemas(stored: StateSchemas | None, declared: DeclaredStates, job: str = "JOB") -> SchemaCheck:
     """Compare. `stored` is None where nobody recorded it: then what is stored may be anything, and counts as not migrated yet.
+
+    `job` is for commands in messages.
 
     Nothing is raised: see `SchemaCheck.raise_problems`.
     """
     stored = unknown(declared) if stored is None else stored
     check = SchemaCheck()
-    _check_names(check, "operator", in_use=_in_use(stored), known=set(stored), now=set(declared))
+    in_use, known, now = _in_use(stored), set(stored), set(declared)
+    ways_out = _ways_of_operators(job, in_use - now, now - known)
+    _check_names(check, "operator", ways_out, in_use=in_use, known=known, now=now)
     for operator, states in declared.items():
         _check_operator(check, operator, stored.get(operator, {}), states)
     for operator in sorted(stored.keys() - declared.keys()):
@@ -155,7 +161,7 @@ def _check_operator(
     in_use = {name for name, state in stored.items() if not state.removed}
     if stored:
         _check_names(
-            check, "state", where=f"operator '{operator}', ", in_use=in_use, known=set(stored), now=set(declared)
+            check, f"operator '{operator}', state", _WAYS_OF_STATES, in_use=in_use, known=set(stored), now=set(declared)
         )
     schemas = check.schemas[operator] = {
         name: _removed(state) for name, state in stored.items() if name not in declared
@@ -168,7 +174,7 @@ def _check_operator(
 
 
 def _check_names(
-    check: SchemaCheck, what: str, *, where: str = "", in_use: set[str], known: set[str], now: set[str]
+    check: SchemaCheck, what: str, ways_out: str, *, in_use: set[str], known: set[str], now: set[str]
 ) -> None:
     """What is gone while something new is there was probably renamed, and a new name finds nothing of what is stored."""
     gone, new = sorted(in_use - now), sorted(now - known)
@@ -176,10 +182,19 @@ def _check_names(
         return
     before, after = (", ".join(map(repr, names)) for names in (gone, new))
     check.problems.append(
-        f"{where}{what} {before}: has stored state and is not declared any more, while {what} {after} is new and would start "
-        f"empty. If it was renamed, give it its old name back: the name belongs to what is stored"
-        f"{' (the attribute may be called anything)' if what == 'state' else ''}. If it was not, make two releases of it: remove "
-        f"{before}, run the job once, then add {after}. What is removed stays stored, and is there again when its name is."
+        f"{what} {before}: has stored state and is not declared any more, while {what.rpartition(' ')[2]} {after} is new and would "
+        f"start empty. {ways_out} Or make two releases of it: remove {before}, run the job once, then add {after}; what is removed "
+        "stays stored, and is there again when its name is."
+    )
+
+
+def _ways_of_operators(job: str, gone: set[str], new: set[str]) -> str:
+    old = next(iter(gone)) if len(gone) == 1 else "OLD"
+    to = next(iter(new)) if len(new) == 1 else "NEW"
+    return (
+        f"If it was renamed, move its state to the new name (headrace state rename {job} --operator {old} --to {to}), or give it "
+        f"its old name back. If it was removed, delete its state (headrace state drop {job} --operator {old}). Both are a dry run "
+        "without --apply."
     )
 
 

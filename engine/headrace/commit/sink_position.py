@@ -15,153 +15,267 @@ have the checkpoints. Where both are known and differ, the ids say nothing about
 
     sink at 7 of another life    the job's folder was moved away and begun anew, or the sink was brought from elsewhere
 
+A reconciliation (`reconcile`) is a restore that gives the job another incarnation, with an id above those of all sinks. For a log
+with the checkpoints 0 to 5 of incarnation a, and 8, 9 and 10 of b, where 8 is the reconciliation:
+
+    sink at 5 of a, or below     an older copy, which lacks 8
+    sink at 6 of a, or above     it has what the job has left behind at 8. While 8 is the last checkpoint, and above the sink's,
+                                 it is not published yet: the next opening does it
+
 A log may end later than its sink: savepoints, compactions and migrations write to no sink. Delta's RESTORE of a sink by
 hand is not seen here: it keeps the transaction.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.lineage import Lineage
 from headrace.commit.log import incarnation_of
+from headrace.commit.sink_history import SinkHistory
 from headrace.config import JobConfig
-from headrace.errors import SinkMismatchError
+from headrace.errors import SinkMismatchError, StorageError
 from headrace.sinks.delta_table import delta_table_sink
 from headrace.sinks.sink import NEVER
-from headrace.tables.store import TableMissingError, storage_errors
+from headrace.tables.files import list_files
+from headrace.tables.store import Snapshot, TableMissingError, storage_errors
+
+
+class MismatchKind(enum.Enum):
+    """How a sink disagrees with its job."""
+
+    FOREIGN = "foreign"
+    """Another life of the job has written it."""
+
+    AHEAD = "ahead"
+    """It has checkpoints that the log has lost."""
+
+    LEFT = "left behind"
+    """It has checkpoints that the job left behind when it was reconciled."""
+
+    BEHIND = "behind"
+    """It has lost what was published to it."""
+
+    GONE = "gone"
+    """Its table is gone, with what was published to it."""
+
+    UNPUBLISHED = "files lost"
+    """The last checkpoint is not published to it, and its staged files are gone."""
+
+    STUCK = "restore stuck"
+    """The last checkpoint is a restore, not published to it, and its files of that time are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Why job and sink do not go on together: in a few words, and as a sentence without its end."""
+
+    kind: MismatchKind
+    short: str
+    sentence: str
 
 
 class SinkPosition:
     """The position of one sink in the line of a job's checkpoints, as of the moment of construction."""
 
-    def __init__(self, config: JobConfig, sink: str, line: Sequence[Checkpoint]) -> None:
-        """Read the sink's transaction. `line` has all checkpoints of the job, and may be empty.
+    def __init__(self, config: JobConfig, sink: str, checkpoints: Sequence[Checkpoint]) -> None:
+        """Read the sink's transaction. `checkpoints` has all of the job, oldest first, and may be empty.
 
         Raises `StorageError` when the table cannot be read.
         """
-        self._config, self._sink, self._line = config, sink, line
-        self._path = config.sinks[sink].path
-        self.exists = True
+        self._config, self._checkpoints = config, checkpoints
+        self._lineage = Lineage(checkpoints)
+        self.sink, self.path = sink, config.sinks[sink].path
         self.published = NEVER
         self.incarnation: int | None = None
+        self._table: Snapshot | None = None
         try:
-            with storage_errors(f"to open sink '{sink}' at {self._path}"):
+            with storage_errors(f"to open sink '{sink}' at {self.path}"):
                 target = delta_table_sink(config, sink)
-                table = target.latest()
-                self.published, self.incarnation = target.published(table), target.incarnation(table)
+                self._table = target.latest()
+                self.published, self.incarnation = target.published(self._table), target.incarnation(self._table)
         except TableMissingError:
-            self.exists = False
+            return
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a table."""
+        return self._table is not None
 
     @cached_property
     def first_missing(self) -> int | None:
         """The first checkpoint that belongs into the sink and is not in it."""
-        written = [c.checkpoint_id for c in self._line if c.outputs.get(self._sink)]
-        if not written:
-            return None
-        # A restore is published to every sink that had been written by then.
-        restores = [c.checkpoint_id for c in self._line if c.kind is Kind.RESTORE and c.checkpoint_id > written[0]]
-        return min((i for i in (*written, *restores) if i > self.published), default=None)
+        return min((number for number in self._belonging(self._checkpoints) if number > self._position), default=None)
 
-    def problem(self) -> str | None:
-        """Return what to do where job and sink disagree; None if they agree."""
-        return self.beyond_repair() or self.behind()
+    @property
+    def wanted(self) -> int | None:
+        """The last checkpoint of the job's line that belongs into the sink; None if none does."""
+        return max(self._belonging(self._lineage.line), default=None)
 
-    def beyond_repair(self) -> str | None:
-        """Return what to do about a sink that no restore of the job can fit; None if there is no such trouble."""
-        return self.foreign() or self.ahead()
+    @cached_property
+    def mismatch(self) -> Mismatch | None:
+        """Why the job cannot go on beside the sink; None if it can.
 
-    def foreign(self) -> str | None:
-        """Return what to do about a sink that another life of the job has written; None if none has, as far as it is known."""
-        own = incarnation_of(self._line)
-        if own is None or self.incarnation in {None, own}:
-            return None
-        folder = self._config.job_folder
-        return (
-            f"{self._name} was written by another life of job '{self._config.job}' than the one in {folder}: their checkpoints have the "
-            f"same ids, and nothing else in common. The sink has checkpoint {self.published} of life {self.incarnation:x}; the folder "
-            f"is of life {own:x} and ends at checkpoint {self._last_id}. No table was changed. Bring back the folder that belongs "
-            "to the sink; or the sink that belongs to the folder; or give the sink another path and fill it with "
-            f"'headrace restore {self._config.job} --to 0 --why ...'; or, to start anew, move the folder and all sinks away."
-        )
-
-    def ahead(self) -> str | None:
-        """Return what to do about a sink that is ahead of the log; None if it is not."""
-        if self.published <= self._last_id:
-            return None
-        folder = self._config.job_folder
-        log = (
-            f"the log in {folder} ends at checkpoint {self._last_id}" if self._line else f"{folder} has no checkpoints"
-        )
-        return (
-            f"{self._name} has what checkpoint {self.published} of this job published, but {log}. Going on would lose "
-            "rows: Delta skips a checkpoint whose id is not above the sink's. No table was changed. Bring back a copy of "
-            f"{folder} that has checkpoint {self.published}; or copies of that folder and of all sinks from the same "
-            "moment; or, to start anew, move that folder and all sinks away. Delta's RESTORE of the sink does not help: "
-            "it keeps the id."
-        )
-
-    def behind(self) -> str | None:
-        """Return what to do about a sink that lacks what cannot be published any more; None if nothing is lost.
-
-        The last checkpoint may be unpublished, as long as its staged files are there. If it is a restore, its
-        publication also replaces all that was written after the checkpoint that it went back to.
+        The last checkpoint may be unpublished, as long as its staged files are there.
         """
+        if self._is_foreign:
+            return self._foreign()
+        if self.published > self._last_id or (self._has_other_incarnation and self.published == self._last_id):
+            return self._ahead()
         missing = self.first_missing
         if missing is None:
             return None
-        if not self.exists:
-            return f"the table of {self._name} is gone, but checkpoint {missing} was published to it. {self._ways_back(missing)}"
-        last = self._line[-1]
-        reach = self._last_id - 1 if last.restored_from is None else last.restored_from
-        if missing <= reach:
-            had = f"up to checkpoint {self.published}" if self.published > NEVER else "before the first checkpoint"
-            return (
-                f"{self._name} has what was published {had}, but checkpoint {missing} was published as well. "
-                f"{self._ways_back(missing)}"
-            )
-        if lost := self._lost_files(last):
-            return (
-                f"checkpoint {missing} is not published in {self._name}, and of its staged files {lost[0]}. "
-                "Nobody can tell whether it changed the sink: a release of Headrace before this one removed them after a "
-                "MERGE that changed nothing, but they may also be lost, or the sink may be a copy from before that "
-                f"checkpoint. {self._ways_back(missing)}"
-            )
-        return None
+        last = self._checkpoints[-1]
+        if last.kind is Kind.RESTORE:
+            return self._stuck(last) if self._reaches_last else self._behind(missing)
+        if not self.exists or missing < last.checkpoint_id:
+            return self._behind(missing)
+        return self._unpublished(last)
 
-    @property
-    def _name(self) -> str:
-        return f"sink '{self._sink}' at {self._path}"
+    def problem(self) -> str | None:
+        """Return what is wrong between job and sink, and what to do; None if they agree."""
+        if self.mismatch is None:
+            return None
+        command = f"'headrace reconcile {self._config.job}'"
+        way_out = (
+            f"{command} shows how both can be brought together, and does it with --apply; docs/errors.md (10) has more ways."
+            if self._checkpoints
+            else f"Bring back a copy of that folder, of any age, and run {command}; or, to start anew, move all sinks of the job away."
+        )
+        if self.mismatch.kind is MismatchKind.STUCK:
+            undo = f"'headrace restore {self._config.job} --to {self._checkpoints[-1].parent_id} --why ...'"
+            way_out = f"Bring the files back and run again; or undo that restore: {undo}. {way_out}"
+        return f"sink '{self.sink}' at {self.path} {self.mismatch.sentence}. No table was changed. {way_out}"
+
+    def mends_by_restore(self) -> bool:
+        """Return whether a restore of the job to what the sink has is enough, with ids that go on by one."""
+        return self.mismatch is None or self.mismatch.kind not in {MismatchKind.FOREIGN, MismatchKind.AHEAD}
 
     @property
     def _last_id(self) -> int:
-        return self._line[-1].checkpoint_id if self._line else NEVER
+        return self._checkpoints[-1].checkpoint_id if self._checkpoints else NEVER
 
-    def _ways_back(self, missing: int) -> str:
-        return (
-            f"No table was changed. Bring back a copy of the sink that has checkpoint {missing}; or take the job back to "
-            f"where the sink is ('headrace restore {self._config.job} --to {missing - 1} --why ...'), and the next run "
-            f"takes in the input since then again; or, to start anew, move {self._config.job_folder} and all sinks away."
+    @property
+    def _has_other_incarnation(self) -> bool:
+        own = incarnation_of(self._checkpoints)
+        return self.incarnation is not None and own is not None and self.incarnation != own
+
+    @property
+    def _position(self) -> int:
+        """Up to which checkpoint of the log the sink has what was published."""
+        if self.incarnation is None or not self._has_other_incarnation:
+            return self.published
+        return min(self.published, self._lineage.incarnations.get(self.incarnation, NEVER))
+
+    @property
+    def _is_foreign(self) -> bool:
+        """Whether another life of the job has written the sink, as far as it is known. A reconciliation takes it over."""
+        if not self._has_other_incarnation or self.incarnation in self._lineage.incarnations:
+            return False
+        last = self._checkpoints[-1]
+        is_taken_over = self._lineage.begins_incarnation(last) and self.published < last.checkpoint_id
+        return not (is_taken_over and self._history.is_known and self._reaches_last)
+
+    @cached_property
+    def _history(self) -> SinkHistory:
+        with storage_errors(f"to read the history of sink '{self.sink}' at {self.path}"):
+            return SinkHistory(self._table, self.sink, self._lineage)
+
+    @property
+    def _reaches_last(self) -> bool:
+        """Whether the sink can be brought to the last checkpoint, a restore, by its own history."""
+        try:
+            self._history.version_of(self._lineage)
+        except (SinkMismatchError, StorageError):
+            return False
+        return True
+
+    def _belonging(self, checkpoints: Sequence[Checkpoint]) -> list[int]:
+        """Return which checkpoints are published to the sink: those that write to it, and restores after the first one."""
+        written = [c.checkpoint_id for c in checkpoints if c.outputs.get(self.sink)]
+        known = [*written[:1], *([self._position] if self.published != NEVER else [])]
+        if not known:
+            return []
+        restores = [c.checkpoint_id for c in checkpoints if c.kind is Kind.RESTORE and c.checkpoint_id > min(known)]
+        return [*written, *restores]
+
+    def _foreign(self) -> Mismatch:
+        own, folder = incarnation_of(self._checkpoints), self._config.job_folder
+        return Mismatch(
+            MismatchKind.FOREIGN,
+            "written by another life of the job",
+            f"was written by another life of job '{self._config.job}' than the one in {folder}: the ids of their checkpoints say "
+            f"nothing about each other. The sink has checkpoint {self.published} of life {self.incarnation:x}; the folder is of "
+            f"life {own:x} and ends at checkpoint {self._last_id}",
         )
 
-    def _lost_files(self, checkpoint: Checkpoint) -> list[str]:
-        with storage_errors(f"to look for staged files of {self._name}"):
-            sink = delta_table_sink(self._config, self._sink)
-            return sink.lost_files(checkpoint.outputs.get(self._sink, []))
+    def _ahead(self) -> Mismatch:
+        folder, published = self._config.job_folder, self.published
+        log = (
+            f"the log in {folder} ends at checkpoint {self._last_id}"
+            if self._checkpoints
+            else f"{folder} has no checkpoints"
+        )
+        return Mismatch(
+            MismatchKind.AHEAD,
+            f"ahead: the job has no checkpoint {published}",
+            f"has what checkpoint {published} of this job published, but {log}",
+        )
+
+    def _behind(self, missing: int) -> Mismatch:
+        if not self.exists:
+            return Mismatch(MismatchKind.GONE, "gone", f"is gone, but checkpoint {missing} was published to it")
+        if self.published > self._position:
+            sentence = f"has checkpoint {self.published} of a line that the job has left at checkpoint {missing}"
+            return Mismatch(MismatchKind.LEFT, f"not what the job has since checkpoint {missing}", sentence)
+        had = f"up to checkpoint {self.published}" if self.published > NEVER else "before the first checkpoint"
+        sentence = f"has what was published {had}, but checkpoint {missing} was published as well"
+        return Mismatch(MismatchKind.BEHIND, f"behind: lacks checkpoint {missing}", sentence)
+
+    def _stuck(self, last: Checkpoint) -> Mismatch | None:
+        """Return the mismatch of a sink that has lost files that it needs to follow the last checkpoint, a restore; None if it has all."""
+        if self._table is None:
+            return None
+        with storage_errors(f"to look for the files of sink '{self.sink}' at {self.path}"):
+            store = delta_table_sink(self._config, self.sink).store
+            needed = store.at(self._history.version_of(self._lineage)).files()
+            lost = sorted(needed - list_files(self.path, self._config.storage_options))
+        if not lost:
+            return None
+        return Mismatch(
+            MismatchKind.STUCK,
+            f"files of checkpoint {last.restored_from} are gone",
+            f"cannot follow: checkpoint {last.checkpoint_id} takes the job back to checkpoint {last.restored_from}, and the sink has lost "
+            f"files of that time since, such as {lost[0]}",
+        )
+
+    def _unpublished(self, last: Checkpoint) -> Mismatch | None:
+        """Return the mismatch of a sink that lacks the last checkpoint alone; None if its staged files are there."""
+        with storage_errors(f"to look for staged files of sink '{self.sink}' at {self.path}"):
+            lost = delta_table_sink(self._config, self.sink).lost_files(last.outputs.get(self.sink, []))
+        if not lost:
+            return None
+        number = last.checkpoint_id
+        return Mismatch(
+            MismatchKind.UNPUBLISHED,
+            f"staged files of checkpoint {number} are gone",
+            f"lacks checkpoint {number}, which is not published, and cannot be: staged file {lost[0]}",
+        )
 
 
-def check_sinks(config: JobConfig, line: Sequence[Checkpoint], *, restores: bool = False) -> bool:
+def check_sinks(config: JobConfig, checkpoints: Sequence[Checkpoint], *, restores: bool = False) -> bool:
     """Refuse to go on where job and sinks disagree; return whether the last checkpoint can be published.
 
-    With `restores` a sink may be behind (the result is False then): a restore to a checkpoint that it has mends that.
-    Raises `SinkMismatchError`.
+    With `restores` a sink may have lost what was published to it (the result is False then): a restore to a checkpoint that it
+    has mends that. Raises `SinkMismatchError`.
     """
-    positions = [SinkPosition(config, sink, line) for sink in sorted(config.sinks)]
-    for position in positions:
-        if message := position.beyond_repair():
-            raise SinkMismatchError(message)
-    losses = [message for position in positions if (message := position.behind())]
-    if losses and not restores:
-        raise SinkMismatchError(losses[0])
-    return not losses
+    positions = [SinkPosition(config, sink, checkpoints) for sink in sorted(config.sinks)]
+    mismatched = [position for position in positions if position.mismatch is not None]
+    for position in sorted(mismatched, key=SinkPosition.mends_by_restore):
+        if not restores or not position.mends_by_restore():
+            raise SinkMismatchError(position.problem())
+    return not mismatched

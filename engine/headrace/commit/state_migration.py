@@ -16,12 +16,14 @@ import pyarrow as pa
 
 from headrace import faults
 from headrace.commit.checkpoint import Kind
+from headrace.commit.key_check import operator_key_problems
+from headrace.commit.operator_keys import declared_keys
+from headrace.commit.operator_rows import has_keyed_rows, key_group_chunks
 from headrace.commit.schema_check import PendingMigration, check_schemas, declared_schemas, unknown
 from headrace.commit.state_schemas import HISTORY_STATE
 from headrace.errors import HeadraceError, UserFunctionError
 from headrace.materializer.identities import canonical
 from headrace.state.codec import Codec
-from headrace.state.key_groups import KeyGroupRange
 from headrace.tables.schemas import KEYED_STATE, MATERIALIZER_HISTORY
 from headrace.tables.state_files import parts
 
@@ -31,27 +33,29 @@ if TYPE_CHECKING:
     from headrace.plan.stages import Plan
     from headrace.tables.files import StagedFile
 
-_CHUNKS = 8
-"""A state is read in so many ranges of key groups, so memory holds an eighth of it at a time."""
-
 
 def settle_schemas(job: OpenJob, plan: Plan) -> None:
-    """Make sure that all stored state can be read as the code declares it; migrate what has to be.
+    """Make sure that all stored state can be found and read as the code declares it; migrate what has to be.
 
     To be called before the first task of a run, and again after a restore within it. The next micro-batch records what is
-    declared. Raises `StateSchemaError` with operator, state, field and both types where stored state does not fit, and
-    `UserFunctionError` when the function of a migration fails; then nothing has changed.
+    declared. Raises `StateSchemaError` with operator, state, field and both types where stored state does not fit, or with
+    both keys where an operator has another one, and `UserFunctionError` when the function of a migration fails; then nothing
+    has changed.
     """
     declared = declared_schemas(plan)
     stored = job.state_schemas
-    check = check_schemas(stored, declared)
+    check = check_schemas(stored, declared, job.config.job)
+    groups = job.last.max_parallelism
+    check.problems += operator_key_problems(
+        job.config.job, job.operator_keys, plan, lambda name: has_keyed_rows(job.view, name, groups)
+    )
     check.raise_problems()
     schemas = unknown(declared) if stored is None else stored
     for pending in check.migrations:
         states = {**schemas[pending.operator], pending.state: pending.declared.stored()}
         schemas = {**schemas, pending.operator: states}
         _migrate(job, pending, schemas)
-    job.declared_schemas = check.schemas
+    job.declared_schemas, job.declared_keys = check.schemas, declared_keys(plan)
 
 
 def _migrate(job: OpenJob, pending: PendingMigration, schemas: StateSchemas) -> None:
@@ -95,10 +99,8 @@ def _rewritten(job: OpenJob, pending: PendingMigration) -> Iterator[StagedFile]:
 def _chunks(job: OpenJob, pending: PendingMigration) -> Iterator[pa.Table]:
     table = _table(pending)
     view = job.view(table).of(pending.operator, states=pending.state if table == KEYED_STATE else None)
-    groups = job.last.max_parallelism
-    step = -(-groups // _CHUNKS)
-    for first in range(0, groups, step):
-        yield view.of(key_groups=KeyGroupRange(first, first + step - 1)).live()
+    for groups in key_group_chunks(job.last.max_parallelism):
+        yield view.of(key_groups=groups).live()
 
 
 class _Converter:

@@ -34,16 +34,21 @@ class VacuumIntent:
     files: frozenset[str]
 
 
-def commit_intent(job: OpenJob, files: Collection[str]) -> None:
+def commit_intent(
+    job: OpenJob, files: Collection[str], *, erased: Sequence[tuple[int, int]] = (), note: str | None = None
+) -> None:
     """Commit that `files`, given relative to the job's folder, may be deleted.
+
+    `erased` has the ranges of checkpoints that can no longer be read then, within the retention or not; `note` says why.
 
     Raises `FencedError` when another run has taken the job: then none of them may be.
     """
     path = _intent_path(job.next_id, job.attempt_id)
     paths = pa.table({"path": pa.array(sorted(files), pa.string())})
     stage(job.config.job_folder, path, paths, job.config.storage_options)
-    note = f"deletes {len(files):,} files"
-    job.commit(Kind.VACUUM, versions=job.versions, metrics={"files_deleted": len(files)}, note=note)
+    note = note or f"deletes {len(files):,} files"
+    metrics = {"files_deleted": len(files)}
+    job.commit(Kind.VACUUM, versions=job.versions, metrics=metrics, note=note, erased=tuple(erased))
 
 
 def open_intents(config: JobConfig, checkpoints: Sequence[Checkpoint]) -> list[VacuumIntent]:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import msgspec
 import pyarrow as pa
 
-from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import sinks_of
 from headrace.commit.sink_position import SinkPosition
@@ -46,9 +46,18 @@ def verify(config: JobConfig) -> list[CheckResult]:
 
 def _ids_grow(checkpoints: list[Checkpoint]) -> CheckResult:
     ids = [checkpoint.checkpoint_id for checkpoint in checkpoints]
-    wrong = [second for first, second in pairwise(ids) if second != first + 1]
+    wrong = [
+        second.checkpoint_id for first, second in pairwise(checkpoints) if not _may_follow(first.checkpoint_id, second)
+    ]
     detail = f"{len(ids)} checkpoints, {ids[0]} to {ids[-1]}" if not wrong else f"gap or repeat before {wrong}"
-    return CheckResult("checkpoint ids grow by one", not wrong, detail)
+    return CheckResult("checkpoint ids grow", not wrong, detail)
+
+
+def _may_follow(number: int, checkpoint: Checkpoint) -> bool:
+    """Return whether a checkpoint may come after the one with an id: ids grow by one, by more for a reconciliation, a restore."""
+    return checkpoint.checkpoint_id == number + 1 or (
+        checkpoint.kind is Kind.RESTORE and checkpoint.checkpoint_id > number + 1
+    )
 
 
 def _versions_follow(checkpoints: list[Checkpoint]) -> CheckResult:

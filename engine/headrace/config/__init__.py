@@ -36,6 +36,7 @@ from headrace.config._load import (
 )
 from headrace.config._pipeline import binding_problems, check_bindings, import_pipeline, load_pipeline
 from headrace.config._schema import cluster_schema, job_schema
+from headrace.config._table_versions import Start, StartKind
 from headrace.config._urls import shown_url
 
 __all__ = [
@@ -56,6 +57,8 @@ __all__ = [
     "ServiceConfig",
     "SinkConfig",
     "SourceConfig",
+    "Start",
+    "StartKind",
     "StateConfig",
     "WatermarkConfig",
     "binding_problems",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from posixpath import normpath, realpath
 from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
@@ -11,8 +12,10 @@ from zoneinfo import ZoneInfo
 from headrace.config._cron import check_cron
 from headrace.config._document import raise_problems
 from headrace.config._job import JobConfig
+from headrace.config._table_versions import parse_start, parse_versions
 
 _SHORTEST_LEASE = timedelta(seconds=5)
+_ANY_MOMENT = datetime(2013, 1, 31, tzinfo=UTC)
 _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 """Schemes that name the same places as others."""
 
@@ -94,15 +97,56 @@ def _schedule(config: JobConfig) -> Iterator[Problem]:
 
 def _intervals(config: JobConfig) -> Iterator[Problem]:
     for name, source in config.sources.items():
-        if config.mode == "interval" and source.interval is None:
+        if config.mode == "interval" and source.format == "delta":
+            yield (
+                f"sources.{name}",
+                "a Delta table has no intervals: versions are taken in as they come; use mode 'caught_up'",
+            )
+        elif config.mode == "interval" and source.interval is None:
             yield f"sources.{name}", "mode 'interval' needs 'interval', the pattern of the file names"
         if source.interval is not None and "%" not in source.interval:
             yield f"sources.{name}.interval", f"'{source.interval}' has no date field such as %Y-%m-%d"
+        elif source.interval is not None and (problem := _pattern_problem(source.interval)) is not None:
+            yield f"sources.{name}.interval", problem
         if source.complete_intervals and source.interval is None:
             yield (
                 f"sources.{name}.complete_intervals",
                 "needs 'interval', the pattern of the file names: it tells where an interval ends",
             )
+
+
+def _pattern_problem(pattern: str) -> str | None:
+    """Return why no file name can fit a pattern; None where one can."""
+    try:
+        datetime.strptime(_ANY_MOMENT.strftime(pattern), pattern)  # noqa: DTZ007 - nobody uses the moment
+    except (ValueError, re.error) as error:
+        return f"'{pattern}' is no pattern that a date can be read by ({error}); write one such as %Y-%m-%d"
+    return None
+
+
+def _tables(config: JobConfig) -> Iterator[Problem]:
+    """Keys of a source that its format does not have, and texts that name no versions."""
+    for name, source in config.sources.items():
+        wrong = _FOLDER_KEYS if source.format == "delta" else _TABLE_KEYS
+        for key in wrong:
+            if getattr(source, key):
+                has = (
+                    "a Delta table has no file names that give intervals"
+                    if source.format == "delta"
+                    else "a folder has no versions"
+                )
+                yield f"sources.{name}.{key}", f"the format {source.format} does not have it: {has}"
+        for key, parse in (("start", parse_start), ("skip_versions", parse_versions)):
+            text = getattr(source, key)
+            if text is not None:
+                try:
+                    parse(text)
+                except ValueError as error:
+                    yield f"sources.{name}.{key}", str(error)
+
+
+_FOLDER_KEYS = ("interval", "complete_intervals")
+_TABLE_KEYS = ("change_feed", "start", "skip_versions")
 
 
 def _limits(config: JobConfig) -> Iterator[Problem]:
@@ -136,6 +180,7 @@ _CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
     _parallelism,
     _schedule,
     _intervals,
+    _tables,
     _limits,
     _services,
 )

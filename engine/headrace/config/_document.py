@@ -15,6 +15,7 @@ except ImportError:  # PyYAML built without libyaml: the same tree, more slowly
     from yaml import SafeLoader as _Loader  # type: ignore[assignment]
 
 _TAG = "tag:yaml.org,2002:"
+_DEEPEST = 100
 _KINDS = {
     "str": "text",
     "int": "a number",
@@ -64,25 +65,61 @@ def read_document(file: Path) -> yaml.MappingNode:
 
     Raises `ConfigError` when the file cannot be read, is no YAML, or holds anything but a mapping.
     """
+    text = _text_of(file)
     try:
-        text = file.read_text(encoding="utf-8")
+        _check_depth(file, text)
         root = yaml.compose(text, Loader=_Loader)
-    except (OSError, UnicodeDecodeError) as error:
-        msg = f"{file}: cannot be read: {error}"
-        raise ConfigError(msg) from error
     except yaml.YAMLError as error:
-        raise _broken(file, error) from error
+        raise _broken(file, text, error) from error
     if not isinstance(root, yaml.MappingNode):
         msg = f"{file}:1: expected a mapping of keys to values, got {node_kind(root)}"
         raise ConfigError(msg)
     return root
 
 
-def _broken(file: Path, error: yaml.YAMLError) -> ConfigError:
+def _text_of(file: Path) -> str:
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        msg = f"{file}: cannot be read: {error}"
+        raise ConfigError(msg) from error
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        msg = f"{file}:{line}: this is not UTF-8 (byte {content[error.start]:#04x}); save the file as UTF-8"
+        raise ConfigError(msg) from error
+
+
+def _check_depth(file: Path, text: str) -> None:
+    """Refuse what is nested so deep that building the tree would end the process: libyaml's own C stack overflows."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > _DEEPEST:
+            mark = event.start_mark
+            line = mark.line + 1 if mark else 1
+            msg = f"{file}:{line}: lists and mappings are nested more than {_DEEPEST} deep; no key takes that"
+            raise ConfigError(msg)
+
+
+def _broken(file: Path, text: str, error: yaml.YAMLError) -> ConfigError:
+    if isinstance(error, yaml.reader.ReaderError):
+        line = text.count("\n", 0, error.position) + 1
+        return ConfigError(
+            f"{file}:{line}: this is not valid YAML: the character {_named(error.character)} is not allowed"
+        )
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error)
     where = f"{file}:{mark.line + 1}" if mark else str(file)
     return ConfigError(f"{where}: this is not valid YAML: {problem}")
+
+
+def _named(character: int | str) -> str:
+    return f"U+{ord(character) if isinstance(character, str) else character:04X}"
 
 
 def line_number(node: yaml.Node) -> int:

@@ -13,7 +13,8 @@ import msgspec
 from headrace.api import Strategy
 from headrace.config._cluster import ClusterConfig
 from headrace.config._execution import ExecutionConfig, OperatorConfig
-from headrace.config._types import Count, Location, Name, PipelineRef, Rate, Section, Span, Whole
+from headrace.config._table_versions import Start, parse_start, parse_versions
+from headrace.config._types import Count, KeyGroups, Location, Name, PipelineRef, Rate, Scalar, Section, Span, Whole
 from headrace.config._urls import shown_url, with_path
 from headrace.errors import ConfigError
 from headrace.execution.options import AsyncStateOptions
@@ -44,7 +45,10 @@ class StateConfig(Section, frozen=True, kw_only=True):
     """Where state is kept."""
 
     root: Location = "var/state"
-    """Folder or URI of the Delta tables; the job's are in `<root>/<job>/`."""
+    """Folder or URI of the Delta tables; the job's are in `<root>/<name>/`."""
+
+    name: Name | None = None
+    """The name that the job has in `root`, in `local` and in its sinks; null: the job's own. Set it to the former name when a job is renamed, and keep it."""
 
     backend: Literal["rocksdb", "hashmap", "delta"] = "rocksdb"
     """How tasks hold state while they run: on local disk, in memory, or looked up in the tables. Results do not depend on it."""
@@ -66,11 +70,20 @@ class WatermarkConfig(Section, frozen=True, kw_only=True):
 class SourceConfig(Section, frozen=True, kw_only=True):
     """What a source of the pipeline reads."""
 
-    format: Literal["parquet"] = "parquet"
-    """The file format."""
+    format: Literal["parquet", "delta"] = "parquet"
+    """parquet: a folder of Parquet files. delta: a Delta table."""
 
     path: Location
-    """Folder of the files. They are read in the order of their names and must not change."""
+    """Folder of the files, which are read in the order of their names and must not change; or folder or URI of the Delta table."""
+
+    change_feed: bool = False
+    """Format delta: read what each commit of the table inserted, updated and deleted, from its change data feed. false: read rows that are appended, and stop where others are changed."""
+
+    start: Scalar | None = None
+    """Format delta: where a job begins that has read nothing of the table: earliest, latest, snapshot (all rows that are in the table at the first run, then what comes), a version such as `version 12`, or a day or a moment; null: earliest."""
+
+    skip_versions: Scalar | None = None
+    """Format delta: versions of the table that are passed over, whatever they changed, such as `17` or `3, 13-17`."""
 
     interval: str | None = None
     """strptime pattern of the file stem that gives the start of the file's interval; null: none."""
@@ -92,6 +105,16 @@ class SourceConfig(Section, frozen=True, kw_only=True):
 
     on_bad_row: Literal["quarantine", "fail"] = "quarantine"
     """What happens to a row that does not fit the record type."""
+
+    @property
+    def begins_at(self) -> Start:
+        """Where a table is read from first."""
+        return parse_start(self.start or "earliest")
+
+    @property
+    def skipped(self) -> tuple[range, ...]:
+        """The versions of a table that are passed over."""
+        return parse_versions(self.skip_versions) if self.skip_versions else ()
 
 
 class SinkConfig(Section, frozen=True, kw_only=True):
@@ -210,8 +233,8 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     mode: Literal["caught_up", "interval"] = "caught_up"
     """caught_up: a run takes in all there is. interval: a run takes in the files of its interval."""
 
-    max_parallelism: Count = 128
-    """Number of key groups: the most tasks an operator can ever have. Fixed with the first run."""
+    max_parallelism: KeyGroups = 128
+    """Number of key groups: the most tasks an operator can ever have. Fixed with the first run; `headrace rescale` changes it."""
 
     parallelism: Count | None = None
     """Tasks per operator; null: as the cluster profile says. May change between runs."""
@@ -254,14 +277,19 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
         return PipelineCode(self.pipeline, str(self.home), self.profile.py_files)
 
     @property
+    def stored_name(self) -> str:
+        """What the job is called where it is stored: its folder, and its transactions in sinks. It outlives a renaming."""
+        return self.state.name or self.job
+
+    @property
     def job_folder(self) -> str:
         """Folder or URI of the job's state tables."""
-        return f"{self.state.root}/{self.job}"
+        return f"{self.state.root}/{self.stored_name}"
 
     @property
     def local_folder(self) -> Path:
         """Folder of the job's local copies of state."""
-        return Path(self.state.local) / self.job
+        return Path(self.state.local) / self.stored_name
 
     @property
     def tasks(self) -> int:

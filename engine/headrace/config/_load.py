@@ -88,12 +88,23 @@ def load_job(
     job, lines = read_struct(file, JobFile, Place(home, os.environ))
     if cluster is not None:
         job = msgspec.structs.replace(job, cluster=cluster)
+    else:
+        _check_cluster(job.cluster, home, f"{file}:{lines.get('cluster', 1)}: cluster")
     values = {field: getattr(job, field) for field in job.__struct_fields__}
     profile = load_cluster(job.cluster, home, keep_references=keep_references)
     config = JobConfig(**values, home=home, file=file, profile=profile, lines=lines)
     if checked:
         check_job(config)
     return config
+
+
+def _check_cluster(name: str, home: Path, where: str) -> None:
+    """Raise `ConfigError` that names the place in the job's file when there is no such profile."""
+    try:
+        _find("cluster", name, _folder(home, "clusters"))
+    except ConfigError as error:
+        msg = f"{where}: {error}"
+        raise ConfigError(msg) from error
 
 
 def load_cluster(name: str, home: Path | None = None, *, keep_references: bool = False) -> ClusterConfig:

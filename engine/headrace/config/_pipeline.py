@@ -63,6 +63,26 @@ def _problems(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
     yield from _services(config, pipeline)
     yield from _overrides(config, pipeline)
     yield from _modes(config, pipeline)
+    yield from _row_kinds(config, pipeline)
+
+
+def _row_kinds(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
+    """Yield sources of which one of job and pipeline reads a change data feed."""
+    from headrace.api import SourceNode
+    from headrace.api.graph import CHANGE_TYPE
+
+    for node in pipeline.operators:
+        if not isinstance(node, SourceNode) or node.name not in config.sources:
+            continue
+        key, by_feed = f"sources.{node.name}.change_feed", node.row_kind == CHANGE_TYPE
+        if config.sources[node.name].change_feed and not by_feed:
+            yield (
+                key,
+                f'rows of a change data feed have kinds: give the source row_kind="{CHANGE_TYPE}" in the pipeline',
+            )
+        elif by_feed and not config.sources[node.name].change_feed:
+            what = f"the pipeline takes row kinds from {CHANGE_TYPE}, the column of a change data feed"
+            yield key, f"{what}: set it to true (with format: delta), or take row_kind from another column"
 
 
 def _differences(key: str, what: str, wanted: list[str], bound: Iterable[str]) -> Iterator[Problem]:

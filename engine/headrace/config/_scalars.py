@@ -20,8 +20,10 @@ from headrace.config._environment import check_references, substitute
 from headrace.config._types import LOCATION, NAME, PIPELINE, SCALAR
 from headrace.names import NAME_RULE, did_you_mean
 
-_INTEGER = re.compile(r"[-+]?[0-9][0-9_]*")
-_NUMBER = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9]+)?")
+_INTEGER = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
+_NUMBER = re.compile(r"[-+]?[0-9]+(_[0-9]+)*(\.[0-9]+)?")
+_LONGEST_NUMBER = 40
+_LARGEST_INTEGER = (1 << 63) - 1
 _RULES = {
     NAME: f"is not a valid name: {NAME_RULE}",
     PIPELINE: "is not package.module:variable, as in pipelines.flights:pipeline",
@@ -48,6 +50,7 @@ def read_scalar(node: yaml.Node, kind: Any, place: Place) -> Any:
         msg = f"expected {_wanted(base)}, got {node_kind(node)}"
         raise ValueError(msg)
     text = _substituted(node.value, role, place)
+    _check_characters(text)
     if allowed := _choices(base):
         return _choice(text, allowed)
     if base is str and tag_of(node) != "str" and role != SCALAR:
@@ -65,6 +68,18 @@ def _substituted(text: str, role: str | None, place: Place) -> str:
     return substitute(text, place.environment)
 
 
+def _check_characters(text: str) -> None:
+    """Refuse what no path and no stored text can hold: U+0000, and bytes of the environment that are not UTF-8."""
+    if "\0" in text:
+        msg = "the character U+0000 is not allowed here; remove it"
+        raise ValueError(msg)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        msg = "the environment variable that it names is not UTF-8; set it to a text that is"
+        raise ValueError(msg) from error
+
+
 def unwrap(kind: Any) -> tuple[Any, str | None]:
     """A field's type without its annotation, and the role that the annotation gives it."""
     if get_origin(kind) is not Annotated:
@@ -76,6 +91,9 @@ def unwrap(kind: Any) -> tuple[Any, str | None]:
 def _parse(text: str, base: Any, node: yaml.ScalarNode, *, referenced: bool) -> Any:
     parser = _PARSERS[base]
     quoted_number = base in {int, float} and tag_of(node) == "str" and not referenced
+    if base in {int, float, timedelta} and len(text) > _LONGEST_NUMBER:
+        msg = f"expected {_wanted(base)}, got a text of {len(text)} characters"
+        raise ValueError(msg)
     if quoted_number or (value := parser(text)) is None:
         got = f"'{text}'" if referenced else node_kind(node)
         msg = f"expected {_wanted(base)}, got {got}"
@@ -144,6 +162,9 @@ def _choice(text: str, allowed: dict[str, Any]) -> Any:
 def _check_range(value: Any, kind: Any, role: str | None) -> None:
     if isinstance(value, timedelta | datetime):
         return
+    if isinstance(value, int) and abs(value) > _LARGEST_INTEGER:
+        msg = f"'{value}' is out of range: whole numbers have 64 bits"
+        raise ValueError(msg)
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

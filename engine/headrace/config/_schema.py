@@ -53,7 +53,8 @@ def _referable(schema: dict[str, Any], choices: set[str]) -> dict[str, Any]:
 
 
 def _is_narrow(schema: dict[str, Any], choices: set[str]) -> bool:
-    narrow = schema.get("type") in {"integer", "boolean"} or {"enum", "pattern"} & schema.keys()
+    kind = schema.get("type")  # of several types, text is one
+    narrow = (isinstance(kind, str) and kind in {"integer", "boolean"}) or {"enum", "pattern"} & schema.keys()
     return bool(narrow) or schema.get("$ref") in choices
 
 

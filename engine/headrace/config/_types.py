@@ -34,6 +34,9 @@ PipelineRef = Annotated[
 Count = Annotated[int, Meta(ge=1)]
 """A whole number from 1."""
 
+KeyGroups = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+"""A number of key groups: tables store a group in 32 bits."""
+
 Whole = Annotated[int, Meta(ge=0)]
 """A whole number from 0."""
 

@@ -145,14 +145,17 @@ class ProcessContext(RecordContext):
         """See `Context.timers`."""
         return self
 
-    def collect(self, record: msgspec.Struct, /, kind: RowKind = RowKind.INSERT) -> None:
+    def collect(
+        self, record: msgspec.Struct, /, kind: RowKind = RowKind.INSERT, *, timestamp: int | None = None
+    ) -> None:
         """See `Context.collect`."""
         outputs = self._outputs
         if not isinstance(record, outputs.type):
             raise outputs.refused(record)
         order = output_order(self.order, self.index)
         self.index += 1
-        outputs.main.append(_emitted((order, self.timestamp, kind, record)))
+        at = self.timestamp if timestamp is None else timestamp
+        outputs.main.append(_emitted((order, at, kind, record)))
 
     def output(self, name: str, record: msgspec.Struct, /) -> None:
         """See `Context.output`."""

@@ -1,5 +1,23 @@
 """Ready-made operators, built on the public state API alone: what they do, your own code could do."""
 
+from headrace.operators._aggregates import ArgMax, ArgMin, Avg, Count, CountDistinct, First, Last, Max, Min, Sum
 from headrace.operators._running_aggregate import running_aggregate
+from headrace.operators._windows import Cumulative, Hopping, Session, Tumbling
 
-__all__ = ["running_aggregate"]
+__all__ = [
+    "ArgMax",
+    "ArgMin",
+    "Avg",
+    "Count",
+    "CountDistinct",
+    "Cumulative",
+    "First",
+    "Hopping",
+    "Last",
+    "Max",
+    "Min",
+    "Session",
+    "Sum",
+    "Tumbling",
+    "running_aggregate",
+]

@@ -6,6 +6,7 @@ import sys
 from array import array
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from headrace.api import SourceNode
 from headrace.plan.column_types import columns_of
@@ -23,6 +24,41 @@ def order_column(ordinals: pa.Int64Array) -> pa.BinaryArray:
         places.byteswap()
     kind = pa.binary(_ORDER_BYTES)
     return pa.Array.from_buffers(kind, len(ordinals), [None, pa.py_buffer(places)]).cast(pa.binary())
+
+
+def arrival_order(table: pa.Table, source: SourceNode) -> pa.Array | None:
+    """Return the numbers of a table's rows in arrival order, by the `order_by` of their source; None: they arrive as they lie.
+
+    Rows without a value come last. A column that the table does not have orders nothing: all rows have the default of the field.
+    Nor does one of a type that has no order, such as a list: each of its values is refused. Raises `pa.ArrowException` for a
+    field that is a list or a map itself.
+    """
+    nested = {column.name for column in columns_of(source.record) if column.parts}
+    columns = {name: _sortable(table[name]) for name in source.order_by if name in table.schema.names}
+    by = {name: values for name, values in columns.items() if name in nested or _has_order(values)}
+    if not by:
+        return None
+    return pc.sort_indices(pa.table(by), [(name, "ascending") for name in by])
+
+
+def _sortable(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return values in a type that Arrow can sort, where they have an order that it knows in another type alone."""
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        return _sortable(pa.chunked_array([chunk.dictionary_decode() for chunk in values.chunks], kind.value_type))
+    if pa.types.is_float16(kind):
+        return values.cast(pa.float32())
+    is_view = pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)
+    return values.cast(pa.large_binary()) if is_view else values
+
+
+def _has_order(values: pa.ChunkedArray) -> bool:
+    """Tell whether Arrow can sort by these values. It looks into a struct only where there is a row."""
+    try:
+        pc.sort_indices(pa.table({"values": values.slice(0, 1)}), [("values", "ascending")])
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def event_times(table: pa.Table, source: SourceNode) -> pa.ChunkedArray:

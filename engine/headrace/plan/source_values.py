@@ -57,7 +57,7 @@ def _fitting(array: pa.Array, column: Column) -> tuple[pa.Array, Faults]:
     faults: Faults = {}
     if _family(array.type) == "null":
         array = pa.nulls(len(array), column.type)
-    elif not _is_kindred(array.type, column):
+    elif not is_kindred(array.type, column):
         array = _refuse_all(array, column, faults)
     elif column.record is not None:
         array = _structs(array, column, faults)
@@ -71,7 +71,7 @@ def _fitting(array: pa.Array, column: Column) -> tuple[pa.Array, Faults]:
     return array, faults
 
 
-def _is_kindred(kind: pa.DataType, column: Column) -> bool:
+def is_kindred(kind: pa.DataType, column: Column) -> bool:
     """Return whether values of a type may be values of a column.
 
     Text is never guessed into numbers, numbers into truth or instants into integers: that hides mistakes upstream.
@@ -203,12 +203,24 @@ def _add(faults: Faults, parts: Iterable[tuple[int, str, Fault]], array: pa.Arra
 
 
 def _lists(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
-    array = array.cast(pa.list_(array.type.value_type))
-    offsets = array.offsets.to_pylist()
+    offsets = _offsets(array)
     (part,) = column.parts
     items, item_faults = _fitting(array.values[offsets[0] : offsets[-1]], part)
     _add(faults, ((row, f"[{at - start}]", fault) for row, start, at, fault in _rows(offsets, item_faults)), array)
     return pa.ListArray.from_arrays(_from_zero(offsets), items, mask=array.is_null())
+
+
+def _offsets(array: pa.Array) -> list[int]:
+    """Return where the items of each list begin among the values, and where the last ones end.
+
+    A cast to one type of list would say so, too. But pyarrow 26 cuts off the values of a list of nulls when it casts it to a list
+    of nulls: to as many as there are lists.
+    """
+    if pa.types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        return [(array.offset + row) * size for row in range(len(array) + 1)]
+    offsets: list[int] = array.offsets.to_pylist()
+    return offsets
 
 
 def _maps(array: pa.Array, column: Column, faults: Faults) -> pa.Array:

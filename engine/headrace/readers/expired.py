@@ -8,6 +8,7 @@ from datetime import datetime
 import msgspec
 
 from headrace.commit.checkpoint import Kind
+from headrace.commit.savepoints import live_savepoints
 from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 from headrace.readers.known_operators import WITH_STATE, check_operator
 from headrace.readers.query import Rows, ask_once, moment
@@ -39,7 +40,7 @@ def expired_states(job: JobAtCheckpoint) -> Rows:
         SELECT operator, state, count(*) AS entries, count(DISTINCT key) AS keys,
                sum(strlen(value))::BIGINT AS bytes, min(last_access) AS oldest
         FROM ({stored_entries_sql()}) WHERE {job.ttl.dead_sql()} GROUP BY ALL ORDER BY ALL"""  # noqa: S608 - our own SQL
-    return ask_once(job.changes(KEYED_STATE), query)
+    return ask_once(job.changes(KEYED_STATE), query, table=KEYED_STATE)
 
 
 def expired_entries(
@@ -53,7 +54,8 @@ def expired_entries(
     query = f"""
         SELECT {_SHOWN} FROM ({stored_entries_sql()}) WHERE {job.ttl.dead_sql()}
         ORDER BY last_access, operator, state, key, namespace, user_key LIMIT ?"""  # noqa: S608 - our own SQL
-    return job.ttl.with_deaths(ask_once(job.changes(KEYED_STATE, entries_of(operator, states=state)), query, [limit]))
+    entries = ask_once(job.changes(KEYED_STATE, entries_of(operator, states=state)), query, [limit], table=KEYED_STATE)
+    return job.ttl.with_deaths(entries)
 
 
 def expiry_compactions(job: JobAtCheckpoint) -> Iterator[ExpiryCompaction]:
@@ -72,8 +74,4 @@ def expiry_compactions(job: JobAtCheckpoint) -> Iterator[ExpiryCompaction]:
 
 def savepoints(job: JobAtCheckpoint) -> list[str]:
     """Return the savepoints that keep the files they name, whatever a compaction has dropped since."""
-    return [
-        checkpoint.name or str(checkpoint.checkpoint_id)
-        for checkpoint in job.log.checkpoints
-        if checkpoint.kind is Kind.SAVEPOINT
-    ]
+    return [each.name or str(each.checkpoint_id) for each in live_savepoints(job.log.checkpoints)]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.erased_checkpoints import refuse_purged
 from headrace.commit.lineage import Lineage
 from headrace.commit.log import CheckpointLog
 from headrace.config import JobConfig
@@ -38,6 +39,7 @@ class JobAtCheckpoint:
         self.config = config
         self.log = CheckpointLog(config.job_folder, config.storage_options)
         self.checkpoint = self.log.resolve(config, at)
+        refuse_purged(self.log.checkpoints, self.checkpoint.checkpoint_id)
         self.ttl = JobTtl(config, self.log, self.checkpoint, is_now=at is None)
         self.with_expired = with_expired
 
@@ -84,4 +86,4 @@ class JobAtCheckpoint:
     ) -> Rows:
         """Return the live entries of a state table. `columns` and `order` (or what else ends the query) are SQL."""
         query = f"SELECT {columns} FROM ({self.live_sql(name)}) {order}"  # noqa: S608 - our own names
-        return ask_once(self.changes(name, conditions), query, parameters)
+        return ask_once(self.changes(name, conditions), query, parameters, table=name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from headrace.commit.checkpoint import Checkpoint, Kind
@@ -11,55 +11,89 @@ from headrace.readers.entry_history import ENTRY_COLUMNS, Compacted, EntryHistor
 from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 from headrace.readers.key_conditions import key_conditions
 from headrace.readers.known_operators import WITH_STATE, check_operator
-from headrace.readers.query import Rows, ask, ask_once, connect, copy
+from headrace.readers.query import Rows, ask, ask_once, connect, copy, unreadable
+from headrace.state.key_groups import key_group
 from headrace.tables.predicate import Conditions, entries_of
-from headrace.tables.schemas import KEYED_STATE
+from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
+from headrace.tables.stored_rows import checked_sql
 
 
 def key_history(job: JobAtCheckpoint, key: str, operator: str | None = None, state: str | None = None) -> Rows:
     """Return what happened to one key up to the checkpoint, oldest first, also before compactions; see `EntryHistory.events`.
 
-    Versions whose files were vacuumed are left out. A change that a restore undid is no part of the checkpoint's line, and not
-    listed. Raises `ConfigError` for an operator that is not known.
+    Earlier versions whose files were vacuumed are left out. A change that a restore undid is no part of the checkpoint's line, and not
+    listed. Raises `ConfigError` for an operator that is not known, `StorageError` when the files of the checkpoint itself are gone
+    or damaged.
     """
     check_operator(job, operator, WITH_STATE)
-    conditions = [*key_conditions(key, job.checkpoint.max_parallelism), *entries_of(operator, states=state)]
-    changes = _changes(job, conditions)
-    compactions = _compacted(job, conditions)
+
+    def conditions_at(checkpoint: Checkpoint) -> Conditions:
+        return [*key_conditions(key, checkpoint.max_parallelism), *entries_of(operator, states=state)]
+
+    changes = _changes(job, conditions_at)
+    compactions = _compacted(job, conditions_at)
     return EntryHistory(job.log.checkpoints, compactions, job.ttl.live, job.ttl.clock_at).events(changes)
 
 
-def _changes(job: JobAtCheckpoint, conditions: Conditions) -> Rows:
-    """Return all rows that the versions of keyed_state before each compaction, and the one of the checkpoint, still have."""
+ConditionsAt = Callable[[Checkpoint], Conditions]
+"""The conditions on rows of the key as of a checkpoint: its key group depends on how many there are."""
+
+
+def _changes(job: JobAtCheckpoint, conditions_at: ConditionsAt) -> Rows:
+    """Return all rows that the versions of keyed_state before each rewriting, and the one of the checkpoint, still have.
+
+    A rescaling gives a row another key group, so rows are compared without: it is that of the checkpoint.
+    """
+    import duckdb
+
     connection = connect()
     parts = []
-    for number, checkpoint in enumerate(_before_compactions(job)):
+    for number, checkpoint in enumerate(_before_rewritings(job)):
         try:
-            copy(connection, f"part{number}", job.changes(KEYED_STATE, conditions, at=checkpoint))
+            rows = job.changes(KEYED_STATE, conditions_at(checkpoint), at=checkpoint)
+            copy(connection, f"part{number}", rows, table=KEYED_STATE)
         except StorageError:
+            if checkpoint is job.checkpoint:
+                raise
             continue
-        parts.append(f"FROM part{number}")
+        checked = checked_sql(f"part{number}", STATE_TABLES[KEYED_STATE], ("state", "checkpoint_id", "deleted"))
+        parts.append(f"SELECT * EXCLUDE (key_group) FROM {checked}")  # noqa: S608 - our own names
     if not parts:
         return Rows([], [])
     union = " UNION BY NAME ".join(parts)
-    return ask(connection, f"FROM ({union}) ORDER BY checkpoint_id, operator, state, namespace, user_key")
+    try:
+        changes = ask(connection, f"FROM ({union}) ORDER BY checkpoint_id, operator, state, namespace, user_key")
+    except duckdb.Error as error:
+        raise unreadable(KEYED_STATE, None, error) from error
+    return _with_key_groups(changes, job.checkpoint.max_parallelism)
 
 
-def _before_compactions(job: JobAtCheckpoint) -> Iterator[Checkpoint]:
-    """Walk the checkpoints whose versions of keyed_state together hold all changes: this one, and those before compactions."""
+def _with_key_groups(rows: Rows, max_parallelism: int) -> Rows:
+    place = rows.columns.index("key")
+    return Rows(
+        [*rows.columns[:place], "key_group", *rows.columns[place:]],
+        [(*row[:place], key_group(row[place].encode(), max_parallelism), *row[place:]) for row in rows.rows],
+    )
+
+
+def _before_rewritings(job: JobAtCheckpoint) -> Iterator[Checkpoint]:
+    """Walk the checkpoints whose versions of keyed_state together hold all changes: this one, and those before rewritings.
+
+    Compactions and rescalings write live rows alone.
+    """
     yield job.checkpoint
     for checkpoint, before in pairwise(job.lineage.newest_first()):
-        if checkpoint.kind is Kind.COMPACTION:
+        if checkpoint.kind is Kind.COMPACTION or checkpoint.max_parallelism != before.max_parallelism:
             yield before
 
 
-def _compacted(job: JobAtCheckpoint, conditions: Conditions) -> Iterator[Compacted]:
+def _compacted(job: JobAtCheckpoint, conditions_at: ConditionsAt) -> Iterator[Compacted]:
     """Walk the compactions up to the checkpoint, with the entries that each of them left."""
     for compaction in job.lineage.newest_first():
         if compaction.kind is not Kind.COMPACTION:
             continue
         try:
-            stream = job.changes(KEYED_STATE, conditions, at=compaction)
+            stream = job.changes(KEYED_STATE, conditions_at(compaction), at=compaction)
             entries = ask_once(stream, f"SELECT {', '.join(ENTRY_COLUMNS)} FROM raw")  # noqa: S608 - our own columns
         except StorageError:
             continue

@@ -51,4 +51,5 @@ def largest_histories(job: JobAtCheckpoint, operator: str | None = None, limit: 
                    max(inserted_at) AS last_insertion
             FROM ({entries}) GROUP BY ALL ORDER BY rows DESC, operator, key LIMIT ?""",  # noqa: S608 - our own names
         [limit],
+        table=MATERIALIZER_HISTORY,
     )

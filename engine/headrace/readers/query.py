@@ -11,6 +11,7 @@ import msgspec
 
 from headrace.errors import StorageError
 from headrace.tables.store import TableMissingError
+from headrace.tables.stored_rows import ADVICE, MARK, damaged, null_refused
 
 if TYPE_CHECKING:
     import duckdb
@@ -60,21 +61,21 @@ def reading(uri: str, version: int | None) -> Iterator[None]:
         raise unreadable(uri, version, error) from error
 
 
-def copy(connection: duckdb.DuckDBPyConnection, target: str, stream: Any) -> None:
-    """Fill a new table from an Arrow stream. A stream can be read once; a query may read twice."""
+def copy(connection: duckdb.DuckDBPyConnection, target: str, stream: Any, *, table: str | None = None) -> None:
+    """Fill a new table from an Arrow stream. A stream can be read once; a query may read twice. `table` is what errors call it."""
     import duckdb
 
     connection.register("incoming", stream)
     try:
         connection.execute(f'CREATE TABLE "{target}" AS SELECT * FROM incoming')  # noqa: S608 - our own names
     except duckdb.Error as error:
-        raise unreadable(target, None, error) from error
+        raise unreadable(table or target, None, error) from error
     finally:
         connection.unregister("incoming")
 
 
-def ask_once(stream: Any, query: str, parameters: Sequence[Any] = ()) -> Rows:
-    """Answer a query over `raw`, the stream, which it may name once. Nothing is copied.
+def ask_once(stream: Any, query: str, parameters: Sequence[Any] = (), *, table: str = "of the job") -> Rows:
+    """Answer a query over `raw`, the stream, which it may name once. Nothing is copied. `table` is what errors call it.
 
     Raises `StorageError` when the stream breaks.
     """
@@ -85,7 +86,7 @@ def ask_once(stream: Any, query: str, parameters: Sequence[Any] = ()) -> Rows:
     try:
         return ask(connection, query, parameters)
     except duckdb.Error as error:
-        raise unreadable("the table", None, error) from error
+        raise unreadable(table, None, error) from error
 
 
 def ask(connection: duckdb.DuckDBPyConnection, query: str, parameters: Sequence[Any] = ()) -> Rows:
@@ -135,6 +136,11 @@ def milliseconds(moment: datetime) -> int:
 
 def unreadable(table: str, version: int | None, error: Exception) -> StorageError:
     """Return the error for a table that cannot be read."""
+    said = str(error).partition(MARK)[2].partition("\n")[0]
+    if said:
+        return StorageError(f"table {said}. {ADVICE}")
+    if refused := null_refused(error):
+        return damaged(table, refused)
     which = f"version {version} of {table}" if version is not None else table
     return StorageError(
         f"{which} cannot be read: {error}\nIts files may have been vacuumed, or the storage is out of reach. "

@@ -13,6 +13,7 @@ from headrace.readers.reserved_words import with_quoted_names
 from headrace.tables.predicate import Conditions, NoneOf
 from headrace.tables.schemas import CHECKPOINTS, STATE_TABLES
 from headrace.tables.store import TableMissingError
+from headrace.tables.stored_rows import MARK
 
 if TYPE_CHECKING:
     import duckdb
@@ -42,6 +43,8 @@ def ask_sql(job: JobAtCheckpoint, query: str, conditions: Conditions = ()) -> Ro
             raise ConfigError(msg)
         return ask(connection, query)
     except duckdb.Error as error:
+        if MARK in str(error):
+            raise unreadable("the table", None, error) from error
         msg = f"the query failed: {error}\nViews: {', '.join(views(job))}"
         raise ConfigError(msg) from error
 

@@ -39,6 +39,7 @@ def _count(job: JobAtCheckpoint, name: str, state: str, size: str, conditions: C
         f"""SELECT operator, {state} AS state, count(*) AS entries, count(DISTINCT key) AS keys,
                    sum(coalesce(bytes, 0))::BIGINT AS bytes, max(changed) AS last_change
             FROM ({entries}) GROUP BY ALL ORDER BY ALL""",  # noqa: S608 - names of columns and a number, all ours
+        table=name,
     )
 
 

@@ -104,7 +104,8 @@ class DeltaTableSink:
 
     def sync(self, table: Snapshot) -> None:
         """See `Sink.sync`."""
-        self.store.sync(table.version)
+        for version in range(_published_at(table), table.version + 1):
+            self.store.sync(version)
 
     def lost_files(self, files: Sequence[OutputFile]) -> list[str]:
         """Return which staged files are gone or cut off, each with what it has become."""
@@ -128,7 +129,7 @@ class DeltaTableSink:
             msg = (
                 f"checkpoint {checkpoint_id} is committed, and cannot be published to sink '{self.name}' at {self.uri}: staged file "
                 f"{lost[0]} ({len(lost)} of {len(files)} files are damaged). Nothing was written to this sink. Bring the files "
-                f"back and run again; or restore checkpoint {checkpoint_id - 1}, and the next run takes in the same input again."
+                "back and run again; or go back to before it with 'headrace reconcile JOB', and the next run takes in the same input again."
             )
             raise StorageError(msg)
 
@@ -137,12 +138,24 @@ class DeltaTableSink:
         return f"{self.app_id}/incarnation"
 
     def _info(self, publication: Publication) -> CommitInfo:
-        number, incarnation = publication
+        number, incarnation, ancestors = publication
         return CommitInfo(
             checkpoint_id=number,
+            published_by=() if incarnation is None else (incarnation, *ancestors),
             transaction=Transaction(self.app_id, number),
             incarnation=None if incarnation is None else Transaction(self._incarnation_id, incarnation),
         )
+
+
+def _published_at(table: Snapshot) -> int:
+    """Return the version of the last commit that carries a checkpoint; that of the oldest commit in the log if none does."""
+    limit = 1
+    while True:
+        commits = table.history(limit)
+        found = next((commit.version for commit in commits if commit.info.checkpoint_id is not None), None)
+        if found is not None or len(commits) < limit:
+            return commits[-1].version if found is None else found
+        limit *= 8
 
 
 def delta_table_sink(
@@ -157,7 +170,7 @@ def delta_table_sink(
     return DeltaTableSink(
         name=name,
         store=table_store(sink.path, config.storage_options),
-        app_id=f"{config.job}/{name}",
+        app_id=f"{config.stored_name}/{name}",
         job_folder=config.job_folder,
         mode=sink.mode,
         schema=schema or pa.schema([]),

@@ -33,6 +33,8 @@ class Publication(NamedTuple):
 
     checkpoint_id: int
     incarnation: int | None = None
+    ancestors: tuple[int, ...] = ()
+    """The incarnations that this one came from by reconciliations, newest first. The commit has them, and no transaction."""
 
 
 class Sink(Protocol):
@@ -81,7 +83,10 @@ class Sink(Protocol):
         ...
 
     def sync(self, table: Snapshot) -> None:
-        """Make what `table` was given last survive a power failure: whoever wrote it may have died before that."""
+        """Make what the last checkpoint gave to `table` survive a power failure: whoever published it may have died before that.
+
+        Commits of other programs that came behind it are synced as well: these may be the ones that would hide its loss.
+        """
         ...
 
     def restore(self, table: Snapshot, version: int, publication: Publication) -> None:

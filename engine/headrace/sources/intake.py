@@ -16,9 +16,10 @@ from headrace.execution.process_context import END_OF_INPUT
 from headrace.plan.stages import Plan
 from headrace.sources.arrival import Line
 from headrace.sources.interval import Interval
+from headrace.sources.kinds import source_of
 from headrace.sources.merge import Merge, MergeRules
 from headrace.sources.offset import SourceOffset, latest_watermark, line_of
-from headrace.sources.parquet_folder import ParquetFolder
+from headrace.sources.requeued_slice import RequeuedSlice
 from headrace.sources.source import Ahead, InputFile, LineSlice, Slice, Source, TakenIn
 from headrace.sources.wanted import NEXT_SLICE, Part, Standing, Waiting, Wanted
 
@@ -31,7 +32,7 @@ class Intake:
         self._groups = plan.groups
         self._config = config
         self._sources: Mapping[str, Source] = sources or {
-            node.name: ParquetFolder(node, config.sources[node.name], config.storage_options) for node in plan.sources
+            node.name: source_of(node, config.sources[node.name], config.storage_options) for node in plan.sources
         }
         self._rules = MergeRules(
             bucket=config.watermark.bucket,
@@ -81,9 +82,19 @@ class Intake:
         interval = wanted.interval or self._interval_of(files, {**offsets, **moved}, at)
         return Slice(files, tuple(part.line for part in parts), moved, interval)
 
+    def requeued(self, at: Standing) -> Slice | None:
+        """Return the next slice of rows that have left the quarantine; None when no such rows wait.
+
+        It comes before all that was not taken in yet, and is no part of an interval. Raises `SourceError` when a file of these
+        rows is gone or has changed; `ConfigError` when the pipeline lacks the source.
+        """
+        self._check_left_over(at.offsets)
+        offsets = numbered([*self._sources], at.offsets)
+        return RequeuedSlice(self._rules, self._sources, offsets).of(self._groups)
+
     def _part(self, names: tuple[str, ...], offsets: Mapping[str, SourceOffset], at: Standing, wanted: Wanted) -> Part:
         offset = offsets[names[0]]
-        is_merged = len(names) > 1 or self._config.sources[names[0]].complete_intervals or bool(offset.unread)
+        is_merged = self._rules.are_merged(names, offset)
         looks = {name: self._look(name, offsets[name], at, wanted, meets=is_merged) for name in names}
         for name, look in looks.items():
             if offsets[name].ended and look.files:
@@ -95,7 +106,20 @@ class Intake:
     def _look(self, name: str, offset: SourceOffset, at: Standing, wanted: Wanted, *, meets: bool) -> Ahead:
         until = None if wanted.until is None else wanted.until.get(name, SourceOffset()).last_file or ""
         taken_in = at.taken_in.get(name, TakenIn())
+        self._check_format(name, offset)
         return self._sources[name].ahead(offset, taken_in, interval=wanted.interval, until=until, meets=meets)
+
+    def _check_format(self, name: str, offset: SourceOffset) -> None:
+        """Refuse to go on in a table where a folder was read before, or the other way round: an offset means something else there."""
+        is_table = self._config.sources[name].format == "delta"
+        was_table = offset.version is not None
+        if is_table != was_table and (was_table or offset.last_file is not None):
+            msg = (
+                f"source '{name}' has read {'a Delta table' if was_table else 'a folder'} up to {offset.last_file or offset.version}, "
+                f"and the job's file says format: {self._config.sources[name].format} now. Nothing was taken in. Go back to the "
+                "former format, or begin a new job."
+            )
+            raise ConfigError(msg)
 
     def _whole_files(self, name: str, look: Ahead, offset: SourceOffset, at: Standing, wanted: Wanted) -> Part:
         source = self._sources[name]
@@ -104,14 +128,19 @@ class Intake:
         files: list[InputFile] = []
         for file in chosen:
             rows = source.rows(file)
-            files.append(InputFile(name, file.path, file.name, rows, ordinal))
+            files.append(InputFile(name, file.path, file.name, rows, ordinal, delta=file.delta))
             ordinal += rows
         line = LineSlice((name,), offset.bucket, ordinal - offset.bucket.next_ordinal)
-        if not chosen and wanted.interval is None:
+        if not chosen and wanted.interval is None and not look.must_be_kept:
             return Part(line)
         passed = source.passed(offset, look, chosen, at.taken_in.get(name, TakenIn()), wanted.interval)
         taken_at = at.now if files else offset.taken_at
-        return Part(line, tuple(files), {name: msgspec.structs.replace(passed, taken_at=taken_at)}, moves=bool(chosen))
+        return Part(
+            line,
+            tuple(files),
+            {name: msgspec.structs.replace(passed, taken_at=taken_at)},
+            moves=bool(chosen) or look.must_be_kept,
+        )
 
     def _interval_of(
         self, files: Sequence[InputFile], offsets: Mapping[str, SourceOffset], at: Standing
@@ -144,7 +173,16 @@ class Intake:
 
     def _check_left_over(self, offsets: Mapping[str, SourceOffset]) -> None:
         """Refuse to go on without a source of which rows are left: they would be lost."""
-        gone = sorted(name for name, offset in offsets.items() if offset.unread and name not in self._sources)
+        left = {name: offset for name, offset in offsets.items() if name not in self._sources}
+        if requeued := sorted(name for name, offset in left.items() if offset.requeued):
+            listed = ", ".join(f"'{name}'" for name in requeued)
+            msg = (
+                f"the pipeline has no source {listed} any more, and rows of it that were requeued from the quarantine wait to be "
+                "taken in again. Nothing was taken in. Bring the source back until they are, or restore a checkpoint before "
+                "the requeue ('headrace checkpoints' lists them)."
+            )
+            raise ConfigError(msg)
+        gone = sorted(name for name, offset in left.items() if offset.unread)
         if gone:
             listed = ", ".join(f"'{name}'" for name in gone)
             msg = (

@@ -5,7 +5,7 @@ What is ahead of the others stays with its source, and is read again by a later 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import NamedTuple
@@ -34,6 +34,10 @@ class MergeRules:
     out_of_orderness: Mapping[str, timedelta]
     configs: Mapping[str, SourceConfig]
     storage: Storage = None
+
+    def are_merged(self, names: Sequence[str], first: SourceOffset) -> bool:
+        """Tell whether the rows of a group of sources get their places by merging; `first` is the offset of its first source."""
+        return len(names) > 1 or self.configs[names[0]].complete_intervals or bool(first.unread)
 
 
 class _FileItems(NamedTuple):
@@ -161,7 +165,8 @@ class Merge:
             tuple(file for one in self._readings for file in self._inputs(one, released)),
             offsets,
             tuple(self._waiting(released)),
-            moves=len(released) > 0 or any(_has_moved(one.offset, offsets[one.name]) for one in self._readings),
+            moves=len(released) > 0
+            or any(_has_moved(one.offset, offsets[one.name]) or one.look.must_be_kept for one in self._readings),
         )
 
     def _read(self) -> None:
@@ -236,6 +241,7 @@ class Merge:
                     part.skipped,
                     part.skipped + len(own),
                     self._staged(one.name, own),
+                    delta=part.file.delta,
                 )
 
     def _staged(self, name: str, ordinals: pa.Int64Array) -> str | None:

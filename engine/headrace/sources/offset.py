@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from headrace.plan.watermarks import Bucket, latest
+from headrace.sources.requeued import RequeuedRows
 
 
 class SourceOffset(msgspec.Struct, frozen=True):
@@ -46,7 +47,15 @@ class SourceOffset(msgspec.Struct, frozen=True):
     idle: bool = False
     """Whether the source was idle in this micro-batch, so that others did not wait for it."""
     ended: bool = False
-    """Whether the end of input was declared: no more rows are taken in."""
+    """Whether the end of input was declared: no more files are taken in."""
+    requeued: tuple[RequeuedRows, ...] = ()
+    """Rows that have left the quarantine, by file name: the next micro-batches take them in again, before anything else."""
+    version: int | None = None
+    """Of a table: the last version of which all files were taken up; -1: none. None where a source is no table, or was never looked at."""
+    snapshot: int | None = None
+    """Of a table: the version whose files were or are taken in as a whole, instead of what its commit changed."""
+    table: str | None = None
+    """Of a table: its id in Delta's log. A table with another id is another one."""
 
 
 def line_of(offsets: Iterable[SourceOffset]) -> Bucket:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
@@ -16,14 +16,13 @@ from typing import Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import fs
 
 from headrace.api import SourceNode
 from headrace.config import SourceConfig
 from headrace.errors import ConfigError, SourceError
-from headrace.plan.source_columns import event_times
+from headrace.plan.source_columns import arrival_order, event_times
 from headrace.sources.interval import Interval
 from headrace.sources.offset import SourceOffset
 from headrace.sources.period import end_of_period
@@ -75,6 +74,10 @@ class ParquetFolder:
             new = [file for file in _behind(files, offset) if until is None or self._is_up_to(file, until, interval)]
         return Ahead((*unread, *(file for file in new if file not in unread)), tuple(files))
 
+    def named(self, names: Collection[str]) -> dict[str, SourceFile]:
+        """See `Source.named`."""
+        return {file.name: file for file in self._files() if file.name in names}
+
     def within_limits(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
         """See `Source.within_limits`."""
         chosen = files[: self._config.max_files_per_batch]
@@ -103,10 +106,10 @@ class ParquetFolder:
         columns = [self._node.event_time, *self._node.order_by]
         try:
             table = pq.ParquetFile(self._store.open_input_file(f"{self._folder}/{file.name}")).read(columns=columns)
-            if any(table.schema.names.count(name) != 1 for name in columns):
+            if any(table.schema.names.count(name) > 1 for name in columns):
                 return pa.nulls(table.num_rows, pa.int64())
-            if self._node.order_by:
-                table = table.take(pc.sort_indices(table, [(name, "ascending") for name in self._node.order_by]))
+            if (order := arrival_order(table, self._node)) is not None:
+                table = table.take(order)
         except UNREADABLE as error:
             if self._config.on_bad_file == "quarantine":
                 return pa.nulls(self.rows(file), pa.int64())
@@ -144,7 +147,15 @@ class ParquetFolder:
             msg = f"file '{name}' of source '{self._name}' does not fit the interval pattern '{pattern}'"
             raise SourceError(msg) from error
         start = parsed.replace(tzinfo=UTC)
-        return Interval(_moment(start), _moment(end_of_period(start, pattern)))
+        try:
+            end = end_of_period(start, pattern)
+        except (OverflowError, ValueError) as error:
+            msg = (
+                f"the interval of file '{name}' of source '{self._name}' ends behind the year 9999, and no calendar goes on. "
+                "Nothing was taken in. Rename the file, or move it away, then run again."
+            )
+            raise SourceError(msg) from error
+        return Interval(_moment(start), _moment(end))
 
     def check_intervals(self, taken_in: TakenIn) -> None:
         """Refuse what an interval run that goes on from there could not do.

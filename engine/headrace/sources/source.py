@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -10,8 +10,10 @@ import msgspec
 import pyarrow as pa
 
 from headrace.plan.watermarks import Bucket, Watermarks
+from headrace.sources.delta_rows import DeltaRows
 from headrace.sources.interval import Interval
 from headrace.sources.offset import SourceOffset
+from headrace.sources.requeued import Ranges, count_rows
 
 
 class InputFile(msgspec.Struct, frozen=True):
@@ -20,6 +22,8 @@ class InputFile(msgspec.Struct, frozen=True):
     `rows` is the number of rows in the whole file. Those in [`first_row`, `last_row`) are taken, in arrival order within the
     file (after `order_by`); `last_row` None: up to the end. Their ordinals are in the Parquet file `ordinals` (one column, a row
     each), or consecutive from `first_ordinal` where that is None.
+
+    Of a file with `picked`, the rows of these numbers in the stored file are taken instead: they were taken in before and set aside.
     """
 
     source: str
@@ -30,11 +34,22 @@ class InputFile(msgspec.Struct, frozen=True):
     first_row: int = 0
     last_row: int | None = None
     ordinals: str | None = None
+    picked: Ranges | None = None
+    delta: DeltaRows | None = None
+    """Of a file of a Delta table: what the log says of its rows, and which of them count."""
 
     @property
     def taken(self) -> int:
         """Count the rows that are taken in."""
+        if self.picked is not None:
+            return count_rows(self.picked)
         return (self.rows if self.last_row is None else self.last_row) - self.first_row
+
+    @property
+    def place(self) -> str:
+        """Name what is taken in, as `position` in the quarantine does: the file, or a part of it in arrival order."""
+        is_part = self.first_row > 0 or self.last_row not in {None, self.rows}
+        return f"{self.name}:{self.first_row}-{self.first_row + self.taken}" if is_part else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +120,19 @@ class SourceFile(NamedTuple):
     name: str
     path: str
     modified: int
+    delta: DeltaRows | None = None
+
+
+class TableReach(NamedTuple):
+    """How far one look went into the log of a table: up to and including `version`.
+
+    `snapshot` is the version that is taken in as a whole. The place `is_drawn` if a later first look would give another one.
+    """
+
+    table: str
+    version: int
+    snapshot: int | None = None
+    is_drawn: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +141,12 @@ class Ahead:
 
     files: tuple[SourceFile, ...]
     listed: tuple[SourceFile, ...]
+    reach: TableReach | None = None
+
+    @property
+    def must_be_kept(self) -> bool:
+        """Tell whether a checkpoint has to record the place of the source even if nothing is taken in."""
+        return self.reach is not None and self.reach.is_drawn
 
 
 class Source(Protocol):
@@ -136,6 +170,10 @@ class Source(Protocol):
         A source that `meets` others may have taken up files of the interval before. With both an interval and a file: what a
         micro-batch took that had both, and late files of the interval. Raises `SourceError` when the folder is gone, or a late file would never be read.
         """
+        ...
+
+    def named(self, names: Collection[str]) -> dict[str, SourceFile]:
+        """Return the files of these names that are there. Raises `SourceError` when the folder is gone."""
         ...
 
     def within_limits(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:

@@ -16,6 +16,7 @@ from headrace.commit.protocol import OpenJob
 from headrace.commit.service_records import services_entry
 from headrace.config import JobConfig
 from headrace.plan.stages import Plan
+from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval
 from headrace.sources.source import NO_INPUT, Slice, TakenIn
 from headrace.sources.wanted import Standing
@@ -106,6 +107,15 @@ class BatchSequence:
     def make_without_input(self, *, finishes: bool = False) -> None:
         """Make a micro-batch for what is waiting already: held records, and timers."""
         self.make(NO_INPUT, self.last_interval(), finishes=finishes)
+
+    def make_requeued(self, intake: Intake) -> bool:
+        """Make a micro-batch of rows that have left the quarantine; tell whether any were waiting. Raises as `Intake.requeued` does."""
+        taken = intake.requeued(self.standing())
+        if taken is None:
+            return False
+        self.events.requeued(taken)
+        self.make(taken, self.last_interval())
+        return True
 
     def make(self, taken: Slice, interval: Interval | None, *, finishes: bool = False) -> None:
         """Make a micro-batch of a slice and commit it. With `finishes` services are called for the last time."""

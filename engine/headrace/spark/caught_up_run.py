@@ -36,6 +36,8 @@ class CaughtUpRun:
             if batches.job.last.held and (not batches.job.last.pending or remaining.takes_up()):
                 batches.make_without_input()
                 continue
+            if batches.make_requeued(self.intake):
+                continue
             taken = self.intake.next(batches.standing(), Wanted(ends=batches.options.end_of_input))
             if taken is not None:
                 batches.make(taken, taken.interval)

@@ -41,6 +41,8 @@ class IntervalRun:
             stopped = self.replays.begin(wanted, place.restore_to)
             return stopped or self._end()
         settle_schemas(batches.job, batches.plan)
+        while not batches.limit() and batches.make_requeued(self.intake):
+            pass
         if place.is_done:
             batches.events.interval_is_done(wanted)
         elif batches.stopping.is_set():

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.interval_order import interval_of, intervals_of, position_of
 from headrace.commit.lineage import Lineage
+from headrace.commit.requeue import again_note
 from headrace.sources.interval import Interval, moment_text
 from headrace.sources.offset import SourceOffset
 
@@ -31,9 +32,13 @@ class Step:
 
     interval: Interval | None = None
     offsets: Mapping[str, SourceOffset] | None = None
+    requeue: Checkpoint | None = None
+    """The former checkpoint that took rows of sources out of the quarantine: they leave it again."""
 
     def __str__(self) -> str:
         """Name the interval, or the files."""
+        if self.requeue is not None:
+            return f"what checkpoint {self.requeue.checkpoint_id} requeued from the quarantine"
         if self.interval is not None:
             return str(self.interval)
         files = sorted({offset.last_file for offset in (self.offsets or {}).values() if offset.last_file is not None})
@@ -61,15 +66,17 @@ def open_replay(checkpoints: Sequence[Checkpoint]) -> Replay | None:
     """Return the replay that the last restore began and nobody has finished; None if there is none.
 
     It takes in the interval that was asked for, and all that the restore took out of the line: an interval for each former
-    checkpoint. A restore by hand is no replay, and ends one.
+    checkpoint. A restore by hand is no replay, and ends one. A reconciliation of job and sinks that goes back to what the replay
+    has made ends none.
 
         committed    |--- 1 ---|--- 2 ---|--- 3 ---|
         asked                       |---|               restore 1; steps: 2 up to it, it, the rest of 3
     """
     replay: Replay | None = None
+    begun_by: Checkpoint | None = None
     for position, restore in enumerate(checkpoints):
-        if restore.kind is Kind.RESTORE:
-            replay = _begun(restore, checkpoints[:position], replay)
+        if restore.kind is Kind.RESTORE and not _goes_on(restore, checkpoints, begun_by):
+            replay, begun_by = _begun(restore, checkpoints[:position], replay), restore
     return None if replay is None else _rest(replay, Lineage(checkpoints).line)
 
 
@@ -92,6 +99,12 @@ def outage(wanted: Interval, checkpoints: Sequence[Checkpoint], target: int, sin
         f"until they are taken in again. Sinks go back: {', '.join(back) or 'none'}. All is whole again when this run, or a "
         f"later one that goes on with it, has come to {moment_text(end)}."
     )
+
+
+def _goes_on(restore: Checkpoint, checkpoints: Sequence[Checkpoint], begun_by: Checkpoint | None) -> bool:
+    """Return whether a restore is a reconciliation that leaves the job within the replay that `begun_by` began."""
+    line = Lineage(checkpoints, restore.checkpoint_id)
+    return _asked_in(restore.note) is None and line.begins_incarnation(restore) and begun_by in line.line
 
 
 def _begun(restore: Checkpoint, earlier: Sequence[Checkpoint], outer: Replay | None) -> Replay | None:
@@ -133,6 +146,8 @@ def _steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[Checkpoin
         elif checkpoint.kind is Kind.BATCH and _read_positions(checkpoint.offsets) != _read_positions(offsets):
             steps.append(Step(offsets=checkpoint.offsets))
             adjoins = False
+        elif _requeues_rows(checkpoint):
+            steps.append(Step(requeue=checkpoint))
         offsets = {**offsets, **checkpoint.offsets}
     return steps
 
@@ -144,6 +159,8 @@ def _recorded_steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[
     for checkpoint in gone:
         if checkpoint.kind is Kind.BATCH and _read_positions(checkpoint.offsets) != places:
             steps.append(Step(interval_of(checkpoint), checkpoint.offsets))
+        elif _requeues_rows(checkpoint):
+            steps.append(Step(requeue=checkpoint))
         places = _read_positions(checkpoint.offsets)
     reached = position_of([*kept, *gone])
     if reached is not None and reached < asked.end:
@@ -154,7 +171,12 @@ def _recorded_steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[
 def _left(steps: Iterable[Step], trail: Sequence[Checkpoint]) -> Iterator[Step]:
     """Yield the steps that a line has not taken yet, without what an earlier step takes."""
     reached, places = position_of(trail), _read_positions(_offsets(trail))
+    notes = {checkpoint.note for checkpoint in trail if checkpoint.kind is Kind.REQUEUE}
     for step in steps:
+        if step.requeue is not None:
+            if again_note(step.requeue.checkpoint_id) not in notes:
+                yield step
+            continue
         if step.offsets is not None:
             if any(place > places.get(name, _NOTHING_READ) for name, place in _read_positions(step.offsets).items()):
                 yield step
@@ -164,6 +186,11 @@ def _left(steps: Iterable[Step], trail: Sequence[Checkpoint]) -> Iterator[Step]:
         if start < step.interval.end:
             yield Step(Interval(start, step.interval.end))
             reached = step.interval.end
+
+
+def _requeues_rows(checkpoint: Checkpoint) -> bool:
+    """Tell whether a checkpoint took rows of sources out of the quarantine."""
+    return checkpoint.kind is Kind.REQUEUE and any(offset.requeued for offset in checkpoint.offsets.values())
 
 
 def _asked_in(note: str | None) -> Interval | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.commit.interval_order import replay_note
+from headrace.commit.requeue import requeue_again
 from headrace.commit.restore import restore_in
 from headrace.commit.state_migration import settle_schemas
 from headrace.sources.intake import Intake
@@ -50,17 +51,29 @@ class ReplayRun:
         """Return the slice that a step takes in; None when there is nothing left of it."""
         return self.intake.next(self.batches.standing(), Wanted(step.interval, step.offsets))
 
+    def _take_requeued(self) -> None:
+        """Take in rows that have left the quarantine, within the limits of the run: those that wait at the end do so for the next one."""
+        while not self.batches.limit() and self.batches.make_requeued(self.intake):
+            pass
+
     def _go_through(self, replay: Replay) -> StoppedBecause | None:
         """Take in what a replay has left, up to where the job stood; return what stopped it before."""
         batches, job = self.batches, self.batches.job
         settle_schemas(job, batches.plan)
         for step in replay.steps:
-            if (taken := self._slice_of(step)) is not None:
-                if stopped := batches.limit():
-                    left = open_replay(job.checkpoints) or replay
-                    batches.events.replay_stopped(replay.asked, left.missing, stopped)
-                    return stopped
+            self._take_requeued()
+            taken = None if step.requeue is not None else self._slice_of(step)
+            if step.requeue is None and taken is None:
+                continue
+            if stopped := batches.limit():
+                left = open_replay(job.checkpoints) or replay
+                batches.events.replay_stopped(replay.asked, left.missing, stopped)
+                return stopped
+            if step.requeue is not None:
+                batches.committed.append(requeue_again(job, batches.plan, step.requeue))
+            elif taken is not None:
                 batches.make(taken, taken.interval)
+        self._take_requeued()
         batches.events.replayed(replay)
         if job.last.held:
             batches.events.replay_is_held()

@@ -46,6 +46,12 @@ class RunEvents:
         last = f" up to {last_files}" if last_files else ""
         self.tell("batch", f"micro-batch {checkpoint_id}: {taken.rows:,} rows{last}", {"rows": taken.rows})
 
+    def requeued(self, taken: Slice) -> None:
+        """Say that rows are taken in again that have left the quarantine."""
+        files = f"{len(taken.files):,} file{'' if len(taken.files) == 1 else 's'}"
+        message = f"{taken.rows:,} rows of {files} were requeued from the quarantine: taking them in again"
+        self.tell("requeued", message, {"rows": taken.rows})
+
     def committed(self, checkpoint_id: int, rows: int, seconds: float) -> None:
         """Say how long a micro-batch took."""
         self.tell(

@@ -14,9 +14,11 @@ from headrace.plan.columns import BadRow, RecordReader
 from headrace.plan.pipelines import plan_of
 from headrace.plan.raw_row import raw_row
 from headrace.plan.record_columns import to_struct_array
-from headrace.plan.source_columns import event_times, order_column
+from headrace.plan.source_columns import arrival_order, event_times, order_column
 from headrace.plan.stages import waits_in
+from headrace.sources.delta_rows import read_rows
 from headrace.sources.parquet_folder import UNREADABLE, unreadable
+from headrace.sources.requeued import rows_in
 from headrace.sources.source import InputFile
 from headrace.spark.async_stage import AsyncStage
 from headrace.spark.columnar_rows import ColumnarRows
@@ -96,7 +98,7 @@ class _FileReader:
             taken = self._slice(file, table)
             columns, kinds, bad = self._columns(taken.table)
         except (pa.ArrowException, UnicodeDecodeError) as error:  # columns without an order, text that is no UTF-8
-            self._refuse_file(file, unreadable(self._source.name, file.path, error))
+            self._refuse_file(file, unreadable(self._source.name, file.path, error), table)
             return None
         self.rows += len(taken.ordinals)
         self._note_times(taken)
@@ -119,11 +121,15 @@ class _FileReader:
         return good if len(good) else None
 
     def _slice(self, file: InputFile, table: pa.Table) -> _Slice:
-        by = self._source.order_by
         taken = file.taken
-        if not by:
+        if file.picked is not None:
+            picked = pa.array(rows_in(file.picked), pa.int64())
+            order = arrival_order(table.take(picked), self._source)
+            positions = picked if order is None else picked.take(order)
+            return _Slice(table.take(positions), positions, self._ordinals(file, taken))
+        order = arrival_order(table, self._source)
+        if order is None:
             return _Slice(table.slice(file.first_row, taken), None, self._ordinals(file, taken))
-        order = pc.sort_indices(table, [(name, "ascending") for name in by])
         positions = order.slice(file.first_row, taken)
         return _Slice(table.take(positions), positions, self._ordinals(file, taken))
 
@@ -143,13 +149,13 @@ class _FileReader:
 
     def _table(self, file: InputFile) -> pa.Table | None:
         try:
-            table = read_parquet(file.path, self._task.batch.storage)
+            table = read_rows(file.path, file.delta, self._task.batch.storage)
         except UNREADABLE as error:
             self._refuse_file(file, unreadable(self._source.name, file.path, error))
             return None
         fault = self._fault(file, table)
         if fault is not None:
-            self._refuse_file(file, unreadable(self._source.name, file.path, SourceError(fault)))
+            self._refuse_file(file, unreadable(self._source.name, file.path, SourceError(fault)), table)
             return None
         return table
 
@@ -176,7 +182,15 @@ class _FileReader:
             (self._source.name, f"{file.name}:{position}", "null", raw_row(taken.table, row), error)
         )
 
-    def _refuse_file(self, file: InputFile, error: SourceError) -> None:
+    def _refuse_file(self, file: InputFile, error: SourceError, table: pa.Table | None = None) -> None:
+        """Set a file aside, or what is taken of it. `table` has its rows, where they can be read."""
         if self._task.on_bad_file == "fail":
             raise error
-        self.quarantined.append((self._source.name, file.name, "null", file.path, str(error)))
+        if file.picked is None:
+            self.quarantined.append((self._source.name, file.place, "null", file.path, str(error)))
+            return
+        # They were read when they were requeued. What cannot be read now has changed, and must not be passed over.
+        if table is None or table.num_rows != file.rows:
+            raise error
+        for row in rows_in(file.picked):
+            self.quarantined.append((self._source.name, f"{file.name}:{row}", "null", raw_row(table, row), str(error)))

@@ -1,4 +1,4 @@
-"""Key groups: the unit in which keys are given to tasks (fixed for the life of a job's state)."""
+"""Key groups: the unit in which keys are given to tasks (their number changes by `headrace rescale` alone)."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from Arrow's threads, which can abort the process when it ends (seen in half of 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +25,7 @@ from pyarrow import fs
 from headrace import clock
 from headrace.errors import EngineBug
 from headrace.plan.columns import ROW_KIND
+from headrace.tables.delta_trace import trace_in_log
 from headrace.tables.durability import is_on_local_disk, make_folder, sync_files
 from headrace.tables.files import StagedFile, Storage, delete_files, file_system, stage
 from headrace.tables.predicate import Conditions, sql_of
@@ -34,6 +35,7 @@ from headrace.tables.store import (
     NO_INFO,
     Commit,
     CommitInfo,
+    FileTrace,
     StoreError,
     TableLog,
     TableMissingError,
@@ -41,12 +43,13 @@ from headrace.tables.store import (
     commit_file,
     storage_errors,
 )
+from headrace.tables.stored_rows import typed_rows
 
 CHECKPOINT_METADATA = "headrace.checkpoint"
 """Key in a sink's commit information that names the checkpoint it was published for."""
 
 _FRAMES = re.compile(r"(?:\n\s+\d+: .*)+")
-RUN_METADATA, ATTEMPT_METADATA = "headrace.run", "headrace.attempt"
+RUN_METADATA, ATTEMPT_METADATA, INCARNATION_METADATA = "headrace.run", "headrace.attempt", "headrace.incarnation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +91,7 @@ class DeltaSnapshot:
         with storage_errors(f"to read {self.uri}"), _translated():
             stream = self.stream([name for name in names if name in present], conditions)
             rows = pa.RecordBatchReader.from_stream(stream).read_all()
-        for name in names:
-            if name not in present:
-                rows = rows.append_column(name, pa.nulls(rows.num_rows, schema.field(name).type))
-        return rows.select(names).cast(wanted)
+        return typed_rows(self.uri, rows, wanted)
 
     def stream(self, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> Any:
         """See `Snapshot.stream`."""
@@ -251,6 +251,10 @@ class DeltaStore:
                     table.create_checkpoint()
             sync_files(self.uri, [_log_checkpoint(version)])
 
+    def trace(self, files: Collection[str]) -> FileTrace:
+        """See `TableStore.trace`."""
+        return trace_in_log(self.uri, self.log_as_of(0).entries, files, self.storage)
+
     @property
     def _log(self) -> str:
         return f"{self.uri}/{LOG}"
@@ -364,6 +368,7 @@ def _properties(info: CommitInfo) -> CommitProperties:
         RUN_METADATA: info.run_id,
         ATTEMPT_METADATA: info.attempt_id,
         CHECKPOINT_METADATA: None if info.checkpoint_id is None else str(info.checkpoint_id),
+        INCARNATION_METADATA: " ".join(map(str, info.published_by)) or None,
     }
     return CommitProperties(
         custom_metadata={key: value for key, value in metadata.items() if value is not None} or None,
@@ -377,6 +382,7 @@ def _info(entry: Mapping[str, Any]) -> CommitInfo:
         run_id=entry.get(RUN_METADATA),
         attempt_id=entry.get(ATTEMPT_METADATA),
         checkpoint_id=_checkpoint_of(entry),
+        published_by=tuple(map(int, entry.get(INCARNATION_METADATA, "").split())),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -128,6 +128,12 @@ def read_parquet(uri: str, storage: Storage = None) -> pa.Table:
     return pq.ParquetFile(store.open_input_file(path)).read()
 
 
+def is_file(uri: str, storage: Storage = None) -> bool:
+    """Tell whether there is a file at a place."""
+    store, path = file_system(uri, storage)
+    return bool(store.get_file_info(path).type is fs.FileType.File)
+
+
 def touch(uri: str, storage: Storage = None) -> None:
     """Make an empty file, and its folder."""
     store, path = file_system(uri, storage)
@@ -146,6 +152,29 @@ def list_files(folder: str, storage: Storage = None) -> set[str]:
     files = store.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
     paths = (path_of(file) for file in files if file.is_file)
     return {path.removeprefix(f"{root}/") for path in paths if path is not None}
+
+
+class Usage(NamedTuple):
+    """How many files there are, and their bytes."""
+
+    files: int = 0
+    size: int = 0
+
+    def __add__(self, other: object) -> Usage:
+        """Return both together."""
+        return Usage(self.files + other.files, self.size + other.size) if isinstance(other, Usage) else NotImplemented
+
+
+def folder_usage(folder: str, storage: Storage = None) -> dict[str, Usage]:
+    """Return what a folder's files and folders take, by their names in it; nothing if there is no such folder."""
+    store, root = file_system(folder, storage)
+    usage: dict[str, Usage] = {}
+    for file in store.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True)):
+        path = path_of(file)
+        if file.is_file and path is not None:
+            name = path.removeprefix(f"{root}/").partition("/")[0]
+            usage[name] = usage.get(name, Usage()) + Usage(1, file.size)
+    return usage
 
 
 def path_of(file: fs.FileInfo) -> str | None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.tables.schemas import StateTable
+from headrace.tables.stored_rows import checked_sql
 
 _PLACE = "_place"
 
@@ -37,8 +38,9 @@ def last_rows_sql(changes: str, table: StateTable, *, unless: str = "false") -> 
     entry = ", ".join(f'"{column}"' for column in table.entry)
     # By name: a migration, or an older format, puts new columns at the end.
     columns = ", ".join(f'"{name}"' for name in table.schema.names if name != "deleted")
+    checked = checked_sql(changes, table, (*table.entry, "checkpoint_id", "deleted"))
     return (
-        f"SELECT {columns} FROM (SELECT * FROM {changes} QUALIFY "  # noqa: S608 - our own names
+        f"SELECT {columns} FROM (SELECT * FROM {checked} QUALIFY "  # noqa: S608 - our own names
         f"row_number() OVER (PARTITION BY {entry} ORDER BY checkpoint_id DESC) = 1) WHERE NOT deleted AND NOT {unless}"
     )
 
@@ -50,9 +52,11 @@ def last_values_sql(changes: str, table: StateTable, values: Mapping[str, str], 
     the key group, which follows from the key. `unless` may use all these names.
     """
     entry = ", ".join(f'"{column}"' for column in table.entry if column != "key_group")
+    named = tuple(column for column in table.entry if column != "key_group")
+    checked = checked_sql(changes, table, (*named, "checkpoint_id", "deleted"))
     # arg_max_null: the plain one passes over nulls, to an older change.
     last = "".join(f", arg_max_null({value}, checkpoint_id) AS {name}" for name, value in values.items())
     return (
         f"SELECT * EXCLUDE (deleted) FROM (SELECT {entry}, arg_max_null(deleted, checkpoint_id) AS deleted{last} "  # noqa: S608
-        f"FROM {changes} GROUP BY ALL) WHERE NOT deleted AND NOT {unless}"
+        f"FROM {checked} GROUP BY ALL) WHERE NOT deleted AND NOT {unless}"
     )

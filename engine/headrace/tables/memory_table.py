@@ -6,7 +6,7 @@ versions and files that were not synced are lost with the power (`memory_disk`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
@@ -25,12 +25,14 @@ from headrace.tables.store import (
     NO_INFO,
     Commit,
     CommitInfo,
+    FileTrace,
     StoreError,
     TableLog,
     TableMissingError,
     VersionTakenError,
     storage_errors,
 )
+from headrace.tables.stored_rows import typed_rows
 
 _COMMITTING = Lock()
 
@@ -79,7 +81,7 @@ class MemorySnapshot:
         names = list(columns) if columns is not None else schema.names
         with storage_errors(f"to read {self.uri}"):
             rows = self._rows(pa.unify_schemas([self.schema, schema]), conditions)
-        return rows.select(names).cast(pa.schema([schema.field(name) for name in names]))
+        return typed_rows(self.uri, rows, pa.schema([schema.field(name) for name in names]))
 
     def stream(self, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> Any:
         """See `Snapshot.stream`."""
@@ -108,10 +110,7 @@ class MemorySnapshot:
         tables = [schema.empty_table()]
         for path in self._now.files:
             rows = disk.opened(f"{folder}/{path}").rows()
-            missing = [column for column in schema if column.name not in rows.schema.names]
-            for column in missing:
-                rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
-            tables.append(rows.select(schema.names).cast(schema))
+            tables.append(typed_rows(self.uri, rows, schema))
         return rows_that_meet(conditions, pa.concat_tables(tables))
 
 
@@ -190,7 +189,7 @@ class MemoryStore:
         if merged is None:
             return parent
         file = stage(self.uri, f"part-{clock.unique_id()}.parquet", merged, survives=False)
-        merged_at = self._commit(parent, info, lambda now: replace(now, files=_by_path([file])))
+        merged_at = self._add_version(parent, info, lambda now: replace(now, files=_by_path([file])))
         self.sync(merged_at)
         return merged_at
 
@@ -206,13 +205,21 @@ class MemoryStore:
         versions: list[_Version | None] = [*self._versions()]
         present = {number: version for number, version in enumerate(versions) if version is not None}
         old = (number for number, version in present.items() if version.committed_at < moment)
-        entries = {f"{LOG}/{number:020d}.version": number for number in present}
+        entries = {_entry_of(number): number for number in present}
         return TableLog(entries, max(old, default=min(present)))
 
     def keep_versions(self, versions: Iterable[int]) -> None:
         """See `TableStore.keep_versions`: each version is whole."""
         for version in versions:
             self.at(version)
+
+    def trace(self, files: Collection[str]) -> FileTrace:
+        """See `TableStore.trace`: each version is whole."""
+        versions: list[_Version | None] = [*self._versions()]
+        wanted = frozenset(files)
+        numbered = enumerate(versions)
+        naming = frozenset(number for number, one in numbered if one is not None and wanted & one.files.keys())
+        return FileTrace(frozenset(map(_entry_of, naming)), naming)
 
     def _sync_commit(self, version: int) -> None:
         """Sync a commit. As in Delta's tables here, each commit syncs its parent before it lands, and itself behind that."""
@@ -236,6 +243,12 @@ class MemoryStore:
         return self._disk.tables[self._path]
 
     def _commit(self, parent: int, info: CommitInfo, change: Callable[[_Version], _Version]) -> int:
+        """Add a version, and sync it."""
+        version = self._add_version(parent, info, change)
+        self._sync_commit(version)
+        return version
+
+    def _add_version(self, parent: int, info: CommitInfo, change: Callable[[_Version], _Version]) -> int:
         """Add a version: a compare-and-set on the number of versions."""
         if parent < len(self._versions()):
             self._sync_commit(parent)
@@ -246,7 +259,6 @@ class MemoryStore:
             raise
         self._land(parent, info, change)
         self._disk.acknowledge("commit", self._path)
-        self._sync_commit(parent + 1)
         return parent + 1
 
     def _land(self, parent: int, info: CommitInfo, change: Callable[[_Version], _Version]) -> None:
@@ -263,6 +275,11 @@ class MemoryStore:
         """Land a commit whose writer no longer listens."""
         with suppress(VersionTakenError, TableMissingError, StoreError):
             self._land(parent, info, change)
+
+
+def _entry_of(version: int) -> str:
+    """Return the entry of a version in the table's log."""
+    return f"{LOG}/{version:020d}.version"
 
 
 def _by_path(files: Sequence[StagedFile]) -> dict[str, StagedFile]:

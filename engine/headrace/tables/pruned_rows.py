@@ -27,6 +27,7 @@ from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
 from headrace.tables.selections import SINGLE, Extent, Selection, overlaps
 from headrace.tables.state_files import sort_column
 from headrace.tables.store import storage_errors
+from headrace.tables.stored_rows import check_rows, damaged, typed_rows
 from headrace.tables.stores import table_store
 
 _READERS = min(8, 2 * (os.cpu_count() or 1))
@@ -85,7 +86,8 @@ class PrunedRows:
         self._uri = f"{job_folder}/{table}"
         self._operator = operator
         self._key_groups = key_groups
-        schema = STATE_TABLES[table].schema
+        self._table = STATE_TABLES[table]
+        schema = self._table.schema
         self._schema = pa.schema([schema.field(name) for name in columns])
         self._needed = list(dict.fromkeys([*columns, "operator", "key_group", "key"]))
         # As dictionaries: unpacking an operator's name a million times costs more than comparing it.
@@ -132,7 +134,7 @@ class PrunedRows:
     def _known_footer(self, file: _File) -> _Footer:
         if file.footer is None:
             with self._store.open_input_file(f"{self._folder}/{file.path}") as source:
-                file.footer = self._footer(source)
+                file.footer = self._footer(source, file.path)
         return file.footer
 
     def read(self, selection: Selection) -> PrunedRead:
@@ -154,7 +156,7 @@ class PrunedRows:
 
     def _read(self, file: _File, selection: Selection, among: Container[int] | None = None) -> PrunedRead:
         with self._store.open_input_file(f"{self._folder}/{file.path}") as source:
-            footer = file.footer = file.footer or self._footer(source)
+            footer = file.footer = file.footer or self._footer(source, file.path)
             chosen = [
                 group
                 for group in footer.row_groups
@@ -168,12 +170,16 @@ class PrunedRows:
             numbers = [group.number for group in chosen]
             rows = parquet.read_row_groups(numbers, columns=self._needed, use_threads=False)
         found = rows.filter(selection.among(rows))
-        found = _completed(found.filter(self._ours(found)), self._schema)
+        found = typed_rows(self._uri, found.filter(self._ours(found)), self._schema)
+        check_rows(self._uri, found, self._table)
         return PrunedRead(found, rows.num_rows, sum(group.size for group in chosen), 1)
 
-    def _footer(self, source: pa.NativeFile) -> _Footer:
+    def _footer(self, source: pa.NativeFile, path: str) -> _Footer:
         metadata = pq.read_metadata(source)
         types = metadata.schema.to_arrow_schema()
+        for column in self._table.schema:
+            if not column.nullable and column.name in self._needed and column.name not in types.names:
+                raise damaged(self._uri, f"column '{column.name}' is not in {path}")
         # Bounds of another type (another unit of time, say) would mean something else.
         columns = {
             metadata.row_group(0).column(number).path_in_schema: number
@@ -196,14 +202,6 @@ class PrunedRows:
         group = rows["key_group"]
         within = pc.and_(pc.greater_equal(group, self._key_groups.first), pc.less_equal(group, self._key_groups.last))
         return pc.and_(within, pc.equal(rows["operator"], self._operator))
-
-
-def _completed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows in a schema; a column that their file lacks, since an older format had none, is null."""
-    for column in schema:
-        if column.name not in rows.schema.names:
-            rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
-    return rows.select(schema.names).cast(schema)
 
 
 def _files(listed: pa.Table) -> Iterator[_File]:

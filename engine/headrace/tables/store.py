@@ -46,6 +46,9 @@ class CommitInfo:
     checkpoint_id: int | None = None
     """The checkpoint that was published by this commit."""
 
+    published_by: tuple[int, ...] = ()
+    """The incarnation of the job that published it, then those before; empty where an earlier release, or Spark, made the commit."""
+
     transaction: Transaction | None = None
     incarnation: Transaction | None = None
     """Which life of a job a sink belongs to; see `headrace.sinks.sink`."""
@@ -75,6 +78,17 @@ class TableLog:
     def versions_without(self, files: Collection[str]) -> set[int]:
         """Return the versions that still have an entry when `files` are deleted."""
         return {version for file, version in self.entries.items() if file not in files}
+
+
+@dataclass(frozen=True, slots=True)
+class FileTrace:
+    """Where a table's log names one of some data files."""
+
+    entries: frozenset[str]
+    """Entries that add or list one of them, relative to the table's folder."""
+
+    versions: frozenset[int]
+    """Versions whose content has one of them."""
 
 
 class Commit(NamedTuple):
@@ -206,6 +220,10 @@ class TableStore(Protocol):
 
     def keep_versions(self, versions: Iterable[int]) -> None:
         """Make versions independent of the entries of the log before them, so that those may be deleted."""
+        ...
+
+    def trace(self, files: Collection[str]) -> FileTrace:
+        """Find where the log names one of these data files, which are relative to the table's folder."""
         ...
 
     def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:

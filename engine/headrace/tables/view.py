@@ -12,6 +12,7 @@ from headrace.tables.last_rows import last_rows
 from headrace.tables.predicate import Condition, Conditions, entries_of
 from headrace.tables.schemas import StateTable
 from headrace.tables.store import Snapshot
+from headrace.tables.stored_rows import check_rows
 
 MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
@@ -50,7 +51,8 @@ class TableView:
 
         Raises `StorageError` when a file is gone or damaged.
         """
-        return self.snapshot.read(self.table.schema, columns=columns, conditions=self.conditions)
+        rows = self.snapshot.read(self.table.schema, columns=columns, conditions=self.conditions)
+        return check_rows(self.snapshot.uri, rows, self.table)
 
     def live(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the last row of each entry that is not deleted; `columns` only, if they are given.

@@ -142,6 +142,9 @@ class PipelineHarness:
         import pyarrow.parquet as pq
 
         self._source(source)
+        if self.job.get("sources", {}).get(source, {}).get("format") == "delta":
+            msg = f"source '{source}' reads a Delta table: write rows to it, as with deltalake.write_deltalake"
+            raise ValueError(msg)
         self._fed += 1
         name = file or f"{self._fed:06d}.parquet"
         path = self.folder / "input" / source / name

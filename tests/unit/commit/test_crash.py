@@ -1,7 +1,7 @@
 """A crash is an input: whatever a process was about to do when it died, a checkpoint is there, whole, or it is not (in memory).
 
-    script    ann --- bob --- compaction --- cyd --- restore to bob --- dee --- vacuum
-    id         1       2          3           4            5             6         7
+    script    ann --- bob --- compaction --- cyd --- restore to bob --- dee --- ann erased --- purged --- vacuum
+    id         1       2          3           4            5             6          7            8          9
 
 Each step of the script is killed at each place that it gets to: `faults.PLACES`, and each commit, sync and deletion on the disk.
 With some, the power fails.
@@ -16,6 +16,8 @@ import pytest
 from headrace import clock as engine_clock
 from headrace import faults
 from headrace.commit.compaction import compact
+from headrace.commit.erased_key import ErasedKey
+from headrace.commit.erasure import erase
 from headrace.commit.restore import restore
 from headrace.commit.vacuum import vacuum
 from headrace.commit.verify import verify
@@ -30,6 +32,8 @@ SCRIPT = (
     ("batch after it", lambda job: job.run("cyd")),
     ("restore", lambda job: restore(job.config, 2, "", "somebody")),
     ("batch after that", lambda job: job.run("dee")),
+    ("erasure", lambda job: erase(job.config, "dpo", ErasedKey("ann"), why="")),
+    ("purge", lambda job: erase(job.config, "dpo", ErasedKey("ann"), why="", purge=True)),
     ("vacuum", lambda job: vacuum(job.config, "weekly", dry_run=False)),
 )
 STEPS = {name: number for number, (name, _) in enumerate(SCRIPT, 1)}
@@ -73,7 +77,9 @@ def play_step(job, clock, step):
     act(job)
 
 
-KILLED = pytest.mark.parametrize("name", ["first", "compaction", "restore", "batch after that", "vacuum"])
+KILLED = pytest.mark.parametrize(
+    "name", ["first", "compaction", "restore", "batch after that", "erasure", "purge", "vacuum"]
+)
 
 
 @KILLED
@@ -171,7 +177,7 @@ def refused_at(disk, place, visit):
 
 
 def test_all_places_of_commits_are_reached(memory_job, clock):
-    """Runs reach the others; tests of migrations reach theirs."""
+    """Other tests reach the others: of runs, of requeues (`tests/unit/spark/test_requeue_crashes.py`), and of what their names say."""
     job, places = memory_job, []
     with places_of(job.disk, places):
         play(job, clock, len(SCRIPT))
@@ -180,8 +186,11 @@ def test_all_places_of_commits_are_reached(memory_job, clock):
         job.run()
     reached = {place for place, _ in places}
     of_runs = {"ingest.after", "task.half", "run.after", "state_migration.staged"}
-    of_migrations = {"migration.before", "migration.prepared"}
-    assert faults.PLACES - reached == of_runs | of_migrations
+    of_commands = {
+        *("migration.before", "migration.prepared", "operator_state.staged", "requeue.staged", "rescale.prepared"),
+        *("drop.marked", "drop.half", "drop.deleted", "reconcile.planned"),
+    }
+    assert faults.PLACES - reached == of_runs | of_commands
 
 
 @pytest.mark.parametrize("place", ["migration.before", "migration.prepared", "commit.before", "commit.after"])

@@ -17,10 +17,19 @@ from headrace.tables import durability
 from headrace.tables.durability import make_folder, sync_files
 from headrace.tables.files import list_files, read_parquet
 from headrace.tables.schemas import KEYED_STATE
-from headrace.tables.store import CommitInfo, Transaction
+from headrace.tables.store import CommitInfo, Transaction, VersionTakenError
 from headrace.tables.stores import table_store
 from tests.jobs.home import Home
-from tests.unit.support.memory_job import BOARD, REMINDERS, board, commit_batch, killed_at, reminder, state_row
+from tests.unit.support.memory_job import (
+    BOARD,
+    REMINDERS,
+    board,
+    commit_batch,
+    killed_at,
+    reminder,
+    state_row,
+    unsynced,
+)
 
 # -------------------------------------------------------------------------------------------- staged files that are gone
 
@@ -50,7 +59,7 @@ def test_publishing_misses_staged_files(memory_job, sink, part):
     ):
         commit_batch(opened, "bob")
     assert f"checkpoint 2 is committed, and cannot be published to sink '{sink}'" in str(error.value)
-    assert "restore checkpoint 1" in str(error.value)
+    assert "'headrace reconcile JOB'" in str(error.value)
     assert job.sink(sink).version == version
     assert job.last.checkpoint_id == 2
 
@@ -86,14 +95,6 @@ def test_cut_off_file_is_not_published(memory_job):
 # ------------------------------------------------------------------------------------------------- Spark syncs nothing
 
 
-@contextmanager
-def unsynced(disk):
-    """Let nothing that a block writes survive a power failure."""
-    files, versions = dict(disk._synced_files), {path: dict(each) for path, each in disk._synced_versions.items()}
-    yield
-    disk._synced_files, disk._synced_versions = files, versions
-
-
 @pytest.fixture
 def spark_job(memory_job):
     """A job whose merges go through another program, which syncs nothing."""
@@ -124,6 +125,47 @@ def test_next_run_syncs_what_a_dead_one_merged(spark_job):
         commit_batch(opened, "ann")
     assert job.published(BOARD) == 1
     with job.open() as opened:
+        opened.commit(Kind.BATCH, outputs=reminder(opened, "bob"))  # from now on nobody would publish 1 again
+    job.disk.lose_power()
+    job.run()
+    assert job.sink_rows(BOARD, "customer") == ["ann"]
+
+
+def test_commit_of_another_program_hides_no_merge(spark_job):
+    job = spark_job
+    with killed_at(job.disk, "sync lake/lines_by_item", 3), job.open(spark_merge=job.merge) as opened:
+        commit_batch(opened, "ann")
+    with unsynced(job.disk):
+        store = table_store(job.config.sinks[BOARD].path)
+        store.append(store.latest().version, store.latest().schema, [])
+    with job.open() as opened:
+        opened.commit(Kind.BATCH, outputs=reminder(opened, "bob"))
+    job.disk.lose_power()
+    job.run()
+    assert job.sink_rows(BOARD, "customer") == ["ann"]
+
+
+@contextmanager
+def unheard(disk, table):
+    """Let the first commit of a table land, and tell its writer that another one was first."""
+    is_told = False
+
+    def acknowledge(step, path):
+        nonlocal is_told
+        if path == table and not is_told:
+            is_told = True
+            raise VersionTakenError(path)
+
+    before, disk.acknowledge = disk.acknowledge, acknowledge
+    yield
+    disk.acknowledge = before
+
+
+def test_merge_that_landed_unheard_survives(memory_job):
+    job = memory_job
+    with job.open() as opened:
+        with unheard(job.disk, "lake/lines_by_item"):
+            commit_batch(opened, "ann")
         opened.commit(Kind.BATCH, outputs=reminder(opened, "bob"))  # from now on nobody would publish 1 again
     job.disk.lose_power()
     job.run()

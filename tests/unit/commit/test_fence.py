@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from headrace.commit.job_tables import JobTables
+from headrace.commit.sink_position import check_sinks
 from headrace.errors import FencedError, SinkMismatchError, StorageError
 from headrace.tables.files import delete_files
 from headrace.tables.schemas import CHECKPOINTS, KEYED_STATE, STATE_TABLES, TIMERS
@@ -106,9 +109,9 @@ def test_fence_before_a_restore_may_publish_nothing(job):
     with killed_at(job.disk, "commit.after"), job.open() as opened:
         commit_batch(opened, "bob")
     delete_files(job.config.job_folder, [file.path for file in job.last.outputs[BOARD]])
-    with pytest.raises(SinkMismatchError, match="checkpoint 2 is not published"):
+    with pytest.raises(SinkMismatchError, match="lacks checkpoint 2, which is not published"):
         job.run("cyd")
-    with job.open(restores=True) as opened:
+    with job.open(sink_check=partial(check_sinks, restores=True)) as opened:
         assert (opened.last.checkpoint_id, job.published()) == (2, 1)
 
 

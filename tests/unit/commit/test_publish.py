@@ -7,8 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.commit.checkpoint import Kind
-from headrace.commit.publish import Publisher, version_of
+from headrace.commit.publish import Publisher
 from headrace.commit.restore import restore
+from headrace.commit.sink_history import version_of
 from headrace.commit.sink_tables import to_schemas
 from headrace.errors import ConfigError, SinkMismatchError, StorageError
 from headrace.tables.store import CommitInfo, Transaction
@@ -102,7 +103,26 @@ def test_merge_without_effect_is_recorded(job):
         assert opened.publish() == 0
     assert (job.published(), job.sink_rows(BOARD, "customer")) == (2, ["ann"])
     (latest,) = job.sink().history(1)
-    assert latest == (2, CommitInfo(checkpoint_id=2))
+    assert latest == (2, CommitInfo(checkpoint_id=2, published_by=(job.last.incarnation,)))
+
+
+def test_overtaken_run_never_lowers_the_record(job):
+    """A run sleeps between its write to a sink and the look at what that recorded; meanwhile another one publishes more."""
+    path, acts = f"lake/{BOARD}", []
+
+    def overtake_after_the_write(step, of):
+        published = job.disk.tables[path][-1].transactions.get(f"purchases/{BOARD}")
+        if (step, of, published) == ("open", path, 2) and not acts:
+            acts.append(step)
+            with job.open("winner", force=True) as winner:
+                commit_batch(winner, "cyd")
+
+    with job.disk.failing(overtake_after_the_write):
+        job.run("bob")
+    assert acts
+    assert job.published() == 3
+    job.run("dee")
+    assert customers(job) == (["dee"], ["ann", "bob", "cyd", "dee"])
 
 
 def test_restore_brings_sinks_back(job):

@@ -158,7 +158,7 @@ def test_restore_to_the_present_content_is_recorded(job):
 
 def test_outputs_lost_before_publication_are_refused(job, earlier_release):
     job.run(put(APPLES), delete(BREAD))
-    with pytest.raises(SinkMismatchError, match=r"2 is not published.*outputs/1.parquet.*--to 1"):
+    with pytest.raises(SinkMismatchError, match=r"lacks checkpoint 2, .*outputs/1.parquet is gone.*headrace reconcile"):
         job.run(put(BREAD))
     assert not job.findings()[f"sink {BOARD} is published"].ok
 
@@ -169,7 +169,7 @@ def test_lost_files_of_an_append_sink_are_refused(job, monkeypatch):
         patched.setattr(Publisher, "publish", lambda *_: 0)
         job.run(remind("bob"))
     (job.sink(REMINDERS) / "1.parquet").unlink()
-    with pytest.raises(SinkMismatchError, match="2 is not published"):
+    with pytest.raises(SinkMismatchError, match="lacks checkpoint 2, which is not published"):
         job.run()
     assert len(sink_rows(job.config, REMINDERS)) == 1
 
@@ -310,7 +310,7 @@ def old_sink(job, tmp_path):
 
 
 def test_sink_behind_the_log_is_refused(old_sink):
-    with pytest.raises(SinkMismatchError, match=r"up to checkpoint 1, but checkpoint 2 .*--to 1") as caught:
+    with pytest.raises(SinkMismatchError, match=r"up to checkpoint 1, but checkpoint 2 .*headrace reconcile") as caught:
         old_sink.run()
     assert caught.value.exit_code == 10
 
@@ -343,6 +343,39 @@ def test_killed_restore_to_an_old_sink_is_published_later(old_sink, monkeypatch)
             restore(old_sink.config, 1, "", "restore")
     old_sink.run(put(BREAD))
     assert (old_sink.items(), old_sink.published()) == (["apples", "bread"], 5)
+
+
+@pytest.fixture
+def stuck(job, monkeypatch):
+    """The job after a restore that was killed before the sinks followed; then somebody has vacuumed a sink."""
+    job.run(put(APPLES))
+    job.run(delete(APPLES))
+
+    def die(place):
+        if place == "commit.after":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(faults, "reached", die)
+        with pytest.raises(KeyboardInterrupt):
+            restore(job.config, 1, "", "restore")
+    DeltaTable(job.sink()).vacuum(0, enforce_retention_duration=False, dry_run=False)
+    return job
+
+
+def test_restore_that_a_sink_cannot_follow_is_refused(stuck):
+    with pytest.raises(
+        SinkMismatchError, match=r"checkpoint 3 takes the job back to checkpoint 1, .* --to 2"
+    ) as caught:
+        stuck.run()
+    assert caught.value.exit_code == 10
+
+
+def test_another_restore_frees_a_stuck_job(stuck):
+    restore(stuck.config, 2, "the sink was vacuumed", "restore")
+    stuck.run(put(BREAD))
+    assert stuck.items() == ["bread"]
+    assert all(finding.ok for finding in stuck.findings().values())
 
 
 def test_sink_that_is_gone_is_refused(job):

@@ -136,6 +136,27 @@ def test_large_and_fixed_lists_are_read():
 LINE = {"price": 1.0, "at": NOON, "tags": [], "colour": None}
 
 
+NULLS = pa.field("element", pa.null())
+
+
+@pytest.mark.parametrize("kind", [pa.list_(NULLS), pa.large_list(NULLS)])
+def test_lists_of_nulls_lose_no_row(kind):
+    values = [[None] * 5, [], None, [None]]
+    assert errors_of(list[int] | None, values, kind) == {0: "x[0] is null", 3: "x[0] is null"}
+    assert errors_of(list[int | None] | None, values, kind) == {}
+    records, _ = read(msgspec.defstruct("One", [("x", list[int | None] | None)]), x=pa.array(values, kind))
+    assert [record.x for record in records] == values
+    assert errors_of(list[list[int]] | None, [[[None] * 3, []], [], [[None]]], pa.list_(pa.list_(NULLS))) == {
+        0: "x[0][0] is null",
+        2: "x[0][0] is null",
+    }
+
+
+def test_fixed_lists_of_nulls_lose_no_row():
+    values = pa.array([[None, None], None, [None, None], [None, None]], pa.list_(pa.null(), 2))
+    assert errors_of(list[int] | None, values.slice(1)) == {1: "x[0] is null", 2: "x[0] is null"}
+
+
 @pytest.mark.parametrize(
     ("changes", "error"),
     [

@@ -78,7 +78,9 @@ class Job:
         nodes = [SimpleNamespace(name=n, out_of_orderness=timedelta(milliseconds=self.disorder)) for n in self.sources]
         idle_after = None if self.idle_after is None else timedelta(milliseconds=self.idle_after)
         configs = {
-            name: SimpleNamespace(complete_intervals=name in self.complete, idle_after=idle_after, interval="%H")
+            name: SimpleNamespace(
+                format="parquet", complete_intervals=name in self.complete, idle_after=idle_after, interval="%H"
+            )
             for name in self.sources
         }
         config = SimpleNamespace(sources=configs, watermark=SimpleNamespace(bucket=self.bucket), storage_options=None)

@@ -63,8 +63,8 @@ def plain(record, **options):
     return Pipeline("rows").source("rows", record, event_time="at", **options).sink("taken")
 
 
-def keyed():
-    rows = Pipeline("rows").source("rows", Flat, event_time="at").key_by("id")
+def copies(**options):
+    rows = Pipeline("rows").source("rows", Flat, event_time="at", **options).key_by("id")
     return rows.process("copies", Copies()).sink("taken")
 
 
@@ -73,8 +73,9 @@ PIPELINES = {
     "nested": plain(Deep),
     "checked": plain(Checked),
     "sorted": plain(Flat, order_by=("number",)),
+    "sorted copies": copies(order_by=("number",)),
     "with kinds": plain(Flat, row_kind="kind"),
-    "keyed": keyed(),
+    "keyed": copies(),
 }
 GOOD_IDS = st.lists(st.sampled_from(["a", "b", ""]), min_size=SIZE, max_size=SIZE).map(pa.array)
 GOOD_TIMES = st.lists(st.integers(0, 10**12), min_size=SIZE, max_size=SIZE).map(
@@ -132,14 +133,53 @@ def test_each_row_is_taken_in_or_set_aside(name, complete, table):
     rows = taken.read(taken.schema).num_rows
     aside = quarantine_of(harness)
     positions = {row["position"] for row in aside}
-    # Rows that have no order, since its column is missing or cannot be sorted by, are set aside as a whole.
-    is_whole = positions == {FILE} and name == "sorted"
-    assert is_whole or len(positions) + rows == SIZE
+    assert len(positions) + rows == SIZE
     for row in aside:
         assert row["error"]
-        if not is_whole:
-            assert set(msgspec.json.decode(row["raw"])) == set(table.schema.names)
+        assert set(msgspec.json.decode(row["raw"])) == set(table.schema.names)
     forget_disk(disk)
+
+
+def sizes_in_order(table, complete):
+    """The sizes of the rows that a source ordered by `number` takes in, in arrival order."""
+    disk = next(names)
+    stage(f"memory://{disk}/input", FILE, table)
+    harness = harness_of(PIPELINES["sorted copies"], disk, complete_intervals=complete, interval="%Y-%m-%d")
+    harness.run()
+    taken = table_store(f"memory://{disk}/taken").latest()
+    sizes = taken.read(taken.schema)["size"].to_pylist()
+    aside = [(row["position"], row["error"]) for row in quarantine_of(harness)]
+    forget_disk(disk)
+    return sizes, aside
+
+
+def ordered(numbers, **columns):
+    return pa.table({"id": ["a"] * 3, "at": [1, 2, 3], "size": [0.0, 1.0, 2.0], "number": numbers, **columns})
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_only_rows_without_an_order_are_set_aside(complete):
+    sizes, aside = sizes_in_order(ordered(pa.array([2, None, 1])), complete)
+    assert (sizes, aside) == ([2, 0], [(f"{FILE}:1", "number is null")])
+    texts = pa.StructArray.from_arrays([pa.array(["b", "a", "c"]).dictionary_encode()], ["text"])
+    _, aside = sizes_in_order(ordered(texts), complete)
+    assert [position for position, _ in aside] == [f"{FILE}:{row}" for row in range(3)]
+    lists = ordered(pa.array([[1], [2], [3]]))
+    _, aside = sizes_in_order(lists, complete)
+    assert aside == [(f"{FILE}:{row}", f"number is [{row + 1}], which is not int64") for row in range(3)]
+
+
+@pytest.mark.parametrize("complete", [False, True])
+@pytest.mark.parametrize("kind", [pa.float16(), pa.dictionary(pa.int32(), pa.int64()), pa.uint8()])
+def test_any_type_of_numbers_orders_rows(kind, complete):
+    numbers = pa.array([2, 3, 1])
+    made = numbers.dictionary_encode() if pa.types.is_dictionary(kind) else numbers.cast(pa.float32()).cast(kind)
+    assert sizes_in_order(ordered(made), complete) == ([2, 0, 1], [])
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_rows_without_the_column_arrive_as_they_lie(complete):
+    assert sizes_in_order(ordered([0, 0, 0]).drop(["number"]), complete) == ([0, 1, 2], [])
 
 
 @pytest.mark.parametrize("complete", [False, True])

@@ -6,8 +6,11 @@ import pytest
 
 from headrace.commit.checkpoint import Kind
 from headrace.commit.interval_order import replay_note
+from headrace.commit.requeue import again_note
 from headrace.sinks.sink import OutputFile
 from headrace.sources.interval import Interval
+from headrace.sources.offset import SourceOffset
+from headrace.sources.requeued import RequeuedRows
 from headrace.spark.replay import Step, open_replay, outage
 from tests.unit.support.checkpoint_lines import DAY, Line, days
 
@@ -82,6 +85,28 @@ def test_a_finished_replay_stays_finished(line):
     assert steps(line) == []
 
 
+def requeued(line, note=None):
+    rows = (RequeuedRows("a", ((0, 1),), 5),)
+    last = line.checkpoints[-1]
+    interval = {"start": last.interval_start, "end": last.interval_end}
+    return line.add(Kind.REQUEUE, **interval, offsets={"source": SourceOffset("b", requeued=rows)}, note=note)
+
+
+def test_a_requeue_is_a_step_until_it_is_made_again(line):
+    requeued(line.days(1, 2)).days(3).restore(1, replay_note(days(2)))
+    steps = open_replay(line.checkpoints).steps
+    assert [step.interval or step.requeue.checkpoint_id for step in steps] == [days(2), 3, days(3)]
+    assert str(steps[1]) == "what checkpoint 3 requeued from the quarantine"
+    requeued(line.days(2), note=again_note(3))
+    assert [step.interval for step in open_replay(line.checkpoints).steps] == [days(3)]
+    assert open_replay(line.days(3).checkpoints) is None
+
+
+def test_a_requeue_of_elements_is_no_step(line):
+    line.days(1, 2).again(Kind.REQUEUE).restore(1, replay_note(days(2)))
+    assert steps(line) == [days(2)]
+
+
 def test_a_restore_by_hand_is_no_replay(line):
     line.days(1, 2, 3)
     for note in (None, "it was wrong", "interval yesterday to today is run again"):
@@ -91,6 +116,14 @@ def test_a_restore_by_hand_is_no_replay(line):
 def test_a_restore_by_hand_ends_a_replay(line):
     line.days(1, 2, 3).restore(1, replay_note(days(2))).days(2).restore(1, "that was a mistake")
     assert steps(line) == []
+
+
+@pytest.mark.parametrize(("target", "left"), [(6, [3, 4]), (5, [2, 3, 4]), (1, [])])
+def test_reconciliation_within_a_replay_ends_none(line, target, left):
+    """0 - 1 2 3 4 - 5: replay, restored to 1 - 6: day 2."""
+    line.days(1, 2, 3, 4).restore(1, replay_note(days(2))).days(2)
+    line.restore(target, "the lake came from a backup", incarnation=7)
+    assert steps(line) == [days(number) for number in left]
 
 
 #    0 - 1 2 3 4 - 5: restored to 2 - 6: day 3 - 7: restored to 1, before 3 and 4 came back

@@ -70,7 +70,7 @@ class Line:
         last = self.checkpoints[-1]
         return self.add(kind, last.interval_start, last.interval_end, offsets=last.offsets)
 
-    def restore(self, target, note=None, run="r"):
+    def restore(self, target, note=None, run="r", **fields):
         to = self.checkpoints[target]
         return self.add(
             Kind.RESTORE,
@@ -80,6 +80,7 @@ class Line:
             note=note,
             offsets=to.offsets,
             run=run,
+            **fields,
         )
 
     def place(self, start, end=None, run=Run(), *, replay=False):

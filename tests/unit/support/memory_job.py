@@ -17,7 +17,7 @@ from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import OpenJob, open_job, sinks_of
 from headrace.commit.sink_tables import to_schemas
-from headrace.config import JobConfig
+from headrace.config import JobConfig, RetentionConfig
 from headrace.plan.columns import ROW_KIND
 from headrace.plan.pipelines import plan_of, sink_schemas
 from headrace.sinks.sink import OutputFile
@@ -70,8 +70,10 @@ class DiskCopy:
 class MemoryJob:
     """A job in memory, and what can be read of it without opening it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, retention_hours: int | None = None) -> None:
         self.config = memory_config(name)
+        if retention_hours is not None:
+            self.config = replace(self.config, retention=RetentionConfig(hours=retention_hours))
         self.disk: MemoryDisk = memory_disk(name)
 
     @property
@@ -182,6 +184,14 @@ def killed_at(disk: MemoryDisk, place: str, visit: int = 1) -> Iterator[None]:
             yield
         except Killed:
             return
+
+
+@contextmanager
+def unsynced(disk: MemoryDisk) -> Iterator[None]:
+    """Let nothing that a block writes survive a power failure."""
+    files, versions = dict(disk._synced_files), {path: dict(each) for path, each in disk._synced_versions.items()}
+    yield
+    disk._synced_files, disk._synced_versions = files, versions
 
 
 @contextmanager

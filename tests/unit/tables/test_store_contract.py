@@ -17,6 +17,7 @@ from headrace.tables.predicate import BeginsWith, BetweenTimes, NoneOf, OneOf, W
 from headrace.tables.schemas import ARROW_TIMESTAMP
 from headrace.tables.store import (
     CommitInfo,
+    FileTrace,
     StoreError,
     TableMissingError,
     Transaction,
@@ -305,6 +306,31 @@ def test_files_are_those_of_the_version(table):
     assert table.store.at(1).files() == {file.path for file in staged}
     assert table.store.latest().files() == {staged[0].path}
     assert list_files(table.uri, table.storage) >= table.store.at(1).files()
+
+
+def test_trace_finds_where_files_are_named(table):
+    first, second = table.stage(("a", 1)), table.stage(("b", 2))
+    for number, files in enumerate([[first], [second], []]):
+        table.store.append(number, SCHEMA, files)
+    table.store.replace(3, SCHEMA, [second])
+    table.store.restore(4, 2)
+    trace, log = table.store.trace({first.path}), table.store.log_as_of(0).entries
+    assert trace.versions == {1, 2, 3, 5}
+    assert {log[entry] for entry in trace.entries} >= {1, 5}
+    assert trace.entries <= log.keys()
+    assert table.store.trace({"nowhere.parquet"}) == table.store.trace(()) == FileTrace(frozenset(), frozenset())
+
+
+def test_trace_needs_no_entries_before_a_kept_version(table):
+    first, second = table.stage(("a", 1)), table.stage(("b", 2))
+    table.store.append(0, SCHEMA, [first])
+    table.store.append(1, SCHEMA, [second])
+    table.store.keep_versions({2})
+    delete_files(table.uri, table.store.log_as_of(0).unneeded(2, ()), table.storage)
+    table.store.append(2, SCHEMA, [])
+    trace = table.store.trace({first.path})
+    assert trace.versions == {2, 3}
+    assert trace.entries
 
 
 def test_add_actions_have_the_ranges_of_files(table):

@@ -1,0 +1,223 @@
+"""`headrace erase`: one key's data, out of the job for good."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from headrace.cli._arguments import AsJson, OperatorOption, job_and_text, load, new_run_id
+from headrace.cli._change import RunId
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from headrace.commit.erased_key import ErasedKey
+    from headrace.commit.erasure import Erasure
+    from headrace.commit.erasure_in_sinks import SinkRows
+    from headrace.commit.erasure_survey import ErasureSurvey, FoundRows
+    from headrace.config import JobConfig
+
+First = Annotated[
+    str, typer.Argument(metavar="JOB", help="May be left out where there is only one.", show_default=False)
+]
+Second = Annotated[Optional[str], typer.Argument(metavar="KEY", help="Plain text, or JSON.", show_default=False)]  # noqa: UP045
+Mentions = Annotated[
+    bool, typer.Option("--mentions", help="Also waiting records and quarantined input that have the key in their text.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("erase")(erase)
+
+
+def erase(
+    first: First,
+    second: Second = None,
+    *,
+    operator: OperatorOption = None,
+    mentions: Mentions = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Erase. Without it, only say what there is.")] = False,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="With --apply: delete old files with its rows at once.")
+    ] = False,
+    why: Annotated[Optional[str], typer.Option("--why", help="The reason, kept for ever: without the key.")] = None,  # noqa: UP045
+    run_id: RunId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Erase one key from the job: state, timers, histories, records that wait, quarantine.
+
+    Says what there is, and changes nothing, unless --apply is given. Old versions keep the rows until the retention
+    ends; --purge deletes their files at once, and checkpoints that had the key can then be neither read nor restored.
+    Rows of sinks, and files of sources, are yours: the output says what to do with them.
+
+    Example:  headrace erase purchases anna
+
+    Example:  headrace erase purchases anna --apply --purge --why "request 17"
+
+    Exit codes: 0, also when there is nothing; 2 for an unknown job or operator, a bad key or reason, or a savepoint that has
+    the key; 3 while a run holds the job; 8 storage; 10 job and sink disagree.
+    """
+    from headrace.cli._arrow import without_pandas
+
+    without_pandas()
+    from headrace.cli._output import print_json
+    from headrace.commit.erased_key import ErasedKey
+    from headrace.commit.erasure import Erasure, find_key
+    from headrace.commit.erasure import erase as erase_key
+    from headrace.commit.erasure_in_sinks import rows_in_sinks
+
+    job, text = job_and_text(first, second)
+    config, key = load(job), ErasedKey(text, operator, mentions)
+    reason = _reason(why, apply=apply, purge=purge)
+    _check_operator(config, operator)
+    if apply:
+        done = erase_key(config, run_id or new_run_id(), key, why=reason, purge=purge)
+        left = find_key(config, key)
+    else:
+        left = find_key(config, key)
+        done = Erasure(left)
+    sinks = [*rows_in_sinks(config, key)]
+    if as_json:
+        print_json(_as_json(key, done, left, sinks, apply=apply))
+        return
+    _show(key, done, left, sinks, apply=apply)
+
+
+def _reason(why: str | None, *, apply: bool, purge: bool) -> str:
+    from headrace.errors import ConfigError
+
+    if purge and not apply:
+        msg = "--purge deletes files: it needs --apply. Nothing was changed."
+        raise ConfigError(msg)
+    if apply and why is None:
+        msg = "--apply needs a reason: add --why. It is kept with the checkpoint, for ever, so leave the key out of it."
+        raise ConfigError(msg)
+    return why or ""
+
+
+def _check_operator(config: JobConfig, operator: str | None) -> None:
+    from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+    from headrace.readers.known_operators import check_operator
+    from headrace.tables.schemas import STATE_TABLES
+
+    if operator is not None:
+        check_operator(JobAtCheckpoint(config), operator, tuple(STATE_TABLES))
+
+
+def _show(key: ErasedKey, done: Erasure, left: ErasureSurvey, sinks: Sequence[SinkRows], *, apply: bool) -> None:
+    from headrace.cli._output import show
+
+    config, found = left.config, done.found
+    if found.is_empty:
+        show(f"{config.job}: no file of the state has rows of key {key.key}")
+    else:
+        show(f"{config.job}: rows of key {key.key} in the state{', before' if apply else ''}")
+        show(_table(found.rows) if found.rows else "  none, at the last checkpoint\n")
+    if done.checkpoint is not None:
+        show(f"erased {_rows(sum(each.rows for each in found.rows))}, as checkpoint {done.checkpoint.checkpoint_id}")
+    if done.files_deleted:
+        show(f"deleted {done.files_deleted:,} files")
+    if apply or not found.is_empty:
+        show(*_old_versions(left, apply=apply))
+    if found.mentions:
+        show("\nThese rows of other keys have it in their text, and stay:", _table(found.mentions))
+        show("Erase such a key by a call of its own.")
+        if not key.with_mentions:
+            show("With --mentions, rows that wait or are in quarantine go with this one.")
+    show(*_elsewhere(config, sinks))
+    if not apply and not found.is_empty:
+        show(f"\nNothing was changed. To erase it:\n  {_call(config.job, key)} --apply --why ...")
+
+
+def _call(job: str, key: ErasedKey) -> str:
+    """Return the command as it was called."""
+    operator = [] if key.operator is None else ["--operator", key.operator]
+    mentions = ["--mentions"] if key.with_mentions else []
+    return shlex.join(["headrace", "erase", job, key.key, *operator, *mentions])
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'s' if count != 1 else ''}"
+
+
+def _table(rows: Sequence[FoundRows]) -> Any:
+    from headrace.cli._output import table
+
+    return table(("table", "operator", "key", "rows", "live"), rows)
+
+
+def _old_versions(left: ErasureSurvey, *, apply: bool) -> Iterator[str]:
+    """Say where the bytes still are, and when they are gone."""
+    from headrace.cli._output import at_time, shown
+    from headrace.commit.erased_checkpoints import id_ranges
+
+    files = sum(map(len, left.files.values()))
+    if not files:
+        yield f"The bytes are gone: no file below {left.config.job_folder} has rows of it."
+        return
+    ranges = id_ranges({each.checkpoint_id for each in left.holders})
+    ids = ", ".join(f"{first} to {last}" if last > first else str(first) for first, last in ranges)
+    have = "file has" if files == 1 else "files have"
+    yield f"{files:,} {have} rows of it; checkpoints that need them: {ids or 'none'}."
+    yield "The bytes are gone with the first vacuum after"
+    yield f"  {shown(at_time(left.gone_after))} (retention.hours: {left.config.retention.hours}),"
+    yield f"or at once with {'--purge' if apply else '--apply --purge'}: these checkpoints can then be neither read nor restored."
+    if left.savepoints:
+        yield "Savepoints keep them until they are dropped:"
+        for name in dict.fromkeys(each.name for each in left.savepoints):
+            yield f"  headrace savepoint {left.config.job} {name} --drop --why ..."
+
+
+def _elsewhere(config: JobConfig, sinks: Sequence[SinkRows]) -> Iterator[str]:
+    """Say what Headrace does not touch."""
+    yield "\nSinks are yours; no row of theirs was changed:"
+    for sink in sinks:
+        rows = sum(count for _, count in sink.conditions)
+        yield f"  {sink.sink} ({sink.mode}): it is a column's value in {_rows(rows)}"
+        if sink.statement is not None:
+            yield f"    {sink.statement}"
+    if any(sink.statement for sink in sinks):
+        yield "  Then VACUUM the table, and let its Delta log expire. Until then a restore of the job"
+        yield "  may go back to versions of the sink that have the rows."
+    yield "Rows that are taken in again bring the key back. So look at the files of the sources, too:"
+    for name, source in config.sources.items():
+        yield f"  {name}: {source.path}"
+    yield "Local copies of state on other machines go with the second micro-batch there; they are in"
+    yield f"  {config.local_folder}"
+    yield "Look also at logs of runs, backups, and versions that an object store keeps by itself."
+
+
+def _as_json(
+    key: ErasedKey, done: Erasure, left: ErasureSurvey, sinks: Sequence[SinkRows], *, apply: bool
+) -> dict[str, Any]:
+    from headrace.cli._output import at_time
+
+    files = sorted(f"{table}/{name}" for table, names in left.files.items() for name in names)
+    return {
+        "job": left.config.job,
+        "key": key.key,
+        "applied": apply,
+        "checkpoint": done.checkpoint and done.checkpoint.checkpoint_id,
+        "files_deleted": done.files_deleted,
+        "rows": [each._asdict() for each in done.found.rows],
+        "mentions": [each._asdict() for each in done.found.mentions],
+        "left": {
+            "files": files,
+            "checkpoints": [each.checkpoint_id for each in left.holders],
+            "savepoints": list(dict.fromkeys(each.name for each in left.savepoints)),
+            "gone_after": at_time(left.gone_after) if files else None,
+        },
+        "sinks": [
+            {
+                "sink": each.sink,
+                "path": each.path,
+                "mode": each.mode,
+                "rows": sum(count for _, count in each.conditions),
+                "statement": each.statement,
+            }
+            for each in sinks
+        ],
+    }

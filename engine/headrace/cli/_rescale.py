@@ -1,0 +1,93 @@
+"""`headrace rescale`: another number of key groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headrace.cli._apply import NOT_CHANGED, Apply, ApplyWhy, reason, show_rows
+from headrace.cli._arguments import AsJson, Job, load, new_run_id
+from headrace.cli._change import RunId
+
+if TYPE_CHECKING:
+    from headrace.config import JobConfig
+
+MaxParallelism = Annotated[
+    int,
+    typer.Option("--max-parallelism", metavar="N", min=1, help="The number of key groups that the state is to have."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("rescale")(rescale)
+
+
+def rescale(
+    job: Job = None,
+    *,
+    max_parallelism: MaxParallelism,
+    apply: Apply = False,
+    why: ApplyWhy = None,
+    run_id: RunId = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give the state another number of key groups (max_parallelism). A dry run, unless --apply is given.
+
+    All rows of the state tables are rewritten, as one checkpoint; what the state holds does not change, and later results are the
+    same. The job's file must have the new number: until state and file agree, runs and all commands that change the job
+    are refused, so change the file right before or right after.
+
+    Example:  headrace rescale flights --max-parallelism 512
+              headrace rescale flights --max-parallelism 512 --apply --why "more than 128 tasks"
+
+    Exit codes: 0; 2 for an unknown job, a number that the state has already or that is below 'parallelism', or no reason; 3 while a
+    run holds the job; 8 storage; 10 job and sink disagree.
+    """
+    from headrace.cli._arrow import without_pandas
+
+    without_pandas()
+    from headrace.cli._output import print_json, show
+    from headrace.commit.rescale import plan_rescaling
+    from headrace.commit.rescale import rescale as rescale_job
+
+    config = load(job, checked=False)
+    if apply:
+        made = rescale_job(config, max_parallelism, reason(why), run_id or new_run_id())
+        if as_json:
+            print_json({"job": config.job, "applied": True, "metrics": made.metrics, "checkpoint": made.checkpoint_id})
+            return
+        rows = made.metrics["rows_rewritten"]
+        show(
+            f"{config.job}: {rows:,} rows have {max_parallelism} key groups now: checkpoint {made.checkpoint_id}.",
+            _of_the_file(config, max_parallelism),
+        )
+        return
+    plan = plan_rescaling(config, max_parallelism)
+    if as_json:
+        print_json(
+            {
+                "job": config.job,
+                "applied": False,
+                "before": plan.before,
+                "after": plan.after,
+                "rows": plan.rows,
+                "checkpoint": None,
+            }
+        )
+        return
+    show_rows(plan.rows, "rows to rewrite")
+    show(
+        f"{config.job}: from {plan.before} key groups to {plan.after}. {NOT_CHANGED}", _of_the_file(config, plan.after)
+    )
+
+
+def _of_the_file(config: JobConfig, number: int) -> str:
+    """Return what is to be done to the job's file."""
+    if config.max_parallelism == number:
+        return f"{config.file} has max_parallelism: {number} already."
+    return (
+        f"Then write max_parallelism: {number} into {config.file} (it has {config.max_parallelism}): runs are refused "
+        "until both agree."
+    )

@@ -1,0 +1,58 @@
+"""The mark of a job that is being dropped: from then on no run, and no command that changes it, opens the job.
+
+A job's folder is deleted file by file, and whoever deletes it may die anywhere in between. What is left then looks like a job in
+trouble, or like no job at all, beside which the next run would begin anew. So the first thing that a drop writes is a file
+`dropped.parquet` in the folder, and the last thing that it deletes is that file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from headrace.config import JobConfig
+from headrace.errors import ConfigError
+from headrace.tables.files import read_parquet, stage
+from headrace.tables.store import storage_errors
+
+MARKER = "dropped.parquet"
+"""The file, in the job's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class DropMarker:
+    """Why a job is dropped, and the tables of its sinks that go with it, by sink."""
+
+    why: str
+    sinks: dict[str, str]
+
+
+def read_marker(config: JobConfig) -> DropMarker | None:
+    """Return the mark of a job; None if it is not being dropped."""
+    uri = f"{config.job_folder}/{MARKER}"
+    with storage_errors(f"to look for {uri}"):
+        try:
+            rows = read_parquet(uri, config.storage_options).to_pylist()
+        except FileNotFoundError:
+            return None
+    return DropMarker(rows[0]["why"], {row["sink"]: row["uri"] for row in rows if row["sink"] is not None})
+
+
+def write_marker(config: JobConfig, marker: DropMarker) -> None:
+    """Mark a job. The mark survives a power failure when the call returns."""
+    rows = [{"why": marker.why, "sink": sink, "uri": uri} for sink, uri in marker.sinks.items()]
+    schema = pa.schema([(name, pa.string()) for name in ("why", "sink", "uri")])
+    table = pa.Table.from_pylist(rows or [{"why": marker.why}], schema)
+    stage(config.job_folder, MARKER, table, config.storage_options)
+
+
+def refuse_dropped(config: JobConfig) -> None:
+    """Raise `ConfigError` for a job that is being dropped."""
+    marker = read_marker(config)
+    if marker is not None:
+        msg = (
+            f"job '{config.job}' is being dropped ({marker.why}), and parts of {config.job_folder} may be gone. Nothing was "
+            f"changed. Finish it: headrace drop {config.job} --apply --why ...; then a run begins anew."
+        )
+        raise ConfigError(msg)

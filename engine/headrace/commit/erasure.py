@@ -1,0 +1,126 @@
+"""Erasing one key for good (GDPR, article 17): its rows leave the state, and their bytes the job's folder.
+
+    erase     the state tables are rewritten without the key's rows, as a checkpoint of kind `erasure`
+    purge     files and log entries that still have them are deleted, committed as those of a vacuum are
+
+A tombstone would not do: tables are changelogs, and keep what was deleted until files are rewritten. Without a purge, earlier
+versions keep the rows until retention ends; restores to them are refused meanwhile (`erased_checkpoints`). All changes of other keys
+stay as they were. Sinks and sources are left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow.compute as pc
+
+from headrace import faults
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.erased_checkpoints import id_ranges
+from headrace.commit.erased_key import ErasedKey
+from headrace.commit.erasure_survey import ErasureSurvey, chunks, survey
+from headrace.commit.log import CheckpointLog
+from headrace.commit.protocol import OpenJob, open_job
+from headrace.commit.purge import purge_files
+from headrace.config import JobConfig
+from headrace.errors import ConfigError
+from headrace.tables.files import StagedFile, remove_folder
+from headrace.tables.schemas import ASYNC_REQUESTS
+from headrace.tables.state_files import parts
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """What an erasure did."""
+
+    found: ErasureSurvey
+    """What there was before it."""
+
+    checkpoint: Checkpoint | None = None
+    """The checkpoint of kind `erasure`; None where the state, and what was recorded of it, had nothing of the key."""
+
+    files_deleted: int = 0
+    """By a purge."""
+
+
+def find_key(config: JobConfig, key: ErasedKey) -> ErasureSurvey:
+    """Return what an erasure of a key would meet now; writes nothing, needs no lease.
+
+    Raises `ConfigError` when the job has no checkpoint, and `StorageError` when its tables cannot be read.
+    """
+    log = CheckpointLog(config.job_folder, config.storage_options)
+    last = log.resolve(config)
+    return survey(config, log.checkpoints, last.versions, key)
+
+
+def erase(config: JobConfig, run_id: str, key: ErasedKey, *, why: str, purge: bool = False) -> Erasure:
+    """Erase a key from the state, as a checkpoint of its own; with `purge`, also delete at once all files that have its rows.
+
+    After a purge, checkpoints that had rows of the key can be neither read nor restored; others can. Raises `ConfigError` when
+    `why` names the key, since reasons stay for ever, and, with `purge`, when a savepoint has rows of it; `FencedError` when
+    another run holds the job, or takes it. Nothing has changed then.
+    """
+    if key.is_named_in(why):
+        msg = "the reason names the key, and is kept for ever: word it differently, as the number of the request. Nothing was changed."
+        raise ConfigError(msg)
+    with open_job(config, run_id) as job:
+        found = survey(config, [*job.checkpoints], job.versions, key)
+        if purge:
+            _refuse_savepoints(found)
+        checkpoint = _erase(job, key, found, why) if found.rows or found.unrecorded else None
+        faults.reached("erasure.committed")
+        for folder in found.local_folders:
+            remove_folder(str(folder))
+        return Erasure(found, checkpoint, purge_files(job, found, why) if purge else 0)
+
+
+def _refuse_savepoints(found: ErasureSurvey) -> None:
+    if found.savepoints:
+        drops = "; ".join(
+            f"headrace savepoint {found.config.job} {name} --drop --why ..."
+            for name in dict.fromkeys(each.name for each in found.savepoints)
+        )
+        ids = ", ".join(f"'{each.name}' (checkpoint {each.checkpoint_id})" for each in found.savepoints)
+        msg = f"savepoints have rows of the key: {ids}. Nothing was changed. Drop them first: {drops}"
+        raise ConfigError(msg)
+
+
+def _erase(job: OpenJob, key: ErasedKey, found: ErasureSurvey, why: str) -> Checkpoint:
+    versions = dict(job.versions)
+    for table in dict.fromkeys(each.table for each in found.rows):
+        job.check_lease()
+        versions[table] = job.replace_table(table, [*_rewritten(job, table, key)])
+    faults.reached("erasure.prepared")
+    operators = {each.operator for each in found.rows}
+    copies = {name: copy for name, copy in job.last.local_copies.items() if name not in operators}
+    return job.commit(
+        Kind.ERASURE,
+        versions=versions,
+        local_copies=copies,
+        offsets=_offsets(job, found),
+        metrics={"rows_erased": sum(each.rows for each in found.rows)},
+        erased=id_ranges({each.checkpoint_id for each in found.holders}),
+        note=why,
+    )
+
+
+def _rewritten(job: OpenJob, table: str, key: ErasedKey) -> Iterator[StagedFile]:
+    """Stage files with all changes of a table, but those that are erased."""
+    for number, changes in enumerate(chunks(job.view(table), job.last.max_parallelism)):
+        kept = changes.filter(pc.invert(key.erased(table, changes)))
+        for place, part in enumerate(parts(table, kept)):
+            yield job.stage(table, f"erasure-{number}-{place}", part)
+
+
+def _offsets(job: OpenJob, found: ErasureSurvey) -> dict[str, Any]:
+    """Count what waits for services without what was erased. Held records are not counted: the next run finds fewer of them."""
+    erased = sum(each.live for each in found.rows if each.table == ASYNC_REQUESTS)
+    return {
+        name: msgspec.structs.replace(
+            offset, pending=max(0, offset.pending - erased), due=offset.due if offset.pending > erased else None
+        )
+        for name, offset in job.last.offsets.items()
+    }

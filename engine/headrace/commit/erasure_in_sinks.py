@@ -1,0 +1,85 @@
+"""What an erasure leaves to the owners of a job's sinks: rows with the key, which Headrace does not touch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+
+from headrace.commit.erased_key import ErasedKey
+from headrace.commit.log import CheckpointLog
+from headrace.config import JobConfig
+from headrace.tables.predicate import OneOf, literal
+from headrace.tables.store import Snapshot, TableMissingError, storage_errors
+from headrace.tables.stores import table_store
+
+
+@dataclass(frozen=True, slots=True)
+class SinkRows:
+    """The rows of a sink that have the key, by the columns that have it; of a key with several fields, by the primary key."""
+
+    sink: str
+    path: str
+    mode: str
+    primary_key: Sequence[str]
+    conditions: Sequence[tuple[str, int]]
+    """SQL conditions, each with the rows that meet it."""
+
+    @property
+    def statement(self) -> str | None:
+        """The SQL that deletes the rows; None where no column has the key."""
+        where = " OR ".join(condition for condition, _ in self.conditions)
+        return f"DELETE FROM delta.`{self.path}` WHERE {where};" if where else None  # noqa: S608 - for people to read
+
+
+def rows_in_sinks(config: JobConfig, key: ErasedKey) -> Iterator[SinkRows]:
+    """Yield for each sink how many rows have the key as a column's value. Lists and structs are not looked into.
+
+    Raises `StorageError` when a sink cannot be read.
+    """
+    log = CheckpointLog(config.job_folder, config.storage_options)
+    tables = log.sink_tables(log.resolve(config)) or {}
+    for name, sink in sorted(config.sinks.items()):
+        primary_key = tables[name].key if name in tables else ()
+        try:
+            with storage_errors(f"to read sink '{name}' at {sink.path}"):
+                table = table_store(sink.path, config.storage_options).latest()
+                conditions = [*_conditions(table, key, primary_key)]
+        except TableMissingError:
+            conditions = []
+        yield SinkRows(name, sink.path, sink.mode, primary_key, conditions)
+
+
+def _conditions(table: Snapshot, key: ErasedKey, primary_key: Sequence[str]) -> Iterator[tuple[str, int]]:
+    values = [msgspec.json.decode(text) for text in key.texts]
+    for parts in (value for value in values if isinstance(value, list)):
+        named = dict(zip(primary_key, parts, strict=False))
+        if len(parts) == len(primary_key) and all(_fits(table.schema.field(c).type, v) for c, v in named.items()):
+            yield from _counted(table, named)
+    for column in table.schema:
+        for value in values:
+            if _fits(column.type, value):
+                yield from _counted(table, {column.name: value})
+
+
+def _counted(table: Snapshot, values: dict[str, str | int]) -> Iterator[tuple[str, int]]:
+    """Yield the condition that columns have these values, if rows meet it."""
+    conditions = [OneOf(name, (value,)) for name, value in values.items()]
+    schema = pa.schema([table.schema.field(name) for name in values])
+    rows = table.read(schema, columns=list(values), conditions=conditions).num_rows
+    if rows:
+        yield " AND ".join(f"`{name}` = {_sql(value)}" for name, value in values.items()), rows
+
+
+def _fits(kind: pa.DataType, value: object) -> bool:
+    """Return whether a column may have a value: texts and whole numbers are looked for."""
+    if isinstance(value, str):
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    return is_whole and pa.types.is_integer(kind) and -(1 << (kind.bit_width - 1)) <= value < 1 << (kind.bit_width - 1)
+
+
+def _sql(value: str | int) -> str:
+    return literal(value) if isinstance(value, str) else str(value)

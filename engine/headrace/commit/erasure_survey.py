@@ -1,0 +1,221 @@
+"""Where the rows of a key are: in the state as it is now, in files of earlier versions, and for how long they stay."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace import clock, threads
+from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.erased_checkpoints import erased_ids, purged_ids
+from headrace.commit.erased_key import ErasedKey
+from headrace.commit.job_tables import Versions
+from headrace.commit.savepoints import live_savepoints
+from headrace.config import JobConfig
+from headrace.state.key_groups import KeyGroupRange
+from headrace.tables.files import file_system, list_files
+from headrace.tables.last_rows import last_rows
+from headrace.tables.schemas import STATE_TABLES
+from headrace.tables.store import LOG, FileTrace, storage_errors
+from headrace.tables.stores import state_view, table_store
+from headrace.tables.view import TableView
+
+_HOUR = 3_600_000
+_CHUNKS = 8
+"""A table is read in so many ranges of key groups at most, so memory holds an eighth of it at a time. Few files are read at once."""
+
+_AT_ONCE = 16
+"""Files that are read side by side."""
+
+
+class FoundRows(NamedTuple):
+    """Rows of one key of an operator in a state table: all of them, and those that count as state now."""
+
+    table: str
+    operator: str
+    key: str
+    rows: int
+    live: int
+
+
+@dataclass(frozen=True)
+class ErasureSurvey:
+    """What an erasure of a key meets, as of the versions of one checkpoint."""
+
+    config: JobConfig
+    checkpoints: Sequence[Checkpoint]
+    rows: Sequence[FoundRows]
+    """What the erasure takes out of the present state."""
+
+    mentions: Sequence[FoundRows]
+    """Rows of other keys that have the key in their text, and stay."""
+
+    files: Mapping[str, frozenset[str]]
+    """By table the data files that have rows of the key, whether a version names them or not; relative to its folder."""
+
+    traces: Mapping[str, FileTrace]
+    """By table where its log names them."""
+
+    @cached_property
+    def holders(self) -> list[Checkpoint]:
+        """The checkpoints whose versions have rows of the key, oldest first, without those that were purged."""
+        purged = purged_ids(self.checkpoints)
+        return [c for c in self.checkpoints if c.checkpoint_id not in purged and self._holds(c)]
+
+    @property
+    def unrecorded(self) -> set[int]:
+        """The ids of those that no erasure has recorded."""
+        return {checkpoint.checkpoint_id for checkpoint in self.holders} - erased_ids(self.checkpoints)
+
+    @property
+    def savepoints(self) -> list[Checkpoint]:
+        """The savepoints among them, which keep the bytes until they are dropped."""
+        ids = {checkpoint.checkpoint_id for checkpoint in self.holders}
+        return [savepoint for savepoint in live_savepoints(self.checkpoints) if savepoint.checkpoint_id in ids]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of the key was found that could be erased."""
+        return not self.rows and not any(self.files.values())
+
+    @property
+    def gone_after(self) -> int:
+        """When a vacuum may delete the files, were the key erased now (ms); savepoints may keep them for longer."""
+        now = clock.now()
+        if self.rows or not self.holders:
+            return now + self.config.retention.hours * _HOUR
+        last = self.holders[-1].checkpoint_id
+        next_one = next((c.committed_at for c in self.checkpoints if c.checkpoint_id > last), now)
+        return next_one + self.config.retention.hours * _HOUR
+
+    @property
+    def local_folders(self) -> list[Path]:
+        """Folders of this machine with copies of state that may have the key: of all operators, where it is known of none."""
+        folder = self.config.local_folder
+        of_holders = {name for holder in self.holders for name in holder.local_copies}
+        names = {found.operator for found in self.rows} or of_holders
+        return [folder / name for name in sorted(names) if (folder / name).is_dir()]
+
+    def _holds(self, checkpoint: Checkpoint) -> bool:
+        return any(checkpoint.versions.get(table) in trace.versions for table, trace in self.traces.items())
+
+
+def survey(config: JobConfig, checkpoints: Sequence[Checkpoint], versions: Versions, key: ErasedKey) -> ErasureSurvey:
+    """Look for the rows of a key in the tables at `versions`, and in all files in their folders. Nothing is written.
+
+    Raises `StorageError` when a file that these versions name cannot be read.
+    """
+    found = [_Found(config, table, versions[table], key) for table in STATE_TABLES]
+    groups = checkpoints[-1].max_parallelism
+    rows, mentions = [], []
+    for each in found:
+        own, others = each.rows(groups)
+        rows += own
+        mentions += others
+    files = {each.table: each.files() for each in found}
+    return ErasureSurvey(config, checkpoints, rows, mentions, files, traces_of(config, files))
+
+
+def traces_of(config: JobConfig, files: Mapping[str, frozenset[str]]) -> dict[str, FileTrace]:
+    """Return by table where its log names the files."""
+    traces = {}
+    for table, names in files.items():
+        uri = f"{config.job_folder}/{table}"
+        with storage_errors(f"to read the log of {uri}"):
+            traces[table] = table_store(uri, config.storage_options).trace(names) if names else _NOWHERE
+    return traces
+
+
+_NOWHERE = FileTrace(frozenset(), frozenset())
+
+
+def chunks(view: TableView, key_groups: int) -> Iterator[pa.Table]:
+    """Yield all changes of a state table, those of an entry together."""
+    count = min(_CHUNKS, len(view.files()))
+    for first in range(0, key_groups if count else 0, step := -(-key_groups // max(1, count))):
+        yield view.of(key_groups=KeyGroupRange(first, first + step - 1)).changes()
+
+
+class _Found:
+    """What one state table has of a key."""
+
+    def __init__(self, config: JobConfig, table: str, version: int, key: ErasedKey) -> None:
+        self.table = table
+        self._key = key
+        self._uri = f"{config.job_folder}/{table}"
+        self._storage = config.storage_options
+        self._view = state_view(config.job_folder, table, version, config.storage_options)
+
+    def rows(self, key_groups: int) -> tuple[list[FoundRows], list[FoundRows]]:
+        """Return the rows that are erased, and those that only mention the key."""
+        own: Counter[tuple[str, str, bool]] = Counter()
+        others: Counter[tuple[str, str, bool]] = Counter()
+        for changes in chunks(self._view, key_groups):
+            erased = self._key.erased(self.table, changes)
+            rest = changes.filter(pc.invert(erased))
+            _count(own, changes.filter(erased), is_live=False)
+            _count(own, last_rows(changes.filter(erased), STATE_TABLES[self.table]), is_live=True)
+            named = rest.filter(self._key.mentions(rest))
+            if named.num_rows:
+                _count(others, named, is_live=False)
+                live = last_rows(rest, STATE_TABLES[self.table])
+                _count(others, live.filter(self._key.mentions(live)), is_live=True)
+        return [*self._as_found(own)], [*self._as_found(others)]
+
+    def _as_found(self, counted: Counter[tuple[str, str, bool]]) -> Iterator[FoundRows]:
+        for operator, key in sorted({(operator, key) for operator, key, _ in counted}):
+            rows, live = counted[operator, key, False], counted[operator, key, True]
+            yield FoundRows(self.table, operator, key, rows, live)
+
+    def files(self) -> frozenset[str]:
+        """Return the files in the table's folder that have rows of the key, or cannot be read and are named by no version."""
+        with storage_errors(f"to list the files in {self._uri}"):
+            present = list_files(self._uri, self._storage)
+            named = self._view.files()
+        listed = sorted(file for file in present if file.endswith(".parquet") and not _is_log(file))
+        found: list[str] = []
+        for at in range(0, len(listed), _AT_ONCE):
+            batch = listed[at : at + _AT_ONCE]
+            holds = threads.in_parallel(lambda file: self._holds(file, is_named=file in named), batch)
+            found += [file for file, it_does in zip(batch, holds, strict=True) if it_does]
+        return frozenset(found)
+
+    def _holds(self, file: str, *, is_named: bool) -> bool:
+        store, path = file_system(f"{self._uri}/{file}", self._storage)
+        with storage_errors(f"to read {path}"):
+            try:
+                with store.open_input_file(path) as source:
+                    return self._has_rows(pq.ParquetFile(source))
+            except FileNotFoundError:
+                if is_named:
+                    raise
+                return False  # a vacuum has deleted it since the folder was listed
+            except pa.ArrowInvalid:
+                return True  # cut off: an attempt died while it wrote, and nobody can tell what is in it
+
+    def _has_rows(self, parquet: pq.ParquetFile) -> bool:
+        present = set(parquet.schema_arrow.names)
+        columns = [name for name in self._key.columns(self.table) if name in present]
+        for number in range(parquet.num_row_groups):
+            rows = parquet.read_row_group(number, columns=columns, use_threads=False)
+            if pc.any(self._key.traces(self.table, rows)).as_py():
+                return True
+        return False
+
+
+def _count(counted: Counter[tuple[str, str, bool]], rows: pa.Table, *, is_live: bool) -> None:
+    """Count rows by operator and key."""
+    pairs = zip(rows["operator"].to_pylist(), rows["key"].to_pylist(), strict=True)
+    counted.update((operator, key, is_live) for operator, key in pairs)
+
+
+def _is_log(file: str) -> bool:
+    return file.startswith(f"{LOG}/")

@@ -1,0 +1,155 @@
+"""Deleting a job: its folder, and its sinks if they are asked for.
+
+    mark      while the job is held: `dropped.parquet` in its folder, so nobody opens the job any more
+    sinks     the tables that were asked for
+    state     all else in the folder; `checkpoints` goes last of the tables
+    unmark    the mark itself; the folder is gone
+
+A process may die anywhere in between: whoever calls again goes on from the mark, which has the sinks as well.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace import clock, faults
+from headrace.commit.drop_marker import MARKER, DropMarker, read_marker, write_marker
+from headrace.commit.lease import JobLease
+from headrace.commit.log import CheckpointLog
+from headrace.config import JobConfig
+from headrace.errors import ConfigError, SinkMismatchError
+from headrace.sinks.delta_table import delta_table_sink
+from headrace.sinks.sink import NEVER
+from headrace.tables.files import Usage, delete_files, folder_usage, list_files, remove_file, remove_folder
+from headrace.tables.schemas import CHECKPOINTS
+from headrace.tables.store import LOG, TableMissingError, storage_errors
+
+
+@dataclass(frozen=True, slots=True)
+class SinkToDrop:
+    """The table of a sink: where it is, and what the job has published to it."""
+
+    name: str
+    uri: str
+    usage: Usage
+    published: int
+    """The last checkpoint; -1 for a table that the job never wrote to."""
+
+    refusal: str | None
+    """Why the table cannot be deleted with the job; None if it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobToDrop:
+    """What there is of a job: what its folder holds, by name, and its sinks that are there."""
+
+    folder: str
+    parts: dict[str, Usage]
+    sinks: tuple[SinkToDrop, ...]
+    marker: DropMarker | None
+    """What an earlier drop has written that did not come to its end."""
+
+
+def droppable_job(config: JobConfig) -> JobToDrop:
+    """Return what `drop_job` would delete. Nothing is changed, and no lease is needed.
+
+    Raises `ConfigError` when there is nothing in the job's folder.
+    """
+    return JobToDrop(config.job_folder, _parts(config), _sinks(config), read_marker(config))
+
+
+def drop_job(config: JobConfig, why: str, run_id: str, *, sinks: bool = False) -> DropMarker:
+    """Delete a job's folder and its local copies on this machine, with `sinks` also the tables of its sinks.
+
+    A second call finishes what a first one has begun. Raises `ConfigError` when there is nothing in the folder, `FencedError`
+    while a run holds the job, and `SinkMismatchError` for a sink that is not the job's alone; then nothing has changed.
+    Raises `StorageError` when the storage refuses; then the job is marked, and nobody opens it.
+    """
+    parts = _parts(config)
+    marker = _marked(config, why, run_id, _sinks(config) if sinks else ())
+    faults.reached("drop.marked")
+    for name, uri in marker.sinks.items():
+        with storage_errors(f"to delete sink '{name}' at {uri}"):
+            remove_folder(uri, config.storage_options)
+    with storage_errors(f"to delete {config.job_folder}"):
+        _remove_folder_of(config, parts)
+    return marker
+
+
+def _parts(config: JobConfig) -> dict[str, Usage]:
+    with storage_errors(f"to list {config.job_folder}"):
+        parts = folder_usage(config.job_folder, config.storage_options)
+    if not parts:
+        msg = f"job '{config.job}' has nothing in {config.job_folder}: it was never run, or is dropped already"
+        raise ConfigError(msg)
+    return parts
+
+
+def _marked(config: JobConfig, why: str, run_id: str, sinks: Iterable[SinkToDrop]) -> DropMarker:
+    """Write the mark while the job is held. One that is there already stays, with further sinks."""
+    if refusals := [sink.refusal for sink in sinks if sink.refusal]:
+        raise SinkMismatchError("\n".join(refusals))
+    wanted = {sink.name: sink.uri for sink in sinks}
+    before = read_marker(config)
+    if before is not None:
+        return _written(config, DropMarker(before.why, {**before.sinks, **wanted}))
+    log = CheckpointLog(config.job_folder, config.storage_options)
+    if not log.exists:  # then nobody can hold the job
+        return _written(config, DropMarker(why, wanted))
+    lease = JobLease(log, run_id, clock.unique_id(), config.run.lease.total_seconds())
+    with lease.claimed():
+        return _written(config, DropMarker(why, wanted))
+
+
+def _written(config: JobConfig, marker: DropMarker) -> DropMarker:
+    write_marker(config, marker)
+    return marker
+
+
+def _remove_folder_of(config: JobConfig, parts: Iterable[str]) -> None:
+    folder, storage = config.job_folder, config.storage_options
+    for name in sorted(parts, key=lambda part: (part == CHECKPOINTS, part)):
+        if name != MARKER:
+            remove_folder(f"{folder}/{name}", storage)
+            remove_file(f"{folder}/{name}", storage)
+            faults.reached("drop.half")
+    # A process that opened the job before the mark may have written once more.
+    delete_files(folder, list_files(folder, storage) - {MARKER}, storage)
+    if config.local_folder.exists():
+        shutil.rmtree(config.local_folder)
+    faults.reached("drop.deleted")
+    remove_file(f"{folder}/{MARKER}", storage)
+    remove_folder(folder, storage)
+
+
+def _sinks(config: JobConfig) -> tuple[SinkToDrop, ...]:
+    """Return the tables of the job's sinks that are there, without those that are half deleted already."""
+    marker = read_marker(config)
+    begun = {} if marker is None else marker.sinks
+    own = None if marker is not None else CheckpointLog(config.job_folder, config.storage_options).incarnation
+    found = (_sink(config, name, own) for name in sorted(config.sinks) if name not in begun)
+    return tuple(sink for sink in found if sink is not None)
+
+
+def _sink(config: JobConfig, name: str, own: int | None) -> SinkToDrop | None:
+    sink, uri = delta_table_sink(config, name), config.sinks[name].path
+    with storage_errors(f"to open sink '{name}' at {uri}"):
+        try:
+            table = sink.latest()
+        except TableMissingError:
+            return None
+        published, life = sink.published(table), sink.incarnation(table)
+        files = list_files(uri, config.storage_options)
+        usage = sum(folder_usage(uri, config.storage_options).values(), Usage())
+    where, refusal = f"sink '{name}' at {uri}", None
+    if published == NEVER and table.version > 0:
+        refusal = f"{where} was never written by job '{config.job}', and others have written to it"
+    elif own is not None and life not in {None, own}:
+        refusal = f"{where} was written by another life of job '{config.job}' than the one in {config.job_folder}"
+    elif nested := sorted(file for file in files if f"/{LOG}/" in file):
+        refusal = f"{where} has another table in its folder ({nested[0].partition(f'/{LOG}/')[0]})"
+    if refusal is not None:
+        refusal += ". Nothing was deleted: drop the job without --sinks, and delete by hand what is the job's."
+    return SinkToDrop(name, uri, usage, published, refusal)

@@ -1,0 +1,171 @@
+"""Moving the state of an operator to the name that the code gives it now.
+
+It is one checkpoint of kind `migration`, and a restore takes it back. Rows of the old name are removed by rows of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from headrace import faults
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.key_check import changed_keys
+from headrace.commit.log import CheckpointLog
+from headrace.commit.operator_rows import STATE_OF_OPERATORS, count_rows
+from headrace.commit.protocol import OpenJob, open_job
+from headrace.commit.rewritten_rows import removed, under_operator
+from headrace.commit.schema_check import check_schemas, declared_schemas
+from headrace.commit.stored_operator import (
+    StoredOperator,
+    changed_schemas,
+    declared_operators,
+    rewritten,
+    stored_operator,
+)
+from headrace.config import JobConfig, checked_name
+from headrace.errors import ConfigError, StateSchemaError
+from headrace.plan.pipelines import plan_of
+from headrace.plan.stages import Plan
+from headrace.state.ttl import Gap
+from headrace.state.ttl_history import TtlHistory
+from headrace.tables.files import StagedFile
+from headrace.tables.schemas import STATE_TABLES
+from headrace.tables.stores import ViewOf, state_views
+
+T = TypeVar("T")
+
+
+def renamable(config: JobConfig, old: str, new: str) -> StoredOperator:
+    """Return what `rename_operator` would move, as of the last checkpoint. Nothing is changed, and no lease is needed.
+
+    Raises as `rename_operator` does.
+    """
+    rename = _Rename.by_code(config, old, new)
+    log = CheckpointLog(config.job_folder, config.storage_options)
+    last = log.resolve(config)
+    return rename.checked(log, state_views(config.job_folder, last.versions, config.storage_options))
+
+
+def rename_operator(config: JobConfig, old: str, new: str, run_id: str, *, why: str | None = None) -> Checkpoint:
+    """Move all rows of the operator `old` to the name `new`, which the code gives it now, as one checkpoint.
+
+    Rows in `quarantine` move as well. Raises `ConfigError` when the code does not declare `new`, or still declares `old`,
+    when nothing is stored of `old`, when something is stored of `new`, or while elements wait or records are held;
+    `StateSchemaError` when states or keys of `new` do not fit what is stored; `FencedError` while a run holds the job. Then
+    nothing has changed.
+    """
+    rename = _Rename.by_code(config, old, new)
+    with open_job(config, run_id) as job:
+        stored = rename.checked(job.log, job.view)
+        files = {table: [*_moved(job, table, old, new)] for table in STATE_TABLES}
+        faults.reached("operator_state.staged")
+        return job.commit(
+            Kind.MIGRATION,
+            files=files,
+            **changed_schemas(job, lambda by_operator: _renamed(by_operator, old, new)),
+            **_under_new_name(job.last, old, new),
+            metrics={"rows_moved": sum(stored.rows.values())},
+            note=f"operator '{old}' is '{new}' now" + ("" if why is None else f": {why}"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rename:
+    """An operator's old name, its new one, and the code that has the new one."""
+
+    config: JobConfig
+    plan: Plan
+    old: str
+    new: str
+
+    @staticmethod
+    def by_code(config: JobConfig, old: str, new: str) -> _Rename:
+        """Refuse names that the code does not bear out: it must have the new one, and not the old one."""
+        checked_name(new, "operator name")
+        plan = plan_of(config.code)
+        declared = declared_operators(plan)
+        if new not in declared:
+            msg = (
+                f"the code has no operator '{new}' (it has: {', '.join(sorted(declared)) or 'none'}). Nothing was changed. "
+                "Rename the operator in the pipeline first, then move its state."
+            )
+            raise ConfigError(msg)
+        if old in declared:
+            msg = (
+                f"the code still has operator '{old}', so its state cannot become that of '{new}'. Nothing was changed. "
+                f"Rename the operator in the pipeline ({config.pipeline}) first."
+            )
+            raise ConfigError(msg)
+        return _Rename(config, plan, old, new)
+
+    def checked(self, log: CheckpointLog, view_of: ViewOf) -> StoredOperator:
+        """Return what is stored of the old name, if it may become that of the new one."""
+        last, job = log.resolve(self.config), self.config.job
+        stored = stored_operator(self.config, last, view_of, log.state_schemas(last), self.old)
+        if count_rows(view_of, self.new, last.max_parallelism, STATE_OF_OPERATORS):
+            msg = (
+                f"operator '{self.new}' has stored state of its own (headrace state list {job}), and that of '{self.old}' would "
+                "mix with it. Nothing was changed. Restore a checkpoint from before the first run with the new name, then rename."
+            )
+            raise ConfigError(msg)
+        if last.held or last.pending:
+            msg = (
+                f"elements wait for services, or records are held (headrace requests {job}), and their places go by the names of "
+                "operators. Nothing was changed. Go back to the code with the old name, let it finish what waits (headrace run "
+                f"{job} --finish), then rename."
+            )
+            raise ConfigError(msg)
+        self._check_types(log, last)
+        return stored
+
+    def _check_types(self, log: CheckpointLog, last: Checkpoint) -> None:
+        schemas, keys, declared = log.state_schemas(last), log.operator_keys(last), declared_schemas(self.plan)
+        problems: list[str] = []
+        if schemas is not None and self.old in schemas and self.new in declared:
+            states = {self.new: declared[self.new]}
+            problems += check_schemas({self.new: schemas[self.old]}, states, self.config.job).problems
+        if self.old in keys:
+            problems += (change for _, change in changed_keys({self.new: keys[self.old]}, self.plan))
+        if problems:
+            heading = f"the state of '{self.old}' does not fit '{self.new}', and was not moved:"
+            raise StateSchemaError("\n".join([heading, *problems]))
+
+
+def _moved(job: OpenJob, table: str, old: str, new: str) -> Iterator[StagedFile]:
+    def old_rows(rows: pa.Table) -> pa.Table:
+        return removed(table, rows, job.next_id)
+
+    def new_rows(rows: pa.Table) -> pa.Table:
+        return under_operator(rows, new, job.next_id)
+
+    yield from rewritten(job, table, old, "removed", old_rows)
+    yield from rewritten(job, table, old, "moved", new_rows)
+
+
+def _under_new_name(last: Checkpoint, old: str, new: str) -> dict[str, Any]:
+    ttl = last.state_ttl
+    gaps = tuple(Gap(gap.start, gap.end, gap.watermark, _renamed(gap.by_operator, old, new)) for gap in ttl.gaps)
+    return {
+        "state_ttl": TtlHistory(gaps, _with_states(ttl.declared, old, new), _with_states(ttl.since, old, new)),
+        "local_copies": {name: copies for name, copies in last.local_copies.items() if name not in {old, new}},
+        "timers_fired": _renamed(last.timers_fired, old, new),
+        "lines": _renamed(last.lines, old, new),
+        "numbers": {},
+    }
+
+
+def _with_states(by_state: Mapping[str, T], old: str, new: str) -> dict[str, T]:
+    """Return a mapping by `operator.state` in which the operator has another name."""
+    by_name = {name: value for name, value in by_state.items() if not name.startswith(f"{new}.")}
+    return {
+        f"{new}.{name.removeprefix(f'{old}.')}" if name.startswith(f"{old}.") else name: value
+        for name, value in by_name.items()
+    }
+
+
+def _renamed(by_operator: Mapping[str, T], old: str, new: str) -> dict[str, T]:
+    return {new if name == old else name: value for name, value in by_operator.items() if name != new}

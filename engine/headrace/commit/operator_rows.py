@@ -1,0 +1,55 @@
+"""What is stored of one operator, table by table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.state.broadcast_store import BROADCAST_KEY
+from headrace.state.key_groups import KeyGroupRange
+from headrace.tables.schemas import QUARANTINE, STATE_TABLES
+from headrace.tables.stores import ViewOf
+
+STATE_OF_OPERATORS = tuple(name for name in STATE_TABLES if name != QUARANTINE)
+"""The tables that hold an operator's state, and what it has not done yet. What it set aside is in `quarantine`."""
+
+_CHUNKS = 8
+"""A table is read in so many ranges of key groups, so memory holds an eighth of it at a time."""
+
+
+def key_group_chunks(max_parallelism: int) -> Iterator[KeyGroupRange]:
+    """Yield the key groups in a few ranges."""
+    step = -(-max_parallelism // _CHUNKS)
+    for first in range(0, max_parallelism, step):
+        yield KeyGroupRange(first, first + step - 1)
+
+
+def live_chunks(
+    view_of: ViewOf, table: str, operator: str, max_parallelism: int, columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """Yield the live rows of an operator in one table, by ranges of key groups; nothing of a table without files."""
+    view = view_of(table).of(operator)
+    if view.files():
+        yield from (view.of(key_groups=groups).live(columns) for groups in key_group_chunks(max_parallelism))
+
+
+def count_rows(
+    view_of: ViewOf, operator: str, max_parallelism: int, tables: Iterable[str] = tuple(STATE_TABLES)
+) -> dict[str, int]:
+    """Return how many live rows of an operator each of the tables has; tables without any are left out."""
+    counts = {
+        table: sum(rows.num_rows for rows in live_chunks(view_of, table, operator, max_parallelism, ["key"]))
+        for table in tables
+    }
+    return {table: count for table, count in counts.items() if count}
+
+
+def has_keyed_rows(view_of: ViewOf, operator: str, max_parallelism: int) -> bool:
+    """Return whether anything is stored of an operator under a key. Broadcast state is stored under none."""
+    return any(
+        pc.any(pc.not_equal(rows["key"], BROADCAST_KEY.decode())).as_py()
+        for table in STATE_OF_OPERATORS
+        for rows in live_chunks(view_of, table, operator, max_parallelism, ["key"])
+    )

@@ -1,0 +1,83 @@
+"""Deleting at once what still has rows of an erased key: data files, entries of logs, and what runs have left behind.
+
+An entry of a table's log has the smallest and the largest key of each file that it adds. So entries that name a file with rows of the
+key go, too, and all between the first and the last of them. Clean versions in that gap that are kept get a log checkpoint.
+
+    versions of a table     0 --- 1 --- 2 --- 3 --- 4 --- 5 --- 6
+    rows of the key                     x     x           x (erased with 6)
+    log                     0     1                 4           6
+
+The list of files is committed before the first is deleted, as that of a vacuum (`vacuum_intents`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from headrace import clock, faults
+from headrace.commit.erased_checkpoints import id_ranges
+from headrace.commit.erasure_survey import ErasureSurvey, traces_of
+from headrace.commit.log_cleanup import KeptCheckpoints, LogCleanup, LogCut
+from headrace.commit.protocol import OpenJob
+from headrace.commit.vacuum_intents import commit_intent, complete, open_intents
+from headrace.tables.files import list_files
+from headrace.tables.store import COMMIT_SUFFIX, FileTrace, storage_errors
+from headrace.tables.stores import table_store
+
+_HOUR = 3_600_000
+_LEFTOVERS = ("transit", "outputs")
+"""Folders in which runs keep what they need until they have published: records of any key."""
+
+
+def purge_files(job: OpenJob, found: ErasureSurvey, why: str) -> int:
+    """Delete what was found of a key, but for what the present state needs; return how many files that are.
+
+    Files that an earlier vacuum, or purge, has committed and not deleted are deleted as well.
+
+    Raises `FencedError` when another run has taken the job before the list was committed; then nothing was deleted.
+    """
+    config = job.config
+    cuts = [*_cuts(job, found)]
+    files = {file for cut in cuts for file in cut.files}
+    for table, names in found.files.items():
+        files |= {f"{table}/{name}" for name in names - job.view(table).files()}
+    for folder in _LEFTOVERS:
+        with storage_errors(f"to list {config.job_folder}/{folder}"):
+            listed = list_files(f"{config.job_folder}/{folder}", config.storage_options)
+        files |= {f"{folder}/{name}" for name in listed}
+    files = files.difference(*(intent.files for intent in open_intents(config, job.checkpoints)))
+    faults.reached("purge.listed")
+    if files:
+        LogCleanup(config, KeptCheckpoints([], []), 0).keep(cuts)
+        ids = {holder.checkpoint_id for holder in found.holders}
+        commit_intent(job, files, erased=id_ranges(ids), note=why)
+    intents = open_intents(config, job.checkpoints)
+    faults.reached("purge.committed")
+    for intent in intents:
+        complete(config, intent)
+    return len(frozenset().union(*(intent.files for intent in intents)))
+
+
+def _cuts(job: OpenJob, found: ErasureSurvey) -> Iterator[LogCut]:
+    """Yield what has to go of the logs of the tables that have rows of the key."""
+    config = job.config
+    kept = KeptCheckpoints.of(job.checkpoints, clock.now() - config.retention.hours * _HOUR)
+    for table, trace in traces_of(config, found.files).items():
+        store = table_store(f"{config.job_folder}/{table}", config.storage_options)
+        with storage_errors(f"to read the log of {store.uri}"):
+            entries = store.log_as_of(0).entries
+        tainted = {*trace.versions, *(entries[name] for name in trace.entries)}
+        if tainted:
+            yield _cut(table, entries, tainted, trace, kept.versions(table))
+
+
+def _cut(table: str, entries: Mapping[str, int], tainted: set[int], trace: FileTrace, needed: set[int]) -> LogCut:
+    """Return the cut from the first to the last version whose entries name a file with rows of the key."""
+    begin, end = min(tainted), max(tainted) + 1
+    spared = {version for version in needed - trace.versions if begin <= version < end}
+    files = {
+        f"{table}/{name}"
+        for name, version in entries.items()
+        if begin <= version < end and (version not in spared or name.endswith(COMMIT_SUFFIX))
+    }
+    return LogCut(table, end, frozenset(spared), frozenset(files))

@@ -1,0 +1,174 @@
+"""Rows of sources that can leave the quarantine: which these are, and whether their files still have them."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from headrace.api import SourceNode
+from headrace.commit.protocol import OpenJob
+from headrace.errors import ConfigError, SourceError
+from headrace.plan.raw_row import raw_row
+from headrace.sources.delta_rows import read_rows
+from headrace.sources.kinds import source_of
+from headrace.sources.offset import SourceOffset
+from headrace.sources.parquet_folder import UNREADABLE
+from headrace.sources.requeued import RequeuedRows, count_rows, ranges_of, rows_in
+from headrace.sources.source import Source, SourceFile
+
+QuarantinedRow = dict[str, Any]
+
+_POSITION: Final = re.compile(r"(.+\.parquet)(?::(\d+)(?:-(\d+))?)?", re.DOTALL)
+
+
+class RefusedPlace(NamedTuple):
+    """What a source has refused: rows of a file, by their numbers in [`start`, `end`).
+
+    Of a row the number is that in the stored file, of a part of a file that in arrival order. `start` None: the whole file.
+    """
+
+    source: str
+    file: str
+    start: int | None = None
+    end: int | None = None
+    is_part: bool = False
+
+    def is_among(self, requeued: Iterable[RequeuedRows]) -> bool:
+        """Tell whether it is one of these."""
+        return any(rows.file == self.file and self._is_of(rows) for rows in requeued)
+
+    def _is_of(self, rows: RequeuedRows) -> bool:
+        if self.start is None or rows.ranges is None:
+            return self.start is None and rows.ranges is None
+        return any(start <= self.start < end for start, end in rows.ranges)
+
+
+def refused_place(row: QuarantinedRow, sources: Collection[str]) -> RefusedPlace | None:
+    """Return what one of these sources has refused; None for a row of the quarantine that is something else.
+
+    Such as a record that a source has taken in, and whose key was null then: other parts of the pipeline may have it.
+    """
+    match = _POSITION.fullmatch(row["position"]) if row["operator"] in sources else None
+    if match is None:
+        return None
+    file, start, end = match.groups()
+    if start is None:
+        return RefusedPlace(row["operator"], file)
+    return RefusedPlace(row["operator"], file, int(start), int(end or int(start) + 1), end is not None)
+
+
+@dataclass(slots=True)
+class _FileEntries:
+    """What the quarantine has of one file."""
+
+    is_whole: bool = False
+    parts: list[tuple[int, int]] = field(default_factory=list)
+    raw: dict[int, str | None] = field(default_factory=dict)
+    """By the number of a row in the file: its text."""
+
+    def add(self, place: RefusedPlace, raw: str | None) -> None:
+        """Add a row of the quarantine."""
+        if place.start is None or place.end is None:
+            self.is_whole = True
+        elif place.is_part:
+            self.parts.append((place.start, place.end))
+        else:
+            self.raw[place.start] = raw
+
+
+class RefusedRows:
+    """Looks in the files of a job's sources for rows that they have refused."""
+
+    def __init__(self, job: OpenJob, sources: Iterable[SourceNode]) -> None:
+        """`sources` are those of the job's pipeline."""
+        self._job = job
+        self._nodes = {node.name: node for node in sources}
+
+    def requeued(self, rows: Iterable[QuarantinedRow]) -> dict[str, tuple[RequeuedRows, ...]]:
+        """Return what is to be taken in again, by source.
+
+        Raises `SourceError` for a file that is gone, cannot be read, or has other rows than those that were refused, and
+        `ConfigError` for a part of a file that cannot be told from the rest; nothing was changed then.
+        """
+        by_source: dict[str, dict[str, _FileEntries]] = defaultdict(lambda: defaultdict(_FileEntries))
+        for row in rows:
+            place = refused_place(row, self._nodes)
+            if place is not None:
+                by_source[place.source][place.file].add(place, row["raw"])
+        return {name: self._of_source(name, files) for name, files in sorted(by_source.items())}
+
+    def _of_source(self, name: str, files: Mapping[str, _FileEntries]) -> tuple[RequeuedRows, ...]:
+        config = self._job.config.sources[name]
+        source = source_of(self._nodes[name], config, self._job.config.storage_options)
+        stored = source.named(files.keys())
+        if gone := sorted(files.keys() - stored.keys()):
+            raise SourceError(
+                f"source '{name}': {_listed(gone)} of {config.path} {'is' if len(gone) == 1 else 'are'} gone, and only the "
+                "file has the rows as they were: the quarantine has a text of them. Nothing was requeued. Put the file back, or "
+                "name the files to requeue rows of (--file NAME); or deliver the rows again in a new file."
+            )
+        return tuple(self._of_file(name, stored[file], files[file], source) for file in sorted(files))
+
+    def _of_file(self, name: str, file: SourceFile, entries: _FileEntries, source: Source) -> RequeuedRows:
+        if entries.is_whole:
+            self._check_whole(name, file, entries, source)
+            return RequeuedRows(file.name)
+        if entries.parts and self._nodes[name].order_by:
+            raise ConfigError(
+                f"source '{name}': a part of {file.path} was refused when it was read in parts, and its order_by may have "
+                "changed since, so nobody can tell which rows these are. Nothing was requeued. Requeue other files (--file "
+                "NAME), and deliver these rows again in a new file."
+            )
+        try:
+            table = read_rows(file.path, file.delta, self._job.config.storage_options)
+        except UNREADABLE as error:
+            msg = f"source '{name}': cannot read {file.path}: {error}. Nothing was requeued. Put the former file back."
+            raise SourceError(msg) from error
+        for number, raw in sorted(entries.raw.items()):
+            _check_same(name, file, table, number, raw)
+        ranges = ranges_of([*entries.raw, *rows_in(entries.parts)])
+        if ranges[-1][1] > table.num_rows:
+            raise _changed(name, file, ranges[-1][1] - 1)
+        return RequeuedRows(file.name, ranges, table.num_rows)
+
+    def _check_whole(self, name: str, file: SourceFile, entries: _FileEntries, source: Source) -> None:
+        """Refuse a file of which a part was taken in: releases before this one did not say which rows were refused."""
+        offsets = (point.offsets.get(name, SourceOffset()) for point in self._job.lineage.line)
+        taken = max((offset.rows_taken for offset in offsets if offset.unread[:1] == (file.name,)), default=0)
+        if entries.parts or entries.raw or 0 < taken < source.rows(file):
+            raise ConfigError(
+                f"source '{name}': {file.path} was read in parts, and the quarantine does not say which of them was refused. "
+                "Nothing was requeued. Requeue other files (--file NAME), and deliver the rows that are missing in a new file."
+            )
+
+
+def count_requeued(requeued: Mapping[str, Sequence[RequeuedRows]]) -> dict[str, int]:
+    """Return how many rows, and how many whole files, are to be taken in again: metrics of the checkpoint."""
+    every = [rows for files in requeued.values() for rows in files]
+    return {
+        "requeued_rows": sum(count_rows(rows.ranges) for rows in every if rows.ranges is not None),
+        "requeued_files": sum(rows.ranges is None for rows in every),
+    }
+
+
+def _check_same(name: str, file: SourceFile, table: pa.Table, number: int, raw: str | None) -> None:
+    if number >= table.num_rows or raw_row(table, number) != raw:
+        raise _changed(name, file, number)
+
+
+def _changed(name: str, file: SourceFile, number: int) -> SourceError:
+    return SourceError(
+        f"source '{name}': row {number} of {file.path} is not the row that was refused: the file has changed, so others of its rows "
+        "might be taken in twice. Nothing was requeued. Put the former file back, or name the files to requeue rows of "
+        "(--file NAME); deliver rows that you have repaired in a new file."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3:,} more"  # noqa: PLR2004 - names in a message

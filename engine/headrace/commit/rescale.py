@@ -1,0 +1,110 @@
+"""Another number of key groups: every row of the state tables is rewritten with the group that its key has among them.
+
+A key's group follows from its text and the number of groups alone, so afterwards the state is that of a job which had this
+number from its first run. It is one checkpoint of kind `migration`. Tasks make their local copies anew.
+
+The job's file has the number as well. Whoever opens the job compares both, so between the rescaling and the change of the file,
+in either order, no run begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from headrace import faults
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.log import CheckpointLog
+from headrace.commit.operator_rows import key_group_chunks
+from headrace.commit.protocol import OpenJob, open_job
+from headrace.commit.rewritten_rows import in_key_groups
+from headrace.config import JobConfig
+from headrace.errors import ConfigError
+from headrace.tables.files import StagedFile
+from headrace.tables.schemas import STATE_TABLES
+from headrace.tables.state_files import parts
+from headrace.tables.stores import state_view
+
+
+@dataclass(frozen=True, slots=True)
+class Rescaling:
+    """What a rescaling would do: the number of key groups before and after, and the live rows to rewrite by table."""
+
+    before: int
+    after: int
+    rows: dict[str, int]
+
+
+def plan_rescaling(config: JobConfig, max_parallelism: int) -> Rescaling:
+    """Return what `rescale` would do, as of the last checkpoint. Nothing is changed, and no lease is needed.
+
+    Raises `ConfigError` as `rescale` does.
+    """
+    last = CheckpointLog(config.job_folder, config.storage_options).resolve(config)
+    _check_number(config, last, max_parallelism)
+    rows = {}
+    for table in STATE_TABLES:
+        view = state_view(config.job_folder, table, last.versions[table], config.storage_options)
+        chunks = [*key_group_chunks(last.max_parallelism)] if view.files() else []
+        rows[table] = sum(view.of(key_groups=groups).live(["key"]).num_rows for groups in chunks)
+    return Rescaling(last.max_parallelism, max_parallelism, {table: count for table, count in rows.items() if count})
+
+
+def rescale(config: JobConfig, max_parallelism: int, why: str, run_id: str) -> Checkpoint:
+    """Give the state another number of key groups, as one checkpoint, whatever number the job's file has.
+
+    Raises `ConfigError` for the number that the state has already, and for one that is below the job's `parallelism`;
+    `FencedError` while a run holds the job; then nothing has changed.
+    """
+    last = CheckpointLog(config.job_folder, config.storage_options).resolve(config)
+    _check_number(config, last, max_parallelism)
+    with open_job(replace(config, max_parallelism=last.max_parallelism), run_id) as job:
+        return rescale_in(job, max_parallelism, why)
+
+
+def rescale_in(job: OpenJob, max_parallelism: int, why: str | None = None) -> Checkpoint:
+    """Rescale a job that is open already."""
+    before = job.last.max_parallelism
+    versions, rows = dict(job.versions), 0
+    for table in STATE_TABLES:
+        if job.view(table).files():
+            staged = _rewritten(job, table, max_parallelism)
+            versions[table] = job.replace_table(table, staged)
+            rows += sum(file.rows for file in staged)
+    faults.reached("rescale.prepared")
+    note = f"{max_parallelism} key groups instead of {before}"
+    made = job.commit(
+        Kind.MIGRATION,
+        versions=versions,
+        max_parallelism=max_parallelism,
+        local_copies={},
+        metrics={"rows_rewritten": rows},
+        note=note if why is None else f"{note}: {why}",
+    )
+    job.notify("migrated", f"checkpoint {made.checkpoint_id}: {note}")
+    return made
+
+
+def _rewritten(job: OpenJob, table: str, max_parallelism: int) -> list[StagedFile]:
+    view = job.view(table)
+    return [
+        job.stage(table, f"rescale-{number}", part)
+        for number, groups in enumerate(key_group_chunks(job.last.max_parallelism))
+        for part in parts(table, in_key_groups(view.of(key_groups=groups).live(), max_parallelism))
+    ]
+
+
+def _check_number(config: JobConfig, last: Checkpoint, max_parallelism: int) -> None:
+    if max_parallelism < 1:
+        raise ConfigError(f"a job has at least one key group, not {max_parallelism}. Nothing was changed.")
+    if max_parallelism == last.max_parallelism:
+        raise ConfigError(
+            f"the state of job '{config.job}' has {max_parallelism} key groups already. Nothing was changed."
+        )
+    if (config.parallelism or 1) > max_parallelism:
+        msg = (
+            f"{config.where('parallelism')}: {config.parallelism} tasks cannot share {max_parallelism} key groups. Nothing was "
+            "changed: lower parallelism first, or ask for more key groups."
+        )
+        raise ConfigError(msg)

@@ -1,0 +1,114 @@
+"""Which version of a sink's table belongs to which checkpoint of a job.
+
+Each publication is a commit of the sink that names its checkpoint, and the incarnation of the job that published it. Ids of
+checkpoints are unique within an incarnation only, so a commit belongs to a job's checkpoint when both fit:
+
+    log of the job       0 -- 1 -- 2 (all of incarnation a)
+    commits of a sink    1 a,  2 a,  3 a,  4 b      3 is lost from the log, and 4 was published by another copy of the job
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.lineage import Lineage
+from headrace.errors import SinkMismatchError, StorageError
+from headrace.tables.store import Commit, Snapshot
+
+
+class SinkHistory:
+    """What a job has published to a sink, as of the moment of construction. A sink that is gone has an empty history."""
+
+    def __init__(self, table: Snapshot | None, sink: str, lineage: Lineage) -> None:
+        """Read the commits that the log of `table` still has. `lineage` knows all checkpoints of the job."""
+        self.table = table
+        self._sink = sink
+        commits = [] if table is None else table.history()
+        self._first = commits[-1].version if commits else 0
+        self._published: dict[int, int] = {}
+        self._is_known = any(not lineage.incarnations.keys().isdisjoint(commit.info.published_by) for commit in commits)
+        for commit, incarnation in _publications(commits[::-1]):
+            number = commit.info.checkpoint_id
+            checkpoint = None if number is None else lineage.get(number)
+            if checkpoint is not None and (incarnation is None or checkpoint.incarnation in {None, incarnation}):
+                self._published.setdefault(checkpoint.checkpoint_id, commit.version)
+        self._is_known = self._is_known or bool(self._published)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this job, or a later incarnation of it, has published to the sink."""
+        return self._is_known
+
+    def version_of(self, lineage: Lineage) -> int:
+        """Return the version that belongs to the head of a line: what it, or its nearest ancestor, published.
+
+        Raises `SinkMismatchError` when that was never published, and `StorageError` when the table's history does not reach back
+        that far.
+        """
+        for checkpoint in lineage.newest_first():
+            number = checkpoint.checkpoint_id
+            if number in self._published:
+                return self._published[number]
+            if not self._has(checkpoint, lineage):
+                msg = (
+                    f"what checkpoint {number} wrote never reached {self._name}, so the sink cannot be brought there. "
+                    "Nothing was committed: restore a checkpoint before it, and run again."
+                )
+                raise SinkMismatchError(msg)
+        if self._first:
+            msg = (
+                f"the history of {self._name} begins at version {self._first}, after what belongs to checkpoint "
+                f"{lineage.head.checkpoint_id if lineage.head else 0}. Nothing was committed: restore a later checkpoint."
+            )
+            raise StorageError(msg)
+        return 0
+
+    def versions(self, lineage: Lineage) -> dict[int, int]:
+        """Return the versions for all checkpoints of a line that the sink can be brought to, by their ids."""
+        versions: dict[int, int] = {}
+        current = None if self._first else 0
+        for checkpoint in lineage.line:
+            number = checkpoint.checkpoint_id
+            if number in self._published:
+                current = self._published[number]
+            elif not self._has(checkpoint, lineage):
+                current = None
+            if current is not None:
+                versions[number] = current
+        return versions
+
+    @property
+    def _name(self) -> str:
+        return f"sink '{self._sink}'" + (f" at {self.table.uri}" if self.table is not None else "")
+
+    def _has(self, checkpoint: Checkpoint, lineage: Lineage) -> bool:
+        """Return whether the sink has all that a checkpoint gives to it; its content may also be nothing."""
+        return not checkpoint.outputs.get(self._sink) or lineage.was_published(checkpoint, self._published)
+
+
+def version_of(table: Snapshot, sink: str, lineage: Lineage) -> int:
+    """Return the version of a sink that belongs to the head of a line; see `SinkHistory.version_of`."""
+    return SinkHistory(table, sink, lineage).version_of(lineage)
+
+
+def _publications(oldest_first: Sequence[Commit]) -> list[tuple[Commit, int | None]]:
+    """Return the commits that published a checkpoint, each with the incarnation that did.
+
+    Spark's MERGE does not say it. The first one of an incarnation is followed by a commit for the same checkpoint that does; the
+    others come after that.
+    """
+    commits = [commit for commit in oldest_first if commit.info.checkpoint_id is not None]
+    following = {
+        first.version: second.info.published_by[0]
+        for first, second in pairwise(commits)
+        if first.info.checkpoint_id == second.info.checkpoint_id and second.info.published_by
+    }
+    publications: list[tuple[Commit, int | None]] = []
+    incarnation: int | None = None
+    for commit in commits:
+        said = commit.info.published_by
+        incarnation = said[0] if said else following.get(commit.version, incarnation)
+        publications.append((commit, incarnation))
+    return publications

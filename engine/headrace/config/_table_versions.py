@@ -1,0 +1,67 @@
+"""Versions of a table, as a job's file names them: where a source begins, and which versions it passes over."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Final
+
+_START_RULE: Final = (
+    "expected earliest, latest, snapshot, a version such as 'version 12', or a day or a moment such as 2026-01-31 or "
+    "2026-01-31T06:00Z"
+)
+_VERSION: Final = re.compile(r"version +(\d{1,18})")
+_VERSIONS: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
+
+
+class StartKind(Enum):
+    """What a start goes by."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    SNAPSHOT = "snapshot"
+    VERSION = "version"
+    TIME = "time"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where reading begins. `value` is the first version to read, or a moment (ms): earlier commits are not read."""
+
+    kind: StartKind
+    value: int = 0
+
+
+def parse_start(text: str) -> Start:
+    """Return what a job's file says under `start`. A moment without a time zone is in UTC.
+
+    Raises `ValueError` that says what is expected.
+    """
+    if text in {StartKind.EARLIEST.value, StartKind.LATEST.value, StartKind.SNAPSHOT.value}:
+        return Start(StartKind(text))
+    if match := _VERSION.fullmatch(text):
+        return Start(StartKind.VERSION, int(match[1]))
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        msg = f"'{text}' is no start: {_START_RULE}"
+        raise ValueError(msg) from None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return Start(StartKind.TIME, round(moment.timestamp() * 1000))
+
+
+def parse_versions(text: str) -> tuple[range, ...]:
+    """Return the versions in a text such as `17` or `3, 13-17`; both ends of a range belong to it.
+
+    Raises `ValueError` that says what is expected.
+    """
+    ranges = []
+    for part in text.split(","):
+        match = _VERSIONS.fullmatch(part.strip())
+        if match is None or int(match[1]) > int(match[2] or match[1]):
+            msg = f"'{part.strip()}' names no versions: expected one such as 17, or the first and the last one such as 13-17"
+            raise ValueError(msg)
+        ranges.append(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return tuple(ranges)

@@ -1,0 +1,249 @@
+"""Aggregates of records: what the annotations of a result's fields name."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar
+
+from headrace.api import Struct
+from headrace.operators._accumulators import (
+    Accumulator,
+    AvgAccumulator,
+    CountAccumulator,
+    DistinctAccumulator,
+    ExtremeAccumulator,
+    ExtremeByAccumulator,
+    FirstAccumulator,
+    LastAccumulator,
+    SumAccumulator,
+)
+from headrace.operators._value_types import ValueType, value_type
+
+Value = str | Callable[[Any], Any]
+"""What is aggregated: a field of the record, or what a function makes of a record."""
+
+_NUMBERS = (int, float)
+_ORDERED = (int, float, str, bool, bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate(abc.ABC):
+    """What all aggregates have in common.
+
+    `value` is a field of the record, or a plain function of it. As in SQL, records whose value is None are left out. `where` is a
+    plain function: the aggregate takes the records for which it is true (SQL: `FILTER (WHERE ...)`).
+    """
+
+    can_retract: ClassVar[bool] = False
+    """Whether a record can be taken out again (`-U`, `-D`)."""
+
+    value: Value | None
+    _: KW_ONLY
+    where: Callable[[Any], object] | None = None
+
+    def __str__(self) -> str:
+        """Return it as it is written."""
+        where = [] if self.where is None else [f"where={_shown(self.where)}"]
+        return f"{type(self).__name__}({', '.join([*self._arguments(), *where])})"
+
+    def _arguments(self) -> list[str]:
+        return [] if self.value is None else [_shown(self.value)]
+
+    def type_of(self, record: type[Struct]) -> ValueType:
+        """Return the type of the result for records of a type.
+
+        Raises `ValueError` for a field that the record lacks, `TypeError` for one that cannot be aggregated.
+        """
+        made = self.checked(value_type(record, self.value), self.value)
+        return made if self.where is None else made.or_none()
+
+    def checked(self, value: ValueType, shown: Value | None) -> ValueType:
+        """Return the type of the result for values of a type; `TypeError` for values that cannot be aggregated."""
+        del shown
+        return value
+
+    @abc.abstractmethod
+    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+        """Return what keeps the state of it, for a result of type `result` (without None)."""
+
+
+class _Counting(Aggregate):
+    """Counts never give None, and can take a record out again."""
+
+    __slots__ = ()
+    can_retract = True
+
+    def type_of(self, record: type[Struct]) -> ValueType:
+        if self.value is not None:  # that of Count may be
+            value_type(record, self.value)
+        return ValueType(int, may_be_none=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Count(_Counting):
+    """How many records there are: `Count()`; or with a value that is not None: `Count("paid_at")`. The result is an `int`."""
+
+    value: Value | None = None
+
+    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+        """See `Aggregate.accumulator`."""
+        del record, result
+        return CountAccumulator()
+
+
+@dataclass(frozen=True, slots=True)
+class CountDistinct(_Counting):
+    """How many different values there are. The state keeps each value of a window, with its count. The result is an `int`."""
+
+    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+        """See `Aggregate.accumulator`."""
+        del record, result
+        return DistinctAccumulator()
+
+
+class _Adding(Aggregate):
+    """Numbers are added up, and can be taken off again."""
+
+    __slots__ = ()
+    can_retract = True
+
+    def checked(self, value: ValueType, shown: Value | None) -> ValueType:
+        if value.type is not None and value.type not in _NUMBERS:
+            msg = f"{self}: {_shown(shown)} is {value}, and only int and float can be added up"
+            raise TypeError(msg)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Sum(_Adding):
+    """The sum of `int` or `float` values, of the same type; None without values.
+
+    A sum of whole numbers that leaves 64 bits is an `OverflowError`, and fails the micro-batch.
+    """
+
+    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+        """See `Aggregate.accumulator`."""
+        del record
+        return SumAccumulator(str(self), result)
+
+
+@dataclass(frozen=True, slots=True)
+class Avg(_Adding):
+    """The mean of `int` or `float` values, as a `float`; None without values. Errors are those of `Sum`."""
+
+    def checked(self, value: ValueType, shown: Value | None) -> ValueType:
+        """See `Aggregate.checked`."""
+        return ValueType(float, may_be_none=_Adding.checked(self, value, shown).may_be_none)
+
+    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+        """See `Aggregate.accumulator`."""
+        del record, result
+        return AvgAccumulator(str(self))
+
+
+class _Ordered(Aggregate):
+    """Values are compared."""
+
+    __slots__ = ()
+
+    def checked(self, value: ValueType, shown: Value | None) -> ValueType:
+        if value.type is not None and value.type not in _ORDERED:
+            msg = f"{self}: {_shown(shown)} is {value}, and only int, float, str, bool and bytes can be compared"
+            raise TypeError(msg)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Min(_Ordered):
+    """The smallest value; None without values."""
+
+    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+        """See `Aggregate.accumulator`."""
+        del record
+        return ExtremeAccumulator(str(self), result, takes_larger=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Max(_Ordered):
+    """The largest value; None without values."""
+
+    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+        """See `Aggregate.accumulator`."""
+        del record
+        return ExtremeAccumulator(str(self), result, takes_larger=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _ExtremeBy(_Ordered):
+    """`value` of the record with the smallest or largest `by`."""
+
+    takes_larger: ClassVar[bool]
+
+    value: Value | None = None
+    _: KW_ONLY
+    by: Value
+
+    def _arguments(self) -> list[str]:
+        return [*Aggregate._arguments(self), f"by={_shown(self.by)}"]  # noqa: SLF001 - super() knows no class with slots
+
+    def type_of(self, record: type[Struct]) -> ValueType:
+        value, by = value_type(record, self.value), self._by(record)
+        may_be_none = value.may_be_none or by.may_be_none or self.where is not None
+        return ValueType(value.type, may_be_none=may_be_none)
+
+    def _by(self, record: type[Struct]) -> ValueType:
+        return self.checked(value_type(record, self.by), self.by)
+
+    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+        """See `Aggregate.accumulator`. Raises `TypeError` where nothing says the type of `by`."""
+        by = self._by(record).type
+        if by is None:
+            msg = f"{self}: annotate what the function of 'by' returns, or give a field"
+            raise TypeError(msg)
+        return ExtremeByAccumulator(str(self), by, result, self.by, takes_larger=self.takes_larger)
+
+
+@dataclass(frozen=True, slots=True)
+class ArgMax(_ExtremeBy):
+    """`value` of the record whose `by` is largest: `ArgMax("bidder", by="price")`; without a value, the record itself.
+
+    Of several records with the largest `by` it is the one with the earliest event time, and of those the first to arrive. Records
+    in which one of the two is None are left out; None without records.
+    """
+
+    takes_larger = True
+
+
+@dataclass(frozen=True, slots=True)
+class ArgMin(_ExtremeBy):
+    """`value` of the record whose `by` is smallest; else as `ArgMax`."""
+
+    takes_larger = False
+
+
+@dataclass(frozen=True, slots=True)
+class First(Aggregate):
+    """The value of the first record by event time, of several the first to arrive; without a value, the record itself."""
+
+    value: Value | None = None
+
+    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+        """See `Aggregate.accumulator`."""
+        del record
+        return FirstAccumulator(str(self), result)
+
+
+@dataclass(frozen=True, slots=True)
+class Last(First):
+    """The value of the last record by event time, of several the last to arrive; without a value, the record itself."""
+
+    def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
+        """See `Aggregate.accumulator`."""
+        del record
+        return LastAccumulator(str(self), result)
+
+
+def _shown(value: Value | None) -> str:
+    return repr(value) if isinstance(value, str) else getattr(value, "__name__", type(value).__name__)

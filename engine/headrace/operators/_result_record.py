@@ -1,0 +1,202 @@
+"""The result of windows: a record whose annotations say how each field is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, TypeVar, get_args, get_origin
+
+import msgspec
+
+from headrace.api import AggregateFunction, RowKind, Struct
+from headrace.api.graph import KeyBy
+from headrace.operators._accumulators import Accumulator, Change, OwnAccumulator
+from headrace.operators._aggregates import Aggregate
+from headrace.operators._value_types import ValueType, annotated_type, reader, value_type
+
+WINDOW_START = "window_start"
+WINDOW_END = "window_end"
+KEY = "key"
+
+
+@dataclass(frozen=True, slots=True)
+class AggregatedField:
+    """A field of the result that an aggregate makes. `read` and `where` take a record."""
+
+    name: str
+    aggregate: str
+    accumulator: Accumulator
+    read: Callable[[Any], Any]
+    where: Callable[[Any], object] | None
+    can_retract: bool
+
+
+class _Rows(Struct):
+    """What is stored of some records of a key: how many there are, and the accumulators of all aggregates."""
+
+    rows: int
+
+
+class ResultRecord:
+    """How results are made of records. `takes` and `gives` are the types of both; `key` says what the records are keyed by.
+
+    Raises `TypeError` for a field that says nothing of how it is made, or has another type than what makes it; `ValueError` for
+    a field that the records lack.
+    """
+
+    def __init__(self, takes: type[Struct], gives: type[Struct], key: KeyBy) -> None:
+        """Read the annotations of `gives`."""
+        self.takes, self.gives = takes, gives
+        self.fields: list[AggregatedField] = []
+        self._makers: list[tuple[str, Callable[[Any, int, int], Any]]] = []
+        for field in msgspec.structs.fields(gives):
+            metadata = get_args(field.type)[1:] if get_origin(field.type) is Annotated else ()
+            made = [each for each in metadata if isinstance(each, Aggregate | AggregateFunction)]
+            if len(made) > 1:
+                msg = f"field '{field.name}' of {gives.__name__} has {len(made)} aggregates: make a field for each"
+                raise TypeError(msg)
+            if made:
+                self.fields.append(self._aggregated(field.name, annotated_type(field.type), made[0]))
+            else:
+                self._makers.append((field.name, self._maker(field.name, field.type, key)))
+        aggregates = msgspec.defstruct(
+            f"{gives.__name__}Accumulators", [(field.name, field.accumulator.type) for field in self.fields]
+        )
+        self._aggregates = aggregates
+        self.slice: Any = msgspec.defstruct(f"{gives.__name__}Slice", [("aggregates", aggregates)], bases=(_Rows,))
+
+    # -------------------------------------------------------------------------------------------------- annotations
+
+    def _aggregated(
+        self, name: str, wanted: ValueType, aggregate: Aggregate | AggregateFunction[Any, Any, Any]
+    ) -> AggregatedField:
+        if isinstance(aggregate, AggregateFunction):
+            shown = f"{type(aggregate).__name__}()"
+            self._check_type(name, wanted, _result_of(aggregate), shown)
+            return AggregatedField(name, shown, OwnAccumulator(aggregate), reader(None), None, can_retract=False)
+        shown = str(aggregate)
+        self._check_type(name, wanted, aggregate.type_of(self.takes), shown)
+        accumulator = aggregate.accumulator(self.takes, wanted.type)
+        return AggregatedField(
+            name, shown, accumulator, reader(aggregate.value), aggregate.where, can_retract=aggregate.can_retract
+        )
+
+    def _check_type(self, name: str, wanted: ValueType, given: ValueType, shown: str) -> None:
+        if (given.type is not None and given.type != wanted.type) or (given.may_be_none and not wanted.may_be_none):
+            msg = f"field '{name}' of {self.gives.__name__} is {wanted}, but {shown} gives {given}: correct the annotation"
+            raise TypeError(msg)
+
+    def _maker(self, name: str, annotation: Any, key: KeyBy) -> Callable[[Any, int, int], Any]:
+        """Return the function of key, start and end (ms) that makes a field without an aggregate."""
+        wanted = annotated_type(annotation)
+        if name in {WINDOW_START, WINDOW_END}:
+            self._check_type(name, wanted, ValueType(int, may_be_none=False), name)
+            return _start if name == WINDOW_START else _end
+        if name in key.fields:
+            given = value_type(self.takes, name)
+            self._check_type(name, wanted, ValueType(given.type, may_be_none=False), f"key_by('{name}')")
+            place = key.fields.index(name) if len(key.fields) > 1 else None
+            return partial(_key_part, annotation, place)
+        if name == KEY and (key.function is not None or len(key.fields) == 1):
+            return partial(_key_part, annotation, None)
+        keys = ", ".join(f"'{each}'" for each in key.fields) or f"'{KEY}' for the key"
+        msg = (
+            f"field '{name}' of {self.gives.__name__} does not say how it is made: annotate it with an aggregate, as in "
+            f"Annotated[int, Count()]; fields without one are {keys}, '{WINDOW_START}' and '{WINDOW_END}'"
+        )
+        raise TypeError(msg)
+
+    # ------------------------------------------------------------------------------------------------------ records
+
+    def create(self) -> Any:
+        """Return the slice of no records."""
+        return self.slice(rows=0, aggregates=self._aggregates(*(field.accumulator.create() for field in self.fields)))
+
+    def add(self, change: Change, part: Any) -> Any:
+        """Return `part` with a change in it; it is changed in place."""
+        part.rows += change.sign
+        states, record = part.aggregates, change.record
+        for field in self.fields:
+            if field.where is None or field.where(record):
+                value = field.read(record)
+                if value is not None:
+                    setattr(states, field.name, field.accumulator.add(getattr(states, field.name), value, change))
+        return part
+
+    def merge(self, one: Any, other: Any) -> Any:
+        """Return `one` with all that is in `other`, which stays as it is; the records of `one` are the earlier ones."""
+        one.rows += other.rows
+        mine, others = one.aggregates, other.aggregates
+        for field in self.fields:
+            merged = field.accumulator.merge(getattr(mine, field.name), getattr(others, field.name))
+            setattr(mine, field.name, merged)
+        return one
+
+    def result(self, part: Any, key: Any, start: int, end: int) -> Any:
+        """Return the record of a window of a key; None where it has no records."""
+        if part is None or part.rows <= 0:
+            return None
+        values = {name: make(key, start, end) for name, make in self._makers}
+        for field in self.fields:
+            values[field.name] = field.accumulator.result(getattr(part.aggregates, field.name))
+        return self.gives(**values)
+
+    # -------------------------------------------------------------------------------------------------- retractions
+
+    def retraction_refused_by(self) -> list[str]:
+        """Return the aggregates that cannot take a record out again."""
+        return [f"{field.name} = {field.aggregate}" for field in self.fields if not field.can_retract]
+
+    def described(self) -> list[str]:
+        """Return the aggregates, for people."""
+        return [f"{field.name} = {field.aggregate}" for field in self.fields]
+
+
+def sign_of(kind: RowKind) -> int:
+    """Return -1 for a record that is taken back, 1 for others."""
+    return -1 if kind.is_retraction else 1
+
+
+def _result_of(function: AggregateFunction[Any, Any, Any]) -> ValueType:
+    """Return the type of a function's results, as its class names it."""
+    for cls in type(function).__mro__:
+        for base in getattr(cls, "__orig_bases__", ()):
+            if get_origin(base) is AggregateFunction and not isinstance(get_args(base)[2], TypeVar):
+                return annotated_type(get_args(base)[2])
+    return ValueType(None, may_be_none=False)
+
+
+def _start(key: Any, start: int, end: int) -> int:
+    del key, end
+    return start
+
+
+def _end(key: Any, start: int, end: int) -> int:
+    del key, start
+    return end
+
+
+def _key_part(annotation: Any, place: int | None, key: Any, start: int, end: int) -> Any:
+    del start, end
+    return msgspec.convert(key if place is None else key[place], annotation)
+
+
+def aggregate_function(record: ResultRecord) -> AggregateFunction[Change, Any, Any]:
+    """Return the function of a state that holds slices; its result is the slice itself."""
+    slice_type = record.slice
+
+    class Slices(AggregateFunction[Change, slice_type, slice_type]):  # type: ignore[valid-type]  # known when it is called
+        def create_accumulator(self) -> Any:
+            return record.create()
+
+        def add(self, value: Change, accumulator: Any, /) -> Any:
+            return record.add(value, accumulator)
+
+        def get_result(self, accumulator: Any, /) -> Any:
+            return accumulator
+
+        def merge(self, one: Any, other: Any, /) -> Any:
+            return record.merge(one, other)
+
+    return Slices()

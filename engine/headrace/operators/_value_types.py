@@ -1,0 +1,74 @@
+"""The types of values that are aggregated, as far as annotations say them."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Annotated, Any, Union, get_args, get_origin
+
+import msgspec
+
+from headrace.api import Struct
+from headrace.api.stream_types import check_field, check_plain, hints_of
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """A type without None; None where nothing says it. `may_be_none` says whether a value may be None."""
+
+    type: Any
+    may_be_none: bool
+
+    def __str__(self) -> str:
+        """Return it as an annotation would have it."""
+        name = self.type.__name__ if isinstance(self.type, type) and not get_args(self.type) else str(self.type)
+        return f"{name} | None" if self.may_be_none else name
+
+    def or_none(self) -> ValueType:
+        """Return the type of values that may be missing as well."""
+        return ValueType(self.type, may_be_none=True)
+
+
+_UNKNOWN = ValueType(None, may_be_none=False)
+
+
+def value_type(record: type[Struct], value: str | Callable[[Any], Any] | None) -> ValueType:
+    """Return the type of a field of a record, of what a function makes of it, or for None, of the record itself.
+
+    Raises `ValueError` for a field that the record lacks, `TypeError` for something else than these.
+    """
+    if value is None:
+        return ValueType(record, may_be_none=False)
+    if isinstance(value, str):
+        check_field(record, value)
+        return annotated_type(next(field.type for field in msgspec.structs.fields(record) if field.name == value))
+    check_plain("an aggregate", value)
+    hints = hints_of(value)
+    return annotated_type(hints["return"]) if "return" in hints else _UNKNOWN
+
+
+def annotated_type(annotation: Any) -> ValueType:
+    """Return the type that an annotation says, without metadata."""
+    if get_origin(annotation) is Annotated:
+        return annotated_type(get_args(annotation)[0])
+    if get_origin(annotation) not in {Union, types.UnionType}:
+        return ValueType(annotation, may_be_none=annotation is type(None))
+    parts = [part for part in get_args(annotation) if part is not type(None)]
+    may_be_none = len(parts) < len(get_args(annotation))
+    if len(parts) > 1:
+        return ValueType(Union[tuple(parts)], may_be_none=may_be_none)  # noqa: UP007 - of types known at run time
+    inner = annotated_type(parts[0])
+    return ValueType(inner.type, may_be_none=may_be_none or inner.may_be_none)
+
+
+def reader(value: str | Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+    """Return a function that takes a value out of a record."""
+    if value is None:
+        return _itself
+    return attrgetter(value) if isinstance(value, str) else value
+
+
+def _itself(record: Any) -> Any:
+    return record

@@ -1,0 +1,278 @@
+"""Windows of event time: which moments lie in which window, as the window functions of Flink SQL have it.
+
+Windows are half open: a record at `window_end` is in the next one. They have fixed lengths and are aligned to 1970-01-01 00:00 UTC.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from headrace.api import Struct, WindowFunction, Windows
+from headrace.api.graph import KeyBy
+from headrace.operators._session_aggregation import session_aggregation
+from headrace.operators._sliced_aggregation import sliced_aggregation
+
+In = TypeVar("In", bound=Struct)
+Out = TypeVar("Out", bound=Struct)
+
+_MILLISECOND = timedelta(milliseconds=1)
+_LONGEST = timedelta(days=36_500)
+_ZERO = timedelta(0)
+_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1))
+
+
+class _SlicedWindows(Windows):
+    """What tumbling, hopping and cumulative windows share."""
+
+    __slots__ = ()
+
+    def aggregation(
+        self: Any, takes: type[In], gives: type[Out], /, *, key: KeyBy, allowed_lateness: timedelta, retracting: bool
+    ) -> WindowFunction[In, Out]:
+        """See `Windows.aggregation`."""
+        lateness = _length("allowed_lateness", allowed_lateness, least=_ZERO)
+        return sliced_aggregation(self, takes, gives, key=key, lateness=lateness, retracting=retracting)
+
+
+@dataclass(frozen=True, slots=True)
+class Tumbling(_SlicedWindows):
+    """Windows of one `size`, one after the other: `Tumbling(timedelta(minutes=5))`.
+
+    They begin at multiples of `size` since 1970-01-01 00:00 UTC, plus `offset`: days in Berlin's winter time are
+    `Tumbling(timedelta(days=1), offset=timedelta(hours=-1))`. A window is as long as any other: daylight saving time is not followed.
+
+    Raises `ValueError` unless `size` is from 1 ms to 36,500 days, and `offset` shorter than it, both in whole milliseconds.
+    """
+
+    size: timedelta
+    offset: timedelta = _ZERO
+
+    def __post_init__(self) -> None:
+        """Check the lengths."""
+        _check_offset(self.offset, "size", _length("size", self.size))
+
+    def __str__(self) -> str:
+        """Return it for people."""
+        return f"tumbling, {_shown(self.size)}{_shown_offset(self.offset)}"
+
+    @property
+    def name(self) -> str:
+        """See `Sliced.name`."""
+        return f"tumbling_{_shown(self.size)}{_named_offset(self.offset)}"
+
+    @property
+    def slice_length(self) -> int:
+        """See `Sliced.slice_length`."""
+        return self.size // _MILLISECOND
+
+    def slice_of(self, at: int) -> int:
+        """See `Sliced.slice_of`."""
+        return _floor(at, self.slice_length, self.offset)
+
+    def ends_of(self, start: int) -> list[int]:
+        """See `Sliced.ends_of`."""
+        return [start + self.slice_length]
+
+    def start_of(self, end: int) -> int:
+        """See `Sliced.start_of`."""
+        return end - self.slice_length
+
+
+@dataclass(frozen=True, slots=True)
+class Hopping(_SlicedWindows):
+    """Windows of one `size` that begin every `slide`, so that they overlap: `Hopping(timedelta(hours=1), timedelta(minutes=5))`.
+
+    A record is in `size / slide` windows, and is stored once. See `Tumbling` for `offset`.
+
+    Raises `ValueError` unless `size` is from 1 ms to 36,500 days, `slide` at most `size`, and `offset` shorter than `slide`,
+    all in whole milliseconds.
+    """
+
+    size: timedelta
+    slide: timedelta
+    offset: timedelta = _ZERO
+
+    def __post_init__(self) -> None:
+        """Check the lengths."""
+        size, slide = _length("size", self.size), _length("slide", self.slide)
+        if slide > size:
+            msg = (
+                f"slide must be at most size ({self.size}), not {self.slide}: records between the windows would be lost"
+            )
+            raise ValueError(msg)
+        _check_offset(self.offset, "slide", slide)
+
+    def __str__(self) -> str:
+        """Return it for people."""
+        return f"hopping, {_shown(self.size)} every {_shown(self.slide)}{_shown_offset(self.offset)}"
+
+    @property
+    def name(self) -> str:
+        """See `Sliced.name`."""
+        return f"hopping_{_shown(self.size)}_by_{_shown(self.slide)}{_named_offset(self.offset)}"
+
+    @property
+    def slice_length(self) -> int:
+        """See `Sliced.slice_length`."""
+        return math.gcd(self.size // _MILLISECOND, self.slide // _MILLISECOND)
+
+    def slice_of(self, at: int) -> int:
+        """See `Sliced.slice_of`."""
+        return _floor(at, self.slice_length, self.offset)
+
+    def ends_of(self, start: int) -> list[int]:
+        """See `Sliced.ends_of`."""
+        size, slide = self.size // _MILLISECOND, self.slide // _MILLISECOND
+        last = _floor(start, slide, self.offset)
+        first = last - (size - 1 - (start - last)) // slide * slide
+        return list(range(first + size, last + size + 1, slide))
+
+    def start_of(self, end: int) -> int:
+        """See `Sliced.start_of`."""
+        return end - self.size // _MILLISECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Cumulative(_SlicedWindows):
+    """Windows that begin together every `max_size`, and end `step` after `step`: `Cumulative(timedelta(days=1), timedelta(hours=1))`.
+
+    That gives the day so far, every hour. A record is stored once. See `Tumbling` for `offset`.
+
+    Raises `ValueError` unless `max_size` is from 1 ms to 36,500 days and a multiple of `step`, and `offset` shorter than
+    `max_size`, all in whole milliseconds.
+    """
+
+    max_size: timedelta
+    step: timedelta
+    offset: timedelta = _ZERO
+
+    def __post_init__(self) -> None:
+        """Check the lengths."""
+        size, step = _length("max_size", self.max_size), _length("step", self.step)
+        if size % step:
+            msg = f"max_size must be a multiple of step ({self.step}), not {self.max_size}"
+            raise ValueError(msg)
+        _check_offset(self.offset, "max_size", size)
+
+    def __str__(self) -> str:
+        """Return it for people."""
+        return f"cumulative, up to {_shown(self.max_size)} by {_shown(self.step)}{_shown_offset(self.offset)}"
+
+    @property
+    def name(self) -> str:
+        """See `Sliced.name`."""
+        return f"cumulative_{_shown(self.max_size)}_by_{_shown(self.step)}{_named_offset(self.offset)}"
+
+    @property
+    def slice_length(self) -> int:
+        """See `Sliced.slice_length`."""
+        return self.step // _MILLISECOND
+
+    def slice_of(self, at: int) -> int:
+        """See `Sliced.slice_of`."""
+        return _floor(at, self.slice_length, self.offset)
+
+    def ends_of(self, start: int) -> list[int]:
+        """See `Sliced.ends_of`."""
+        last = self.start_of(start + 1) + self.max_size // _MILLISECOND
+        return list(range(start + self.slice_length, last + 1, self.slice_length))
+
+    def start_of(self, end: int) -> int:
+        """See `Sliced.start_of`."""
+        return _floor(end - 1, self.max_size // _MILLISECOND, self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Session(Windows):
+    """Records of a key that follow each other in less than `gap`: `Session(timedelta(minutes=30))`.
+
+    A session begins with its first record and ends `gap` after its last one; a record at that very moment begins the next one,
+    whatever the watermark (in Flink's `TimeWindow` sessions that touch are one if the first has not fired yet). A record between two
+    sessions makes one of them. Sessions need a stream that takes nothing back.
+
+    Raises `ValueError` unless `gap` is from 1 ms to 36,500 days, in whole milliseconds.
+    """
+
+    gap: timedelta
+
+    def __post_init__(self) -> None:
+        """Check the length."""
+        _length("gap", self.gap)
+
+    def __str__(self) -> str:
+        """Return it for people."""
+        return f"sessions, gap {_shown(self.gap)}"
+
+    @property
+    def name(self) -> str:
+        """Return what the state of these sessions is called."""
+        return f"session_{_shown(self.gap)}"
+
+    def aggregation(
+        self, takes: type[In], gives: type[Out], /, *, key: KeyBy, allowed_lateness: timedelta, retracting: bool
+    ) -> WindowFunction[In, Out]:
+        """See `Windows.aggregation`."""
+        if retracting:
+            msg = (
+                "sessions need a stream that takes nothing back, and this one may have -U or -D: a record that is taken back could "
+                "divide a session; use Tumbling, Hopping or Cumulative windows"
+            )
+            raise ValueError(msg)
+        lateness = _length("allowed_lateness", allowed_lateness, least=_ZERO)
+        return session_aggregation(
+            self.name, takes, gives, shown=str(self), key=key, gap=self.gap // _MILLISECOND, lateness=lateness
+        )
+
+
+def _floor(at: int, length: int, offset: timedelta) -> int:
+    """Return the last multiple of `length`, moved by `offset`, that is not after `at`: below 0, too."""
+    return at - (at - offset // _MILLISECOND) % length
+
+
+def _length(what: str, given: object, least: timedelta = _MILLISECOND) -> int:
+    """Return a length in ms. Raises `ValueError` for one out of range or with fractions of a millisecond."""
+    if not isinstance(given, timedelta):
+        msg = f"{what} must be a timedelta, not {given!r:.60}"
+        raise TypeError(msg)
+    if not least <= given <= _LONGEST:
+        shortest = "0" if least == _ZERO else "1 ms"
+        msg = f"{what} must be from {shortest} to 36,500 days, not {given}"
+        raise ValueError(msg)
+    _check_whole(what, given)
+    return given // _MILLISECOND
+
+
+def _check_offset(offset: object, of_what: str, length: int) -> None:
+    if not isinstance(offset, timedelta):
+        msg = f"offset must be a timedelta, not {offset!r:.60}"
+        raise TypeError(msg)
+    if not -length < offset / _MILLISECOND < length:
+        msg = f"offset must be shorter than {of_what} ({_shown(length * _MILLISECOND)}), not {offset}"
+        raise ValueError(msg)
+    _check_whole("offset", offset)
+
+
+def _check_whole(what: str, given: timedelta) -> None:
+    if given % _MILLISECOND:
+        msg = f"{what} must be whole milliseconds, not {given}"
+        raise ValueError(msg)
+
+
+def _shown(length: timedelta) -> str:
+    """Return a length in the largest unit that it is a multiple of: `5m`."""
+    milliseconds = length // _MILLISECOND
+    unit, size = next((unit, size) for unit, size in _UNITS if milliseconds % size == 0)
+    return f"{milliseconds // size}{unit}"
+
+
+def _shown_offset(offset: timedelta) -> str:
+    return f", offset {_shown(offset)}" if offset else ""
+
+
+def _named_offset(offset: timedelta) -> str:
+    if not offset:
+        return ""
+    return f"_{'before' if offset < _ZERO else 'after'}_{_shown(abs(offset))}"

@@ -1,0 +1,144 @@
+"""The rows of one file of a Delta table: columns that the file itself has not, and what a change did to each row."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, Literal
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from headrace.api import RowKind
+from headrace.api.graph import CHANGE_TYPE
+from headrace.tables.files import Storage, file_system
+
+_SYMBOLS: Final = {
+    "insert": RowKind.INSERT.symbol,
+    "update_preimage": RowKind.UPDATE_BEFORE.symbol,
+    "update_postimage": RowKind.UPDATE_AFTER.symbol,
+    "delete": RowKind.DELETE.symbol,
+}
+_MINUS: Final = ("delete", "update_preimage")
+_TYPES: Final[dict[str, pa.DataType]] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "short": pa.int16(),
+    "byte": pa.int8(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "date": pa.date32(),
+}
+
+Side = Literal["minus", "plus"]
+"""Of the rows of a change file: those that are taken back (deletes, pre-images), or those that are new. `minus` sorts first."""
+
+
+class PartitionValue(msgspec.Struct, frozen=True):
+    """The value that a partition column has in all rows of a file: as the log writes it, with Delta's name of its type."""
+
+    column: str
+    type: str
+    text: str | None
+
+
+class DeltaRows(msgspec.Struct, frozen=True):
+    """What the log says of the rows of a file.
+
+    `columns` are those of the table: one that the file lacks is null. Of a file with a `kind` (a symbol), that is the kind of all
+    its rows; of a file with a `side`, the rows of that side count, by its column `_change_type`.
+    """
+
+    columns: tuple[str, ...] = ()
+    partition: tuple[PartitionValue, ...] = ()
+    kind: str | None = None
+    side: Side | None = None
+
+
+def read_rows(uri: str, delta: DeltaRows | None, storage: Storage = None, columns: Collection[str] = ()) -> pa.Table:
+    """Read the rows of a source's file, with these `columns` only if any are given. `delta` None: the file as it is."""
+    store, path = file_system(uri, storage)
+    file = pq.ParquetFile(store.open_input_file(path))
+    if delta is None:
+        return file.read(columns=[*columns] or None)
+    # Spark leaves an empty column _change_type in data files that a MERGE writes beside files of changes.
+    own = {*delta.columns, CHANGE_TYPE} if delta.side is not None else {*delta.columns}
+    wanted = own & {*columns, CHANGE_TYPE} if columns else own
+    names = [name for name in file.schema_arrow.names if name in wanted]
+    # Without a column, a table of Arrow has no rows to put constants to.
+    table = _without_views(file.read(columns=names or file.schema_arrow.names[:1]))
+    table = _of_side(table, delta.side) if delta.side is not None else table
+    for value in delta.partition:
+        if value.column not in table.schema.names:
+            table = table.append_column(value.column, pa.repeat(partition_scalar(value), table.num_rows))
+    for name in delta.columns:
+        if name not in table.schema.names and name in wanted:
+            table = table.append_column(name, pa.nulls(table.num_rows))
+    if delta.kind is not None:
+        table = table.append_column(CHANGE_TYPE, pa.repeat(pa.scalar(delta.kind), table.num_rows))
+    return table
+
+
+def count_rows_of(uri: str, delta: DeltaRows, storage: Storage = None) -> int:
+    """Count the rows that `read_rows` gives."""
+    store, path = file_system(uri, storage)
+    file = pq.ParquetFile(store.open_input_file(path))
+    if delta.side is None:
+        count: int = file.metadata.num_rows
+        return count
+    return len(_of_side(file.read(columns=[CHANGE_TYPE]), delta.side))
+
+
+def partition_scalar(value: PartitionValue) -> pa.Scalar:
+    """Return a partition value in its type. A time without a zone is in UTC; an empty text is null.
+
+    Raises `pa.ArrowException` for a text that is no value of the type.
+    """
+    if value.type in {"timestamp", "timestamp_ntz"}:
+        kind = pa.timestamp("us", "UTC" if value.type == "timestamp" else None)
+        if not value.text:
+            return pa.scalar(None, kind)
+        text = value.text.removesuffix("Z").removesuffix("UTC").strip()
+        return pa.scalar(text).cast(pa.timestamp("us")).cast(kind)
+    kind = _decimal(value.type) if value.type.startswith("decimal") else _TYPES.get(value.type, pa.string())
+    return pa.scalar(value.text or None, pa.string()).cast(kind)
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """Return columns in types that Arrow can take rows of: deltalake writes some texts as views."""
+    schema = pa.schema([pa.field(field.name, _plain(field.type), field.nullable) for field in table.schema])
+    return table if schema.equals(table.schema) else table.cast(schema)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_binary_view(kind):
+        return pa.large_binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _plain(field.type), field.nullable) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    return pa.list_(_plain(kind.value_type)) if pa.types.is_list(kind) else kind
+
+
+def _decimal(name: str) -> pa.DataType:
+    precision, scale = name.removeprefix("decimal(").removesuffix(")").split(",")
+    return pa.decimal128(int(precision), int(scale))
+
+
+def _of_side(table: pa.Table, side: Side) -> pa.Table:
+    """Return the rows of one side, with symbols of row kinds. A type that nobody knows counts as new: such a row is refused."""
+    if CHANGE_TYPE not in table.schema.names:
+        msg = f"no column {CHANGE_TYPE} in a file of the change data feed"
+        raise pa.ArrowInvalid(msg)
+    types = pa.chunked_array([chunk.cast(pa.string()) for chunk in table[CHANGE_TYPE].chunks], pa.string())
+    is_minus = pc.fill_null(pc.is_in(types, pa.array(_MINUS)), False)
+    keep = is_minus if side == "minus" else pc.invert(is_minus)
+    known = pc.index_in(types, pa.array([*_SYMBOLS]))
+    symbols = pc.coalesce(pc.take(pa.array([*_SYMBOLS.values()]), known), types)
+    place = table.schema.names.index(CHANGE_TYPE)
+    return table.set_column(place, CHANGE_TYPE, symbols).filter(keep)

@@ -1,0 +1,363 @@
+"""A Delta table as a source: rows that are appended to it, or its change data feed.
+
+Each data file that a commit names is a file of the source. Its name is VERSION/KIND/PATH, with 20 digits as in Delta's log, so
+arrival order is (version, kind, path, the source's `order_by`, row): deletes and pre-images (`minus`) come before inserts and
+post-images (`plus`) of a version. It does not depend on how files are grouped into micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from headrace.api import RowKind, SourceNode
+from headrace.api.graph import CHANGE_TYPE
+from headrace.config import SourceConfig, StartKind
+from headrace.errors import ConfigError, HeadraceError, SourceError
+from headrace.plan.columns import RecordReader, columns_of
+from headrace.plan.source_columns import arrival_order, event_times
+from headrace.plan.source_values import is_kindred
+from headrace.sources.delta_faults import DeltaFaults
+from headrace.sources.delta_rows import DeltaRows, PartitionValue, Side, count_rows_of, read_rows
+from headrace.sources.interval import Interval
+from headrace.sources.offset import SourceOffset
+from headrace.sources.parquet_folder import UNREADABLE, unreadable
+from headrace.sources.source import Ahead, SourceFile, TableReach, TakenIn
+from headrace.tables.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
+from headrace.tables.files import Storage, is_file
+from headrace.tables.store import StoreError, TableMissingError
+
+APPENDED: Final = "add"
+SNAPSHOT: Final = "snapshot"
+_MINUS: Final[Side] = "minus"
+_PLUS: Final[Side] = "plus"
+
+
+class _Place(NamedTuple):
+    """Where reading goes on: the next version, and the one that is taken in as a whole."""
+
+    version: int
+    snapshot: int | None = None
+    is_drawn: bool = False
+
+
+class DeltaSource:
+    """The driver's view of the table."""
+
+    def __init__(self, source: SourceNode, config: SourceConfig, storage: Storage = None) -> None:
+        """`source` is what the pipeline says of it, `config` what the job says. Nothing is read yet."""
+        self._node, self._name, self._config, self._storage = source, source.name, config, storage
+        self._log = DeltaLog(config.path, storage)
+        self._faults = DeltaFaults(source.name, config)
+        self._files: dict[tuple[int, bool], list[SourceFile]] = {}
+
+    def latest(self) -> str | None:
+        """Return the latest version, as names of files begin with it."""
+        return _version_text(self._versions()[-1])
+
+    def ahead(
+        self,
+        offset: SourceOffset,
+        taken_in: TakenIn,  # noqa: ARG002 - versions tell what was taken in
+        *,
+        interval: Interval | None = None,
+        until: str | None = None,
+        meets: bool = False,  # noqa: ARG002 - as above
+    ) -> Ahead:
+        """See `Source.ahead`. Files before a commit that cannot be read come first; the error is raised behind them."""
+        if interval is not None and until is None:
+            raise self._no_intervals()
+        versions = self._versions()
+        place = self._place(offset, versions)
+        self._check_table(offset, place, versions)
+        unread = self._unread(offset)
+        new: list[SourceFile] = []
+        reached = place.version - 1
+        for version in range(place.version, versions[-1] + 1):
+            files = self._of_version(version, place.snapshot, versions)
+            if isinstance(files, HeadraceError):
+                if new or unread:
+                    break
+                raise files
+            new += [file for file in files if offset.last_file is None or file.name > offset.last_file]
+            reached = version
+        files_ahead = [*unread, *new]
+        if until is not None:
+            files_ahead = [file for file in files_ahead if file.name <= until]
+            reached = min(reached, version_of(until) - 1) if until else place.version - 1
+        reach = TableReach(self._table_id(place, versions), reached, place.snapshot, place.is_drawn)
+        return Ahead(tuple(files_ahead), tuple(files_ahead), reach)
+
+    def named(self, names: Collection[str]) -> dict[str, SourceFile]:
+        """See `Source.named`. A file is there as long as the log has its version, and the table's folder has the file."""
+        versions = self._versions()
+        found: dict[str, SourceFile] = {}
+        for version, is_whole in sorted({(version_of(name), kind_of(name) == SNAPSHOT) for name in names}):
+            if version in versions:
+                files = self._of_version(version, version if is_whole else None, versions, checked=False)
+                if isinstance(files, HeadraceError):
+                    raise files
+                found |= {file.name: file for file in files if file.name in names and is_file(file.path, self._storage)}
+        return found
+
+    def within_limits(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
+        """See `Source.within_limits`. A limit may end a micro-batch within a version."""
+        chosen = files[: self._config.max_files_per_batch]
+        limit = self._config.max_rows_per_batch
+        if limit is None:
+            return chosen
+        rows = 0
+        for count, file in enumerate(chosen):
+            rows += self.rows(file)
+            if rows > limit:
+                return chosen[: max(count, 1)]
+        return chosen
+
+    def rows(self, file: SourceFile) -> int:
+        """See `Source.rows`. Raises `SourceError` for a file that is gone, whatever `on_bad_file` says."""
+        assert file.delta is not None  # noqa: S101 - this source has made it
+        try:
+            return count_rows_of(file.path, file.delta, self._storage)
+        except FileNotFoundError as error:
+            raise self._faults.vacuumed(version_of(file.name), file.path) from error
+        except UNREADABLE as error:
+            if self._config.on_bad_file == "quarantine":
+                return 0
+            raise unreadable(self._name, file.path, error) from error
+
+    def event_times(self, file: SourceFile) -> pa.Int64Array:
+        """See `Source.event_times`. Where tasks are to refuse the file, no time is readable."""
+        columns = [self._node.event_time, *self._node.order_by]
+        try:
+            table = read_rows(file.path, file.delta, self._storage, columns)
+            if (order := arrival_order(table, self._node)) is not None:
+                table = table.take(order)
+        except FileNotFoundError as error:
+            raise self._faults.vacuumed(version_of(file.name), file.path) from error
+        except UNREADABLE as error:
+            if self._config.on_bad_file == "quarantine":
+                return pa.nulls(self.rows(file), pa.int64())
+            raise unreadable(self._name, file.path, error) from error
+        return event_times(table, self._node).combine_chunks()
+
+    def passed(
+        self,
+        offset: SourceOffset,
+        look: Ahead,
+        files: Sequence[SourceFile],
+        taken_in: TakenIn,  # noqa: ARG002 - versions tell what was taken in
+        interval: Interval | None = None,  # noqa: ARG002 - as above
+    ) -> SourceOffset:
+        """See `Source.passed`."""
+        assert look.reach is not None  # noqa: S101 - this source has made it
+        left = look.files[len(files) :]
+        reached = version_of(left[0].name) - 1 if left else look.reach.version
+        last = max((*(file.name for file in files), offset.last_file or ""))
+        return msgspec.structs.replace(
+            offset,
+            last_file=last or None,
+            names=(),
+            version=max(reached, -1 if offset.version is None else offset.version),
+            snapshot=look.reach.snapshot,
+            table=look.reach.table,
+        )
+
+    def interval_of(self, name: str) -> Interval | None:  # noqa: ARG002 - of no file
+        """See `Source.interval_of`: versions have no intervals."""
+        return None
+
+    def check_intervals(self, taken_in: TakenIn) -> None:  # noqa: ARG002 - none will do
+        """Raise `ConfigError`: versions have no intervals."""
+        raise self._no_intervals()
+
+    def count_missing(self, names: frozenset[str]) -> int:  # noqa: ARG002 - checkpoints record none
+        """See `Source.count_missing`: versions tell what was taken in, not names."""
+        return 0
+
+    def problems(self) -> Iterator[str]:
+        """Yield why a run could not read the latest version: what the table uses, and columns that do not fit the record.
+
+        Raises `SourceError` where there is no table, or its log cannot be read.
+        """
+        latest = self._versions()[-1]
+        fault = self._faults.of_snapshot(latest, self._guarded(latest), ())
+        if fault is not None:
+            yield str(fault)
+            return
+        schema = self._log.schema(latest)
+        columns = {column.name: column for column in columns_of(self._node.record)}
+        own = (CHANGE_TYPE,) if self._config.change_feed else ()
+        for name in RecordReader(self._node.record, self._node.row_kind).missing([*schema.names, *own]):
+            yield f"{self._config.path} has no column {name}, which {self._node.record.__name__} needs"
+        for name in schema.names:
+            if name in columns and not is_kindred(schema.field(name).type, columns[name]):
+                wanted = "a timestamp" if columns[name].is_time else columns[name].type
+                yield f"column {name} of {self._config.path} is {schema.field(name).type}, which is not {wanted}"
+
+    # ------------------------------------------------------------------------------------------------------ the log
+
+    def _versions(self) -> range:
+        try:
+            return self._log.versions()
+        except TableMissingError as error:
+            msg = f"source '{self._name}': there is no Delta table {self._config.path}"
+            raise SourceError(msg) from error
+
+    def _guarded(self, version: int) -> TableState:
+        try:
+            return self._log.state(version)
+        except (StoreError, TableMissingError) as error:
+            raise self._damaged(version, error) from error
+
+    def _damaged(self, version: int, error: Exception) -> SourceError:
+        return SourceError(
+            f"source '{self._name}': the log of {self._config.path} does not give version {version}: {error}. Nothing was taken in; "
+            "repair it, then run again."
+        )
+
+    def _table_id(self, place: _Place, versions: range) -> str:
+        return self._guarded(min(max(place.version, versions[0]), versions[-1])).table_id
+
+    def _of_version(
+        self, version: int, snapshot: int | None, versions: range, *, checked: bool = True
+    ) -> list[SourceFile] | SourceError:
+        """Return the files of a version by name, or why there are none. Rows that were read before are not `checked` again."""
+        if any(version in skipped for skipped in self._config.skipped) and checked:
+            return []
+        if (version, version == snapshot) in self._files:
+            return self._files[version, version == snapshot]
+        if version < versions[0]:
+            return self._faults.gone(version, versions[0] - 1)
+        try:
+            state = self._log.state(version)
+            if version == snapshot:
+                whole = self._log.files(version)
+                fault = self._faults.of_snapshot(version, state, whole)
+                files = [self._file(version, SNAPSHOT, logged, state) for logged in whole]
+            else:
+                commit = self._log.commit(version)
+                fault = self._faults.of_commit(commit, state)
+                files = [*self._of_commit(commit, state)]
+        except (StoreError, TableMissingError) as error:
+            return self._damaged(version, error)
+        if fault is not None and checked:
+            return fault
+        files.sort(key=lambda file: file.name)
+        if fault is None:
+            self._files[version, version == snapshot] = files
+        return files
+
+    def _of_commit(self, commit: DeltaCommit, state: TableState) -> Iterator[SourceFile]:
+        if not self._config.change_feed:
+            for logged in commit.appended:
+                yield self._file(commit.version, APPENDED, logged, state)
+        elif commit.changes:
+            for logged in commit.changes:
+                for side in (_MINUS, _PLUS):
+                    yield self._file(commit.version, side, logged, state, side=side)
+        else:
+            for logged in commit.dropped:
+                yield self._file(commit.version, _MINUS, logged, state, row_kind=RowKind.DELETE)
+            for logged in commit.appended:
+                yield self._file(commit.version, _PLUS, logged, state)
+
+    def _file(
+        self,
+        version: int,
+        kind: str,
+        logged: LoggedFile,
+        state: TableState,
+        *,
+        row_kind: RowKind = RowKind.INSERT,
+        side: Side | None = None,
+    ) -> SourceFile:
+        types = dict(state.columns)
+        partition = tuple(
+            PartitionValue(name, types.get(name, "string"), logged.partition.get(name))
+            for name in state.partition_columns
+        )
+        symbol = row_kind.symbol if self._config.change_feed and side is None else None
+        rows = DeltaRows(tuple(types), partition, symbol, side)
+        name = f"{_version_text(version)}/{kind}/{logged.path}"
+        return SourceFile(name, f"{self._config.path}/{logged.path}", 0, rows)
+
+    # ---------------------------------------------------------------------------------------------------- the place
+
+    def _place(self, offset: SourceOffset, versions: range) -> _Place:
+        if offset.version is not None:
+            return _Place(offset.version + 1, offset.snapshot)
+        start, last = self._config.begins_at, versions[-1]
+        if start.kind is StartKind.LATEST:
+            return _Place(last + 1, is_drawn=True)
+        if start.kind is StartKind.SNAPSHOT:
+            return _Place(last, last, is_drawn=True)
+        if start.kind is StartKind.TIME:
+            return _Place(self._first_since(start.value, versions))
+        return _Place(start.value)
+
+    def _first_since(self, moment: int, versions: range) -> int:
+        """Return the first version whose commit is not older than a moment (ms)."""
+        try:
+            first = next((each for each in versions if self._log.commit(each).timestamp >= moment), versions[-1] + 1)
+        except StoreError as error:
+            raise self._damaged(versions[0], error) from error
+        if first == versions[0] and first > 0:
+            # Versions before it may be younger than the moment, too.
+            raise self._faults.gone(first - 1, first - 1)
+        return first
+
+    def _check_table(self, offset: SourceOffset, place: _Place, versions: range) -> None:
+        """Refuse a table that is not the one that was read."""
+        if offset.version is None:
+            return
+        if offset.version > versions[-1]:
+            raise self._faults.behind(versions[-1], offset.version)
+        if versions[0] <= place.version <= versions[-1] and offset.table is not None:
+            found = self._guarded(place.version).table_id
+            if found != offset.table:
+                raise self._faults.replaced(found, offset.table, place.version)
+        last = offset.last_file
+        is_partly_read = last is not None and version_of(last) == place.version
+        if is_partly_read and last is not None and kind_of(last) != SNAPSHOT:
+            was_feed = kind_of(last) != APPENDED
+            if was_feed != self._config.change_feed:
+                msg = (
+                    f"source '{self._name}': 'change_feed' has changed while version {place.version} of {self._config.path} was "
+                    "read in part. Nothing was taken in. Set it back until the version is read, then change it."
+                )
+                raise ConfigError(msg)
+
+    def _unread(self, offset: SourceOffset) -> list[SourceFile]:
+        """Return the files that were taken up and not read to their end."""
+        wanted = [
+            name for name in offset.unread if not any(version_of(name) in skipped for skipped in self._config.skipped)
+        ]
+        found = self.named(wanted) if wanted else {}
+        if gone := sorted({*wanted} - found.keys()):
+            version, first = version_of(gone[0]), self._versions()[0]
+            raise self._faults.gone(version, first - 1) if version < first else self._faults.vacuumed(version, gone[0])
+        return [found[name] for name in wanted]
+
+    def _no_intervals(self) -> ConfigError:
+        return ConfigError(
+            f"source '{self._name}' is a Delta table, and its versions have no intervals: an interval run cannot tell which ones to "
+            "take; use --mode caught-up"
+        )
+
+
+def version_of(name: str) -> int:
+    """Return the version of a file of a table, by its name."""
+    text = name.partition("/")[0]
+    return int(text) if text.isdecimal() else -1
+
+
+def kind_of(name: str) -> str:
+    """Return what a file of a table is read as, by its name: appended rows, a snapshot, or one side of changes."""
+    return name.split("/", 2)[1] if name.count("/") > 1 else ""
+
+
+def _version_text(version: int) -> str:
+    return f"{version:020d}"

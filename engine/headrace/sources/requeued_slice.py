@@ -1,0 +1,99 @@
+"""A slice of rows that have left the quarantine: they are taken in again before all that is new, with new ordinals.
+
+In a line of ordinals that sources share they come behind all that was taken in. Their merge key is that of the last row, so they
+move neither the merge key nor, by their own times, the watermark: no row of another source can be late because of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+
+from headrace.errors import SourceError
+from headrace.plan.watermarks import lag_of
+from headrace.sources.arrival import EARLIEST, Line, Released
+from headrace.sources.merge import MergeRules
+from headrace.sources.offset import SourceOffset, latest_watermark, line_of
+from headrace.sources.requeued import RequeuedRows
+from headrace.sources.source import InputFile, LineSlice, Slice, Source, SourceFile
+
+
+@dataclass(frozen=True, slots=True)
+class RequeuedSlice:
+    """Plans it, from the offset of each source."""
+
+    rules: MergeRules
+    sources: Mapping[str, Source]
+    offsets: Mapping[str, SourceOffset]
+
+    def of(self, groups: Iterable[tuple[str, ...]]) -> Slice | None:
+        """Return the next slice, within the limits of each source; None when no such rows wait.
+
+        Raises `SourceError` for a file that is gone, or has another number of rows than when its rows were requeued.
+        """
+        files: list[InputFile] = []
+        lines: list[LineSlice] = []
+        moved: dict[str, SourceOffset] = {}
+        for names in groups:
+            if any(self.offsets[name].requeued for name in names):
+                line = line_of(self.offsets[name] for name in names)
+                own: list[InputFile] = []
+                for name in names:
+                    ordinal = line.next_ordinal + sum(file.taken for file in own)
+                    taken = self._files(name, ordinal)
+                    if taken:
+                        own += taken
+                        moved[name] = self._behind(name, len(taken))
+                files += own
+                lines.append(self._line(names, sum(file.taken for file in own)))
+        return Slice(tuple(files), tuple(lines), moved) if files else None
+
+    def _behind(self, name: str, files: int) -> SourceOffset:
+        offset = self.offsets[name]
+        return msgspec.structs.replace(offset, requeued=offset.requeued[files:], names=None)
+
+    def _files(self, name: str, ordinal: int) -> list[InputFile]:
+        """Return what is taken of a source, its rows numbered from `ordinal` on."""
+        waiting, config = self.offsets[name].requeued, self.rules.configs[name]
+        listed = self.sources[name].named({rows.file for rows in waiting}) if waiting else {}
+        files: list[InputFile] = []
+        taken = 0
+        for rows in waiting[: config.max_files_per_batch]:
+            file = self._file(name, rows, listed, ordinal + taken)
+            # A file is not split: the order of its rows must not depend on limits. So one is taken at least.
+            if files and config.max_rows_per_batch is not None and taken + file.taken > config.max_rows_per_batch:
+                break
+            files.append(file)
+            taken += file.taken
+        return files
+
+    def _file(self, name: str, rows: RequeuedRows, listed: Mapping[str, SourceFile], ordinal: int) -> InputFile:
+        if rows.file not in listed:
+            raise self._refused(name, f"{rows.file} of {self.rules.configs[name].path} is gone, and")
+        stored = listed[rows.file]
+        count = self.sources[name].rows(stored)
+        if rows.file_rows not in {None, count}:
+            what = f"{stored.path} has changed (it had {rows.file_rows} rows, and now {count} can be read), and"
+            raise self._refused(name, what)
+        return InputFile(name, stored.path, stored.name, count, ordinal, picked=rows.ranges, delta=stored.delta)
+
+    def _refused(self, name: str, what: str) -> SourceError:
+        return SourceError(
+            f"source '{name}': {what} rows of it that were requeued from the quarantine wait to be taken in again. Nothing was "
+            "taken in. Put the former file back, or restore a checkpoint before the requeue ('headrace checkpoints' lists them)."
+        )
+
+    def _line(self, names: tuple[str, ...], rows: int) -> LineSlice:
+        offsets = {name: self.offsets[name] for name in names}
+        bucket = line_of(offsets.values())
+        if not self.rules.are_merged(names, offsets[names[0]]):
+            return LineSlice(names, bucket, rows)
+        punctuated = {one.number: one.punctuated for one in offsets.values() if one.punctuated is not None}
+        line = Line(bucket, latest_watermark(offsets.values()), punctuated)
+        key = pa.scalar(EARLIEST if line.key is None else line.key, pa.int64())
+        lags = {offset.number: lag_of(self.rules.out_of_orderness[name]) for name, offset in offsets.items()}
+        after, watermarks = line.moved(Released(pa.repeat(key, rows), {}, ()), size=self.rules.bucket, lags=lags)
+        return LineSlice(names, bucket, rows, after.bucket, watermarks)

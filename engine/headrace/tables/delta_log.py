@@ -1,0 +1,263 @@
+"""The log of a Delta table that others write, commit by commit: which files each version adds, removes and lists as changes.
+
+deltalake gives the files of a version, not those of one commit, so commits are read from the log's own files (Delta's protocol,
+"Delta Log Entries").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from pyarrow import fs
+
+from headrace.tables.files import Storage, file_system
+from headrace.tables.store import LOG, StoreError, TableMissingError, commit_file, storage_errors
+
+CHANGE_FEED: Final = "delta.enableChangeDataFeed"
+_MAPPING: Final = "delta.columnMapping.mode"
+_COMMIT: Final = re.compile(r"(\d{20})\.json")
+_READABLE: Final = frozenset(
+    {"columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck"}
+)  # fmt: skip
+"""Reader features of Delta that tables may name. Whether a table really has mapped columns or deletion vectors is looked at apart."""
+
+PartitionValues = Mapping[str, str | None]
+
+
+class LoggedFile(NamedTuple):
+    """A file as the log names it: its path below the table, and the values of partition columns, as texts."""
+
+    path: str
+    partition: PartitionValues
+    is_data_change: bool = True
+    has_deletion_vector: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaCommit:
+    """One commit of a table."""
+
+    version: int
+    timestamp: int
+    """When it was made (ms)."""
+    operation: str
+    added: tuple[LoggedFile, ...] = ()
+    removed: tuple[LoggedFile, ...] = ()
+    changes: tuple[LoggedFile, ...] = ()
+    """Files of the change data feed. If there are any, they alone say what the commit changed."""
+    restored: int | None = None
+    """The version that a RESTORE brought back."""
+    metadata: Mapping[str, Any] | None = None
+    protocol: Mapping[str, Any] | None = None
+
+    @property
+    def appended(self) -> tuple[LoggedFile, ...]:
+        """Return the files with new rows, without those that only hold older rows in another layout."""
+        return tuple(file for file in self.added if file.is_data_change)
+
+    @property
+    def dropped(self) -> tuple[LoggedFile, ...]:
+        """Return the files whose rows are gone or were written anew, without those of another layout."""
+        return tuple(file for file in self.removed if file.is_data_change)
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """What the log says of a table as a whole at one version."""
+
+    table_id: str
+    columns: tuple[tuple[str, str], ...]
+    """Names and types; the type of a column that is a list, map or struct is its kind."""
+    partition_columns: tuple[str, ...]
+    configuration: Mapping[str, str] = field(repr=False)
+    features: frozenset[str] = frozenset()
+
+    @property
+    def has_change_feed(self) -> bool:
+        """Tell whether commits list what they change."""
+        return self.configuration.get(CHANGE_FEED, "").lower() == "true"
+
+    @property
+    def unreadable(self) -> str | None:
+        """Name what its files cannot be read with; None: nothing."""
+        mode = self.configuration.get(_MAPPING, "none")
+        if mode != "none":
+            return f"column mapping by {mode} ({_MAPPING})"
+        unknown = sorted(self.features - _READABLE)
+        return f"the table feature {', '.join(unknown)}" if unknown else None
+
+
+class DeltaLog:
+    """Reads the log of one table. Commits do not change, so each is read once."""
+
+    def __init__(self, uri: str, storage: Storage = None) -> None:
+        """Nothing is read yet."""
+        self._uri, self._storage = uri, storage
+        self._commits: dict[int, DeltaCommit] = {}
+        self._states: dict[int, TableState] = {}
+
+    def versions(self) -> range:
+        """Return the versions whose commits are in the log, up to the latest one, without a gap.
+
+        Raises `TableMissingError` where there is no table, `StoreError` where the log cannot be listed.
+        """
+        store, root = file_system(f"{self._uri}/{LOG}", self._storage)
+        with storage_errors(f"to list the log of {self._uri}"):
+            listed = store.get_file_info(fs.FileSelector(root, allow_not_found=True))
+        # A commit that lost its content in a power failure does not count, as for deltalake.
+        present = {int(match[1]) for file in listed if file.size and (match := _COMMIT.fullmatch(file.base_name))}
+        if not present:
+            msg = f"there is no Delta table {self._uri}"
+            raise TableMissingError(msg)
+        first = last = max(present)
+        while first - 1 in present:
+            first -= 1
+        return range(first, last + 1)
+
+    def commit(self, version: int) -> DeltaCommit:
+        """Return a commit. Raises `StoreError` where the log has it no more, or it cannot be read."""
+        if version not in self._commits:
+            self._commits[version] = self._read(version)
+        return self._commits[version]
+
+    def state(self, version: int) -> TableState:
+        """Return what holds for the files of a version. Raises `StoreError` where the log does not say it any more."""
+        if version not in self._states:
+            known = self._states.get(version - 1)
+            self._states[version] = self._opened(version) if known is None else _followed(known, self.commit(version))
+        return self._states[version]
+
+    def schema(self, version: int) -> pa.Schema:
+        """Return the columns of a version. Raises `StoreError` where the log does not say it any more."""
+        return pa.schema(self._table(version).schema())
+
+    def files(self, version: int) -> tuple[LoggedFile, ...]:
+        """Return all files of a version. Raises `StoreError` where the log does not say it any more."""
+        table = self._table(version)
+        actions = pa.table(table.get_add_actions())
+        has_vectors = pa.table(table.deletion_vectors()).num_rows > 0
+        paths = [unquote(path) for path in actions["path"].to_pylist()]
+        partitions = (
+            actions["partition"].to_pylist() if "partition" in actions.schema.names else [{}] * actions.num_rows
+        )
+        return tuple(
+            LoggedFile(
+                path,
+                {name: _partition_text(value) for name, value in values.items()},
+                has_deletion_vector=has_vectors,
+            )
+            for path, values in zip(paths, partitions, strict=True)
+        )
+
+    def _read(self, version: int) -> DeltaCommit:
+        store, path = file_system(f"{self._uri}/{commit_file(version)}", self._storage)
+        try:
+            info = store.get_file_info(path)
+            with store.open_input_stream(path) as stream:
+                content = stream.read()
+            return _parsed(version, content, (info.mtime_ns or 0) // 1_000_000)
+        except (OSError, msgspec.DecodeError, KeyError, TypeError) as error:
+            msg = f"cannot read {path}: {error}"
+            raise StoreError(msg) from error
+
+    def _table(self, version: int) -> DeltaTable:
+        """Open the table. A log that is damaged is left as it is: it belongs to whoever writes the table."""
+        try:
+            return DeltaTable(self._uri, version, dict(self._storage) if self._storage else None)
+        except DeltaError as error:
+            msg = f"cannot open version {version} of {self._uri}: {str(error).partition(chr(10))[0]}"
+            raise StoreError(msg) from error
+
+    def _opened(self, version: int) -> TableState:
+        table = self._table(version)
+        metadata, protocol = table.metadata(), table.protocol()
+        return TableState(
+            str(metadata.id),
+            _columns(table.schema().to_json()),
+            tuple(metadata.partition_columns),
+            dict(metadata.configuration),
+            frozenset(protocol.reader_features or ()),
+        )
+
+
+def _followed(state: TableState, commit: DeltaCommit) -> TableState:
+    """Return the state behind a commit."""
+    metadata, protocol = commit.metadata, commit.protocol
+    if metadata is not None:
+        state = TableState(
+            metadata["id"],
+            _columns(metadata["schemaString"]),
+            tuple(metadata.get("partitionColumns") or ()),
+            metadata.get("configuration") or {},
+            state.features,
+        )
+    if protocol is not None:
+        features = frozenset(protocol.get("readerFeatures") or ())
+        state = TableState(state.table_id, state.columns, state.partition_columns, state.configuration, features)
+    return state
+
+
+def _columns(schema: str) -> tuple[tuple[str, str], ...]:
+    fields = msgspec.json.decode(schema)["fields"]
+    kinds = ((each["name"], each["type"]) for each in fields)
+    return tuple((name, kind if isinstance(kind, str) else kind["type"]) for name, kind in kinds)
+
+
+def _parsed(version: int, content: bytes, modified: int) -> DeltaCommit:
+    actions: dict[str, list[dict[str, Any]]] = {}
+    for line in content.splitlines():
+        if line.strip():
+            for kind, action in msgspec.json.decode(line).items():
+                actions.setdefault(kind, []).append(action)
+    info: dict[str, Any] = next(iter(actions.get("commitInfo", ())), {})
+    return DeltaCommit(
+        version,
+        int(info.get("inCommitTimestamp") or info.get("timestamp") or modified),
+        str(info.get("operation", "")),
+        _logged(actions.get("add", ())),
+        _logged(actions.get("remove", ())),
+        _logged(actions.get("cdc", ())),
+        _restored(info),
+        next(iter(actions.get("metaData", ())), None),
+        next(iter(actions.get("protocol", ())), None),
+    )
+
+
+def _restored(info: Mapping[str, Any]) -> int | None:
+    """Return the version that a RESTORE went back to. Spark has null for it where a time was given."""
+    version = str((info.get("operationParameters") or {}).get("version"))
+    return int(version) if info.get("operation") == "RESTORE" and version.isdecimal() else None
+
+
+def _logged(actions: Iterable[Mapping[str, Any]]) -> tuple[LoggedFile, ...]:
+    """Return files by their paths, which the log has as URLs."""
+    files = (
+        LoggedFile(
+            unquote(action["path"]),
+            action.get("partitionValues") or {},
+            bool(action.get("dataChange", True)),
+            action.get("deletionVector") is not None,
+        )
+        for action in actions
+    )
+    return tuple(sorted(files, key=lambda file: file.path))
+
+
+def _partition_text(value: Any) -> str | None:
+    """Return a partition value as the log writes it."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None).isoformat(" ")
+    return value.isoformat() if isinstance(value, date) else str(value)

@@ -1,0 +1,58 @@
+"""A key is erased between two runs: local copies of its operators are made anew, and other keys go on as if nothing was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.commit.erased_key import ErasedKey
+from headrace.commit.erasure import erase, find_key
+from headrace.config import JobConfig
+from headrace.tables.schemas import KEYED_STATE, TIMERS
+from headrace.tables.stores import state_view
+from tests.jobs.home import Home
+from tests.jobs.outcome import checkpoints
+from tests.jobs.purchase_files import write_days
+from tests.unit.support.erasure_job import places_with
+
+CUSTOMER = "customer 3"
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "delta", "hashmap"])
+def test_other_keys_go_on(tmp_path, run, backend):
+    erased, control = (prepared(Home(tmp_path / name)) for name in ("erased", "control"))
+    quick: dict[str, Any] = {"parallelism": 2, "backend": backend}
+    for home in (erased, control):
+        run(home, max_batches=1, **quick)
+    config = erased.config()
+    done = erase(config, "dpo", ErasedKey(CUSTOMER, with_mentions=True), why="request 17", purge=True)
+    operators = {each.operator for each in done.found.rows}
+    assert operators
+    assert [name for name in operators if (config.local_folder / name).exists()] == []
+    assert find_key(config, ErasedKey(CUSTOMER)).is_empty
+    assert not {place for place in places_with(config, CUSTOMER) if place.startswith("timers/")}
+    for home in (erased, control):
+        run(home, **quick)
+    assert all(others(config).values())
+    assert others(config) == others(control.config())
+
+
+def prepared(home: Home) -> Home:
+    write_days(home.input, range(2))
+    home.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
+    return home
+
+
+def others(config: JobConfig) -> dict[str, list[str]]:
+    """The live rows of other customers, without the numbers of checkpoints, which an erasure moves."""
+    last = checkpoints(config)[-1]
+    views = {name: state_view(config.job_folder, name, last.versions[name]) for name in (KEYED_STATE, TIMERS)}
+    return {
+        name: sorted(
+            str({**row, "checkpoint_id": None})
+            for row in view.of("customers").live_rows()
+            if row["key"] != f'"{CUSTOMER}"'
+        )
+        for name, view in views.items()
+    }

@@ -1,0 +1,44 @@
+"""`headrace drop`: what there is of a job, before it is deleted and after."""
+
+from __future__ import annotations
+
+import json
+
+
+def test_dry_run_lists_and_changes_nothing(headrace, state):
+    told = " ".join(headrace("drop demo").stdout.split())
+    assert f"folder {state.folder}" in told
+    assert "keyed_state" in told
+    assert f"sink 'board' at {state.sink}" in told
+    assert "stays" in told
+    assert "Nothing was changed. --apply does it." in told
+    assert (state.folder / "keyed_state").exists()
+
+
+def test_drop_deletes_the_folder_and_names_what_stays(headrace, state, home):
+    done = headrace("drop", "demo", "--apply", "--why", "not needed")
+    told = " ".join(done.stdout.split())
+    assert f"demo: {state.folder} is deleted." in told
+    assert f"sink 'board' at {state.sink} stays" in told
+    assert not state.folder.exists()
+    assert state.sink.exists()
+    assert (home / "conf/jobs/demo.yaml").exists()
+
+
+def test_machines_get_one_document(headrace, state):
+    planned = json.loads(headrace("drop demo --sinks --json").stdout)
+    assert (planned["applied"], planned["sinks"][0]["deleted"]) == (False, False)
+    assert "was never written by job 'demo'" in planned["sinks"][0]["refusal"]
+    assert planned["parts"]["keyed_state"]["files"] > 0
+    done = json.loads(headrace("drop", "demo", "--apply", "--why", "x", "--json").stdout)
+    assert (done["applied"], done["deleted"]) == (True, {})
+
+
+def test_sink_of_somebody_else_ends_with_ten(headrace, state):
+    refused = headrace("drop", "demo", "--sinks", "--apply", "--why", "not needed")
+    assert (refused.exit_code, "Nothing was deleted" in refused.stderr) == (10, True)
+    assert state.folder.exists()
+
+
+def test_job_that_stored_nothing_ends_with_two(headrace):
+    assert headrace("drop demo").exit_code == 2

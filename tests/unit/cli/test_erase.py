@@ -1,0 +1,114 @@
+"""`headrace erase` and `savepoint --drop`, on a job with real Delta tables."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from headrace.cli import _arrow, app
+from headrace.commit.protocol import open_job
+from headrace.commit.restore import savepoint
+from headrace.tables.schemas import KEYED_STATE, QUARANTINE
+from tests.jobs.home import Home
+from tests.unit.support.erasure_job import bought, commit_rows, places_with, quarantined, rows_of_all_tables, state
+
+
+@pytest.fixture
+def job(tmp_path, monkeypatch):
+    """A job with anna at checkpoints 2 to 4; 4 is the savepoint `before`."""
+    home = Home(tmp_path)
+    monkeypatch.setenv("HEADRACE_HOME", str(home.folder))
+    monkeypatch.setattr(_arrow, "without_pandas", lambda: None)
+    config = home.config()
+    with open_job(config, "run", create=True) as opened:
+        commit_rows(opened, rows_of_all_tables("bob", "bob"))
+        raw = {QUARANTINE: [quarantined('{"customer":"anna"}')]}
+        commit_rows(opened, rows_of_all_tables("anna", "anna") | raw, outputs=bought(opened, "anna"))
+        commit_rows(opened, {KEYED_STATE: [state("order 1", '{"by":"anna"}')]})
+    savepoint(config, "before", "", "run")
+    return config
+
+
+def headrace(*words):
+    words = words[0].split() if len(words) == 1 else list(words)
+    return CliRunner().invoke(app, words)
+
+
+def applied(*more):
+    return headrace("erase", "purchases", "anna", "--apply", "--why", "request 17", *more)
+
+
+def last_checkpoint():
+    return json.loads(headrace("checkpoints --json").output)["total"] - 1
+
+
+def test_dry_run_says_what_there_is(job):
+    result = headrace("erase anna")
+    assert result.exit_code == 0
+    told = " ".join(result.output.split())
+    for part in (
+        'materializer_history lines "anna" 1 1',
+        'keyed_state customers "order 1" 1 1',
+        "checkpoints that need them: 2 to 4.",
+        "headrace savepoint purchases before --drop --why ...",
+        "it is a column's value in 1 row DELETE FROM delta.`",
+        "WHERE `customer` = 'anna';",
+        "Nothing was changed. To erase it: headrace erase purchases anna --apply --why ...",
+    ):
+        assert part in told
+    assert last_checkpoint() == 4
+
+
+def test_unknown_key_is_no_error(job):
+    result = headrace("erase", "purchases", "nobody", "--apply", "--why", "request 17")
+    assert (result.exit_code, last_checkpoint()) == (0, 4)
+    assert "no file of the state has rows of key nobody" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("erase purchases anna --apply", "--apply needs a reason"),
+        ("erase purchases anna --purge", "it needs --apply"),
+        ("erase purchases anna --apply --why anna", "the reason names the key"),
+        ("erase purchases anna --apply --purge --why x", "rows of the key: 'before' (checkpoint 4)"),
+        ("erase purchases anna --operator nobody", "has no operator 'nobody'"),
+        ("erase purchases null", "no key that can be erased"),
+        ("savepoint purchases after --drop --why x", "there is no savepoint 'after'"),
+    ],
+)
+def test_bad_calls_change_nothing(job, words, message):
+    result = headrace(words)
+    assert (result.exit_code, message in result.stderr) == (2, True)
+    assert last_checkpoint() == 4
+
+
+def test_purge_leaves_nothing_behind(job):
+    assert headrace("savepoint purchases before --drop --why old").exit_code == 0
+    assert headrace("erase", "order 1", "--apply", "--purge", "--why", "request 17").exit_code == 0
+    result = applied("--purge", "--mentions", "--json")
+    done = json.loads(result.output)
+    assert (result.exit_code, done["applied"], done["checkpoint"]) == (0, True, 8)
+    assert done["left"] == {"files": [], "checkpoints": [], "savepoints": [], "gone_after": None}
+    assert [(each["sink"], each["rows"]) for each in done["sinks"]] == [("lines_by_item", 1), ("reminders", 0)]
+    assert places_with(job, "anna") == set()
+    assert [headrace(f"state get bob --at {at}").exit_code for at in (1, 2, 3, 8)] == [0, 8, 8, 0]
+
+
+def test_erasure_says_what_is_left(job):
+    result = applied()
+    told = " ".join(result.output.split())
+    assert "erased 7 rows, as checkpoint 5" in told
+    assert "or at once with --purge: these checkpoints" in told
+    assert applied().exit_code == 0
+    assert last_checkpoint() == 5
+
+
+def test_restore_of_an_erased_key_asks_for_more(job):
+    assert applied().exit_code == 0
+    refused = headrace("restore purchases --to 2 --why x --yes")
+    assert refused.exit_code == 2
+    assert "headrace restore purchases --to 2 --bring-back-erased --why ..." in refused.stderr
+    assert headrace("restore purchases --to 2 --why x --yes --bring-back-erased").exit_code == 0

@@ -1,0 +1,72 @@
+"""`headrace quarantine --requeue`, and what other commands say of rows that have left the quarantine."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from tests.unit.support.refused_rows import RefusedJob, table
+
+
+@pytest.fixture
+def job(headrace, monkeypatch):
+    """Two rows of the first file are refused, and the second file as a whole."""
+    made = RefusedJob(source={"on_bad_file": "quarantine"})
+    made.feed("p", "q?", "r?")
+    made.harness.feed_table("rows", table("s", at=9000).drop(["size"]))
+    made.run()
+    monkeypatch.setenv("HEADRACE_HOME", os.fspath(made.harness.folder))
+    return made.mend()
+
+
+def said(result):
+    assert result.exit_code == 0, result.output
+    return " ".join(result.stdout.split())
+
+
+def test_requeue_says_what_waits(headrace, job):
+    result = headrace("quarantine", "shops", "--requeue", "--source", "rows", "--why", "mended")
+    assert said(result) == (
+        "shops: 2 rows and 1 whole file left the quarantine, as of checkpoint 2; the next run takes them in first"
+    )
+    waits = "shops: 2 rows and 1 whole file of source 'rows' left the quarantine: the next run takes them in first"
+    assert waits in said(headrace("status shops"))
+    listed = said(headrace("checkpoints shops"))
+    assert waits in listed
+    assert "requeue" in listed
+    assert "mended" in listed
+    (status,) = json.loads(headrace("status shops --json").stdout)["jobs"]
+    assert status["sources"]["rows"]["requeued"] == [
+        {"file": "000001.parquet", "rows": 2},
+        {"file": "000002.parquet", "rows": None},
+    ]
+    job.run()
+    for command in ("status", "checkpoints"):
+        assert "left the quarantine" not in said(headrace(f"{command} shops"))
+    assert "nothing done" in said(headrace("quarantine shops --requeue"))
+
+
+def test_requeue_answers_in_json(headrace, job):
+    del job
+    words = "quarantine shops --requeue --operator rows --file 000002.parquet --json"
+    counts = {"requeued": 1, "requeued_rows": 0, "requeued_files": 1, "requeued_elements": 0}
+    assert json.loads(headrace(words).stdout) == {"job": "shops", **counts, "checkpoint": 2}
+    assert json.loads(headrace(words).stdout) == {"job": "shops", **dict.fromkeys(counts, 0), "checkpoint": None}
+
+
+def test_listing_takes_a_source_as_an_operator(headrace, job):
+    del job
+    for option in ("--source", "--operator"):
+        assert "3 quarantined" in said(headrace(f"quarantine shops {option} rows"))
+    assert headrace("quarantine shops --source columns").exit_code == 2
+
+
+def test_unknown_names_and_gone_files_end_with_their_codes(headrace, job):
+    result = headrace("quarantine shops --requeue --source columns")
+    assert result.exit_code == 2
+    (job.harness.folder / "input" / "rows" / "000001.parquet").unlink()
+    result = headrace("quarantine shops --requeue")
+    assert result.exit_code == 7
+    assert job.last.checkpoint_id == 1

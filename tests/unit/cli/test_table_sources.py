@@ -1,0 +1,85 @@
+"""`check` and `explain` of a job that reads a Delta table."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.unit.support.demo_job import JOB, PIPELINE
+
+
+@pytest.fixture
+def table_job(headrace, home):
+    """Bind the source to a table with these columns; `keys` are more of the source's keys."""
+
+    def bind(columns, keys="", pipeline=PIPELINE):
+        (home / "conf/jobs/demo.yaml").write_text(
+            JOB.replace("{events: {path: events}}", "{events: {format: delta, path: orders" + keys + "}}")
+        )
+        (home / "demo_cli_pipeline.py").write_text(pipeline)
+        if columns is not None:
+            write_deltalake(str(home / "orders"), pa.table(columns))
+        return headrace
+
+    return bind
+
+
+COLUMNS = {"tail": ["N1"], "at": [1], "more": [True]}
+
+
+def finding(result):
+    (found,) = (each for each in json.loads(result.stdout)["findings"] if each["check"] == "source events")
+    return found["outcome"], found["detail"]
+
+
+def test_check_names_the_version_of_the_table(table_job, home):
+    outcome, detail = finding(table_job(COLUMNS)("check demo --json"))
+    assert (outcome, detail) == ("ok", f"{home}/orders: version 0")
+
+
+@pytest.mark.parametrize(
+    ("columns", "detail"),
+    [
+        (None, "there is no Delta table"),
+        ({"tail": ["N1"]}, "orders has no column at, which Event needs"),
+        ({"tail": [1], "at": [1]}, "column tail of .* is int64, which is not string"),
+    ],
+)
+def test_check_refuses_a_table_that_does_not_fit(table_job, columns, detail):
+    outcome, found = finding(table_job(columns)("check demo --json"))
+    assert outcome == "fail"
+    assert re.search(detail, found)
+
+
+def test_check_wants_the_change_feed_enabled(table_job, home):
+    by_changes = PIPELINE.replace('event_time="at")', 'event_time="at", row_kind="_change_type")')
+    headrace = table_job(COLUMNS, ", change_feed: true", by_changes)
+    assert "ALTER TABLE" in finding(headrace("check demo --json"))[1]
+    DeltaTable(str(home / "orders")).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    assert finding(headrace("check demo --json"))[0] == "ok"
+
+
+def test_explain_says_what_is_read(table_job):
+    result = table_job(COLUMNS, ", start: snapshot, skip_versions: 3-4")("explain demo")
+    text = " ".join(result.stdout.replace("│", "").split())
+    assert "rows appended to the Delta table" in text
+    assert "(start: snapshot; skip_versions: 3-4)" in text
+
+
+def test_a_source_table_is_no_sink(table_job, home):
+    headrace = table_job(COLUMNS)
+    file = home / "conf/jobs/demo.yaml"
+    file.write_text(file.read_text().replace("path: lake/board", "path: orders"))
+    result = headrace("check demo")
+    assert (result.exit_code, "source 'events' reads this folder" in result.stderr) == (2, True)
+
+
+def test_a_damaged_log_is_a_finding(table_job, home):
+    headrace = table_job(COLUMNS)
+    shutil.rmtree(home / "orders" / "_delta_log")
+    assert finding(headrace("check demo --json"))[0] == "fail"

@@ -1,0 +1,120 @@
+"""What docs/changing-jobs.md says of renaming and copying a job, done step by step on local disks."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from headrace.commit.log import CheckpointLog
+from headrace.commit.protocol import open_job
+from headrace.commit.restore import restore
+from headrace.commit.run_check import sinks_of_other_jobs
+from headrace.commit.verify import verify
+from headrace.config import load_job
+from headrace.errors import ConfigError, SinkMismatchError
+from headrace.sinks.delta_table import delta_table_sink
+from tests.jobs.home import PURCHASES, Home
+from tests.unit.support.purchase_job import SINK, commit_purchase
+
+
+def commit(config, *customers):
+    with open_job(config, "run", create=True) as job:
+        for customer in customers:
+            commit_purchase(job, customer)
+        return job.last
+
+
+def customer_in(config):
+    sink = delta_table_sink(config, SINK).latest()
+    return sink.read(sink.schema)["customer"].to_pylist()
+
+
+def all_is_well(config):
+    return [finding for finding in verify(config) if not finding.ok] == []
+
+
+def renamed(home, **state):
+    """Rename the job's file, and change its name in it."""
+    shutil.move(home.folder / "conf/jobs/purchases.yaml", home.folder / "conf/jobs/sales.yaml")
+    other = Home(home.folder, {**PURCHASES, "job": "sales", "state": {**PURCHASES.get("state", {}), **state}})
+    return other.config()
+
+
+def test_renamed_job_goes_on_with_its_stored_name(tmp_path):
+    home = Home(tmp_path)
+    before = home.config()
+    last = commit(before, "ann", "bob")
+    after = renamed(home, name="purchases")
+    assert (after.job, after.stored_name, after.job_folder) == ("sales", "purchases", before.job_folder)
+    assert after.local_folder == before.local_folder
+    made = commit(after, "cyd")
+    assert (made.parent_id, made.incarnation) == (last.checkpoint_id, last.incarnation)
+    assert customer_in(after) == ["cyd"]
+    restore(after, 1, "back to ann", "somebody")
+    assert customer_in(after) == ["ann"]
+    assert all_is_well(after)
+
+
+def test_name_alone_makes_another_job(tmp_path):
+    home = Home(tmp_path)
+    before = home.config()
+    commit(before, "ann")
+    after = renamed(home)
+    assert after.job_folder.endswith("/sales")
+    log = CheckpointLog(after.job_folder)
+    assert not log.exists
+    assert [*sinks_of_other_jobs(after, log)] == [SINK]
+    assert [*sinks_of_other_jobs(before, log)] == []
+
+
+@pytest.mark.parametrize("name", ["Sales", "../sales", "a/b"])
+def test_stored_name_is_a_name(tmp_path, name):
+    home = Home(tmp_path)
+    home.configure({"state": {"name": name}})
+    with pytest.raises(ConfigError, match=r"state\.name"):
+        load_job("purchases", tmp_path)
+
+
+def copied(folder, elsewhere):
+    """Copy state, sinks and configuration to another home, as `cp -a` does."""
+    shutil.copytree(folder, elsewhere, symlinks=True)
+    return load_job("purchases", elsewhere)
+
+
+def test_copy_and_original_go_on_independently(tmp_path):
+    original = Home(tmp_path / "shop").config()
+    commit(original, "ann")
+    copy = copied(tmp_path / "shop", tmp_path / "trial")
+    assert all_is_well(copy)
+    assert str(tmp_path / "shop") not in " ".join([copy.job_folder, *(sink.path for sink in copy.sinks.values())])
+    commit(original, "bob")
+    commit(copy, "cyd", "dee")
+    assert (customer_in(original), customer_in(copy)) == (["bob"], ["dee"])
+    assert [len(CheckpointLog(config.job_folder).checkpoints) for config in (original, copy)] == [3, 4]
+    assert all_is_well(original)
+    assert all_is_well(copy)
+    restore(copy, 1, "back to ann", "somebody")
+    assert (customer_in(original), customer_in(copy)) == (["bob"], ["ann"])
+
+
+def test_copy_survives_the_end_of_the_original(tmp_path):
+    original = Home(tmp_path / "shop").config()
+    commit(original, "ann")
+    copy = copied(tmp_path / "shop", tmp_path / "trial")
+    shutil.rmtree(tmp_path / "shop")
+    commit(copy, "bob")
+    restore(copy, 1, "back to ann", "somebody")
+    assert (customer_in(copy), all_is_well(copy)) == (["ann"], True)
+
+
+def test_copy_over_the_same_sinks_is_refused(tmp_path):
+    home = Home(tmp_path / "shop")
+    original = home.config()
+    commit(original, "ann")
+    copied(tmp_path / "shop", tmp_path / "trial")
+    other = Home(tmp_path / "trial")
+    other.configure({"sinks": {SINK: {"path": original.sinks[SINK].path}}})
+    commit(original, "bob")
+    with pytest.raises(SinkMismatchError, match="has what checkpoint 2 of this job published"):
+        commit(other.config(), "cyd")

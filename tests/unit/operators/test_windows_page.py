@@ -1,0 +1,49 @@
+"""The example of docs/windows.md is a pipeline, and gives what the page says."""
+
+from __future__ import annotations
+
+import re
+import sys
+from types import ModuleType
+
+import pytest
+
+from headrace.operators import Tumbling
+from headrace.testing import PipelineHarness
+from tests.jobs.home import PROJECT
+
+PAGE = (PROJECT / "docs" / "windows.md").read_text()
+HOUR = 3_600_000
+
+
+@pytest.fixture
+def page(monkeypatch):
+    """The module that the page's code makes."""
+    module = ModuleType("windows_page")
+    monkeypatch.setitem(sys.modules, "windows_page", module)
+    for code in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        exec(compile(code, "docs/windows.md", "exec", dont_inherit=True), vars(module))  # noqa: S102
+    return module
+
+
+def test_the_example_corrects_and_sets_aside(page):
+    harness = PipelineHarness(page.pipeline, bucket=1)
+    order = page.Order
+    harness.feed("orders", [order("a", "ann", 0, 5), order("a", "bob", 1, 8), order("a", "ann", 2 * HOUR, 1)])
+    harness.run()
+    assert harness.sink("revenue_by_hour") == [page.Revenue("a", 0, HOUR, 2, 2, 13, 6.5, "bob")]
+    too_late = order("a", "ann", 3, 1)
+    harness.feed("orders", [order("a", "bob", 2, 9), order("a", "ann", 4 * HOUR, 1), too_late])
+    harness.run()
+    rows = sorted(harness.sink("revenue_by_hour"), key=lambda row: row.window_start)
+    assert rows[0] == page.Revenue("a", 0, HOUR, 3, 2, 22, 22 / 3, "bob")
+    assert harness.sink("late_orders") == [too_late]
+
+
+def test_the_function_of_the_page_is_an_aggregate(page):
+    stream = page.Pipeline("p").source("orders", page.Order, event_time="placed_at").key_by("shop")
+    windowed = stream.window(Tumbling(page.timedelta(hours=1)))
+    harness = PipelineHarness(windowed.aggregate("spreads", page.Spreads).sink("spreads"))
+    harness.feed("orders", [page.Order("a", "ann", 0, 5), page.Order("a", "bob", 1, 8)])
+    harness.run(end_of_input=True)
+    assert harness.sink("spreads") == [page.Spreads("a", HOUR, 3)]

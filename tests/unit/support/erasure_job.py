@@ -1,0 +1,156 @@
+"""A job whose state tables get rows of chosen keys, and what is left of a key in all bytes of its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace.clock import unique_id
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.log import CheckpointLog
+from headrace.commit.protocol import OpenJob
+from headrace.config import JobConfig
+from headrace.plan.columns import ROW_KIND
+from headrace.sinks.sink import OutputFile
+from headrace.state.key_groups import key_group
+from headrace.tables.files import StagedFile, file_system, list_files, stage
+from headrace.tables.memory_disk import disk_and_path, is_in_memory
+from headrace.tables.schemas import (
+    ASYNC_REQUESTS,
+    BUFFERED_REQUESTS,
+    KEYED_STATE,
+    MATERIALIZER_HISTORY,
+    QUARANTINE,
+    STATE_TABLES,
+    TIMERS,
+)
+from headrace.tables.stores import state_view
+from tests.unit.support.memory_job import BOARD, sink_rows_of
+
+Row = dict[str, Any]
+
+
+def state(key: Any, value: str | None = "1", **more: Any) -> Row:
+    """A row of keyed state; no value is a deletion."""
+    return {**_entry(key, "customers"), "state": "spent", "value": value, "deleted": value is None, **more}
+
+
+def timer(key: Any, at: int = 7_000_000, **more: Any) -> Row:
+    return {**_entry(key, "customers"), "domain": "event_time", "timestamp": at, **more}
+
+
+def history(key: Any, row: str, sequence: int = 0) -> Row:
+    return {**_entry(key, "lines"), "sequence_number": sequence, "row": row, "row_kind": "+I", "inserted_at": 1}
+
+
+def waiting(key: Any, element: str, sequence: int = 0, **more: Any) -> Row:
+    own = {"sequence": sequence, "status": "pending", "attempts": 1, "cost_ms": 0, "element": element}
+    return {**_entry(key, "ask"), **own, **more}
+
+
+def held(key: Any, record: str, sequence: int = 0) -> Row:
+    return {**_entry(key, "customers"), "sequence": sequence, "block_id": "", "record": record}
+
+
+def quarantined(raw: str, position: str = "a.parquet:0", key: Any = None, error: str = "bad") -> Row:
+    return {**_entry(key, "purchases"), "source": "purchases", "position": position, "raw": raw, "error": error}
+
+
+def rows_of_all_tables(key: Any, text: str) -> dict[str, list[Row]]:
+    """Rows of one key in each state table; `text` is what records call it."""
+    record = msgspec.json.encode({"customer": text}).decode()
+    return {
+        KEYED_STATE: [state(key, record), state(key, record, state="items", user_key='"a"')],
+        TIMERS: [timer(key), timer(key, domain="processing_time")],
+        MATERIALIZER_HISTORY: [history(key, record)],
+        ASYNC_REQUESTS: [waiting(key, record)],
+        BUFFERED_REQUESTS: [held(key, record)],
+        QUARANTINE: [quarantined(record, key=key)],
+    }
+
+
+def commit_rows(job: OpenJob, rows: Mapping[str, Sequence[Row]], **fields: Any) -> Checkpoint:
+    """Commit a micro-batch with rows of state tables."""
+    files = {table: [stage_rows(job, table, its)] for table, its in rows.items() if its}
+    return job.commit(fields.pop("kind", Kind.BATCH), files=files, **fields)
+
+
+def stage_rows(job: OpenJob, table: str, rows: Sequence[Row]) -> StagedFile:
+    """Stage rows of a state table under a name that says nothing of them."""
+    schema, groups = STATE_TABLES[table].schema, job.last.max_parallelism
+    whole = [
+        {
+            **dict.fromkeys(schema.names),
+            **row,
+            "key_group": key_group(row["key"].encode(), groups),
+            "checkpoint_id": job.next_id,
+        }
+        for row in rows
+    ]
+    return job.stage(table, unique_id()[-8:], pa.Table.from_pylist(whole, schema))
+
+
+def bought(job: OpenJob, customer: str) -> dict[str, list[OutputFile]]:
+    """Stage a row of a customer for the sink that is merged, under a name that says nothing of it."""
+    line = {"item": "apples", "customer": customer, "bought": 1, "cents": 1, "in_basket": 1, "idle": False}
+    rows = sink_rows_of(job, BOARD, [line]).append_column(ROW_KIND, pa.array(["+U"]))
+    folder, storage = job.config.job_folder, job.config.storage_options
+    file = stage(folder, f"outputs/{BOARD}/{unique_id()[-8:]}.parquet", rows, storage)
+    return {BOARD: [OutputFile(file.path, file.rows, file.size)]}
+
+
+def changes_of(config: JobConfig, at: Checkpoint | None = None) -> dict[str, list[Row]]:
+    """Return all rows of all state tables at a checkpoint, in one order."""
+    last = at or CheckpointLog(config.job_folder, config.storage_options).last
+    assert last is not None
+    views = {
+        name: state_view(config.job_folder, name, version, config.storage_options)
+        for name, version in last.versions.items()
+    }
+    return {name: sorted(view.changes().to_pylist(), key=repr) for name, view in views.items()}
+
+
+def places_with(config: JobConfig, text: str) -> set[str]:
+    """Return the files below the job's folder that have a text: as bytes, or in the cells of a Parquet file.
+
+    Of tables in memory, also the entries of their logs.
+    """
+    found = {path for path, content in _contents(config) if text in content}
+    return found | {place for place, content in _log_entries_in_memory(config) if text in content}
+
+
+def _contents(config: JobConfig) -> Iterator[tuple[str, str]]:
+    folder, storage = config.job_folder, config.storage_options
+    for path in sorted(list_files(folder, storage)):
+        store, full = file_system(f"{folder}/{path}", storage)
+        with store.open_input_file(full) as source:
+            content = source.read()
+        yield path, content.decode(errors="replace")
+        if path.endswith(".parquet"):
+            yield path, "\n".join(map(_flat, pq.ParquetFile(pa.BufferReader(content)).read().to_pylist()))
+
+
+def _flat(row: Any) -> str:
+    """Return all cells of a row, as they are."""
+    if isinstance(row, dict):
+        return " ".join(map(_flat, row.values()))
+    return " ".join(map(_flat, row)) if isinstance(row, list | tuple) else str(row)
+
+
+def _log_entries_in_memory(config: JobConfig) -> Iterator[tuple[str, str]]:
+    if not is_in_memory(config.job_folder):
+        return
+    disk, folder = disk_and_path(config.job_folder)
+    for table, versions in disk.tables.items():
+        if table.startswith(f"{folder}/"):
+            for number, version in enumerate(versions):
+                files = [] if version is None else version.files.values()
+                yield f"{table}@{number}", " ".join(f"{file.minimum} {file.maximum}" for file in files)
+
+
+def _entry(key: Any, operator: str) -> Row:
+    return {"operator": operator, "key": msgspec.json.encode(key).decode(), "deleted": False}

@@ -1,0 +1,133 @@
+"""A job of one keyed operator whose code changes from run to run, with state that is stored by hand (in memory)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.log import CheckpointLog
+from headrace.commit.protocol import OpenJob, open_job
+from headrace.commit.state_migration import settle_schemas
+from headrace.config import JobConfig
+from headrace.plan.planner import plan_stages
+from headrace.plan.stages import Plan
+from headrace.state.key_groups import key_group
+from headrace.tables.memory_disk import forget_disk
+from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
+from headrace.tables.state_files import stage_state
+from headrace.tables.stores import state_view
+from tests.jobs import wake_ups
+from tests.jobs.home import Home, merged
+
+KeyOf = str | Callable[[Any], Any]
+Row = tuple[str, str, dict[str, Any]]
+"""Table, key, and further columns."""
+
+
+class Event(Struct, frozen=True):
+    """What comes in."""
+
+    at: Timestamp
+    tail: str
+    flight: int
+    nickname: str | None = None
+
+
+class Legs(KeyedProcessFunction[Event, Event]):
+    """Keeps a number."""
+
+    legs = ValueState("legs", int)
+
+    async def process(self, record: Event, ctx: Any, /) -> None:
+        """Do nothing: rows are stored by hand."""
+
+
+class Snoozes(KeyedProcessFunction[Event, Event]):
+    """Has the state that the job's own operator has."""
+
+    snoozes = ValueState("snoozes", int)
+
+    async def process(self, record: Event, ctx: Any, /) -> None:
+        """Do nothing: rows are stored by hand."""
+
+
+def plan_by(*keys: KeyOf, operator: str = "legs", function: Any = None) -> Plan:
+    """Return the plan of a pipeline whose operator is keyed like this."""
+    events = Pipeline("p").source("events", Event, event_time="at")
+    return plan_stages(events.key_by(*keys).process(operator, function or Legs()).sink("calls"))
+
+
+class KeyedJob:
+    """The job, and what is stored of it."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        self.home = Home(folder, wake_ups.JOB)
+        self._disk = f"memory://{folder.name}"
+        forget_disk(folder.name)
+        self.configure(**changes)
+        self._names = itertools.count()
+
+    def configure(self, **changes: Any) -> None:
+        """Write the job's file, with these keys changed."""
+        places = {"state": {"root": f"{self._disk}/state"}, "sinks": {"calls": {"path": f"{self._disk}/lake/calls"}}}
+        self.home.configure(merged(places, changes))
+
+    @property
+    def config(self) -> JobConfig:
+        return self.home.config()
+
+    @property
+    def log(self) -> CheckpointLog:
+        return CheckpointLog(self.config.job_folder)
+
+    @property
+    def last(self) -> Checkpoint:
+        last = self.log.last
+        assert last is not None
+        return last
+
+    def run(self, code: Plan, *rows: Row, operator: str = "legs", **fields: Any) -> Checkpoint:
+        """Do what a run does to start, and commit one micro-batch that stores `rows`."""
+        with open_job(self.config, "run", create=True) as job:
+            settle_schemas(job, code)
+            if rows or fields:
+                self.commit(job, operator, rows, **fields)
+            return job.last
+
+    def commit(self, job: OpenJob, operator: str, rows: tuple[Row, ...], **fields: Any) -> Checkpoint:
+        files: dict[str, list[Any]] = {}
+        for table, key, columns in rows:
+            schema = STATE_TABLES[table].schema
+            entry = {
+                **dict.fromkeys(schema.names),
+                "operator": operator,
+                "key_group": key_group(key.encode(), job.last.max_parallelism),
+                "key": key,
+                "checkpoint_id": job.next_id,
+                "deleted": False,
+                **columns,
+            }
+            name = f"{job.next_id}-{next(self._names)}.parquet"
+            staged = stage_state(job.config.job_folder, table, name, pa.Table.from_pylist([entry], schema))
+            files.setdefault(table, []).append(staged)
+        return job.commit(Kind.BATCH, files=files, **fields)
+
+    def live(self, table: str = KEYED_STATE, at: Checkpoint | None = None) -> list[dict[str, Any]]:
+        """Return the live rows of a table, by operator and key."""
+        version = (at or self.last).versions[table]
+        rows = state_view(self.config.job_folder, table, version).live_rows()
+        return sorted(rows, key=lambda row: (row["operator"], row["key"]))
+
+    def kinds(self) -> list[str]:
+        return [checkpoint.kind.value for checkpoint in self.log.checkpoints]
+
+
+def value(key: str, number: int) -> Row:
+    """Return a row of the state."""
+    return KEYED_STATE, key, {"state": "legs", "value": str(number)}

@@ -1,0 +1,151 @@
+"""A job that numbers the rows of each shop as they arrive. Its first code refuses rows without a size, its mended code takes them."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import pyarrow as pa
+
+from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
+from headrace import clock as engine_clock
+from headrace.commit.log import CheckpointLog
+from headrace.commit.requeue import requeue
+from headrace.commit.restore import restore
+from headrace.tables.schemas import QUARANTINE
+from headrace.tables.stores import state_view, table_store
+from headrace.testing import PipelineHarness
+
+R = TypeVar("R")
+
+
+class Strict(Struct, frozen=True):
+    shop: str
+    at: Timestamp
+    name: str
+    size: int
+
+
+class Mended(Struct, frozen=True):
+    shop: str
+    at: Timestamp
+    name: str
+    size: int | None = None
+
+
+class Arrival(Struct, frozen=True):
+    shop: str
+    name: str
+    number: int
+    watermark: int | None
+
+
+class Arrivals(KeyedProcessFunction[R, Arrival], Generic[R]):
+    count = ValueState("count", int)
+
+    async def process(self, row, ctx, /):
+        number = await self.count.value() or 0
+        await self.count.update(number + 1)
+        ctx.collect(Arrival(row.shop, row.name, number, ctx.watermark))
+
+
+class StrictArrivals(Arrivals[Strict], KeyedProcessFunction[Strict, Arrival]):
+    """Of the first code."""
+
+
+class MendedArrivals(Arrivals[Mended], KeyedProcessFunction[Mended, Arrival]):
+    """Of the mended code."""
+
+
+FUNCTIONS = {Strict: StrictArrivals, Mended: MendedArrivals}
+
+
+def shop_of(row):
+    return row.shop or None
+
+
+def pipeline(record, *more, first="rows", **options):
+    """Rows of source `first`, and of `more` that meet it."""
+    p = Pipeline("shops")
+    rows, *others = (p.source(name, record, event_time="at", **options) for name in (first, *more))
+    united = rows.union(*others) if others else rows
+    return united.key_by(shop_of).process("arrivals", FUNCTIONS[record]()).sink("arrived")
+
+
+def table(*names, at=1000, shop="a"):
+    """Rows with these names, a second apart; those whose name ends in `?` have no size."""
+    sizes = [None if name.endswith("?") else 1 for name in names]
+    times = [at + 1000 * number for number in range(len(names))]
+    return pa.table(
+        {
+            "shop": [shop] * len(names),
+            "at": pa.array(times, pa.timestamp("ms")),
+            "name": list(names),
+            "size": pa.array(sizes, pa.int64()),
+        }
+    )
+
+
+class RefusedJob:
+    """The job in a harness; with `disk`, its state and its sink are on the disk in memory of that name."""
+
+    def __init__(self, *more, disk=None, source=None, record=Strict, options=None, **harness):
+        self.more, self.options = more, options or {}
+        names = ("rows", *more)
+        job = {"sources": {name: dict(source or {}) for name in names}}
+        if disk is not None:
+            job |= {
+                "state": {"root": f"memory://{disk}/state"},
+                "sinks": {"arrived": {"path": f"memory://{disk}/arrived"}},
+            }
+        self.harness = PipelineHarness(pipeline(record, *more, **self.options), job=job, **harness)
+
+    def feed(self, *names, source="rows", file=None, **times):
+        return self.harness.feed_table(source, table(*names, **times), file=file)
+
+    def run(self, **options):
+        return self.harness.run(**options)
+
+    def mend(self):
+        self.harness.change(pipeline=pipeline(Mended, *self.more, **self.options))
+        return self
+
+    def requeue(self, **options):
+        return self._called(requeue, "by-hand", **options)
+
+    def restore(self, to):
+        return self._called(restore, to, "because", "by-hand")
+
+    def _called(self, command, *arguments, **options):
+        before = engine_clock.use(self.harness.clock)
+        try:
+            return command(self.harness.config, *arguments, **options)
+        finally:
+            engine_clock.use(before)
+
+    @property
+    def log(self):
+        return CheckpointLog(self.harness.config.job_folder)
+
+    @property
+    def last(self):
+        return self.log.last
+
+    def waiting(self, source="rows"):
+        return [(rows.file, rows.ranges) for rows in self.last.offsets[source].requeued]
+
+    def quarantine(self):
+        """Position and error of each row, by position."""
+        folder = self.harness.config.job_folder
+        view = state_view(folder, QUARANTINE, self.last.versions[QUARANTINE])
+        return sorted((row["position"], row["error"]) for row in view.live_rows())
+
+    def rows(self):
+        path = self.harness.config.sinks["arrived"].path
+        taken = table_store(path).latest()
+        return taken.read(taken.schema).to_pylist()
+
+    def arrived(self, shop="a"):
+        """Names of rows in the order in which they came to the operator."""
+        numbered = sorted((row["number"], row["name"]) for row in self.rows() if row["shop"] == shop)
+        assert [number for number, _ in numbered] == list(range(len(numbered)))
+        return [name for _, name in numbered]

@@ -1,0 +1,229 @@
+"""A job that reads a Delta table and numbers its rows as they arrive, by shop; and whoever writes the table."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from msgspec.structs import replace
+
+from headrace import KeyedProcessFunction, Pipeline, Struct, Timestamp, ValueState
+from headrace.commit.log import CheckpointLog
+from headrace.plan.pipelines import plan_of
+from headrace.sources.delta_rows import read_rows
+from headrace.sources.intake import Intake
+from headrace.sources.offset import SourceOffset
+from headrace.sources.wanted import Standing
+from headrace.tables.schemas import QUARANTINE
+from headrace.tables.stores import state_view
+from headrace.testing import PipelineHarness
+
+FEED = {"delta.enableChangeDataFeed": "true"}
+
+
+class Row(Struct, frozen=True):
+    """A row of the table."""
+
+    shop: str
+    at: Timestamp
+    name: str
+    size: int | None = None
+
+
+class Arrival(Struct, frozen=True):
+    """What the job has seen: the place of a row among those of its shop."""
+
+    shop: str
+    name: str
+    number: int
+    kind: str
+    size: int | None = None
+
+
+class Arrivals(KeyedProcessFunction[Row, Arrival]):
+    """Numbers rows."""
+
+    count = ValueState("count", int)
+
+    async def process(self, row, ctx, /):
+        number = await self.count.value() or 0
+        await self.count.update(number + 1)
+        ctx.collect(Arrival(row.shop, row.name, number, ctx.row_kind.symbol, row.size))
+
+
+def pipeline(*more, name="reader", **options):
+    """Rows of the source `rows`, and of `more` that meet it."""
+    p = Pipeline(name)
+    rows, *others = (p.source(each, Row, event_time="at", **options) for each in ("rows", *more))
+    united = rows.union(*others) if others else rows
+    return united.key_by("shop").process("arrivals", Arrivals()).sink("arrived")
+
+
+def table(*names, at=1000, shop="a", sizes=None):
+    """Rows with these names, a second apart."""
+    times = [at + 1000 * number for number in range(len(names))]
+    return pa.table(
+        {
+            "shop": pa.array([shop] * len(names), pa.string()),
+            "at": pa.array([1000 * time for time in times], pa.timestamp("us", "UTC")),
+            "name": pa.array(names, pa.string()),
+            "size": pa.array(sizes or [1] * len(names), pa.int64()),
+        }
+    )
+
+
+class TableWriter:
+    """Writes a Delta table as somebody else's job would."""
+
+    def __init__(self, *, feed=False, folder=None, **options):
+        made = tempfile.mkdtemp(prefix="headrace-table-")
+        weakref.finalize(self, shutil.rmtree, made, ignore_errors=True)
+        self.path = str(folder or Path(made, "table"))
+        write_deltalake(self.path, table(), configuration=FEED if feed else None, **options)
+
+    @property
+    def delta(self):
+        return DeltaTable(self.path)
+
+    @property
+    def version(self):
+        return self.delta.version()
+
+    def append(self, *names, rows=None, **times):
+        write_deltalake(self.path, table(*names, **times) if rows is None else rows, mode="append", schema_mode="merge")
+        return self.version
+
+    def merge(self, *names, **times):
+        merge = self.delta.merge(table(*names, **times), "t.name = s.name", source_alias="s", target_alias="t")
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+        return self.version
+
+    def delete(self, name):
+        self.delta.delete(f"name = '{name}'")
+        return self.version
+
+    def restore(self, version):
+        self.delta.restore(version)
+        return self.version
+
+    def optimize(self):
+        self.delta.optimize.compact()
+        return self.version
+
+    def names(self):
+        """What is in the table now."""
+        return pa.RecordBatchReader.from_stream(self.delta.scan(columns=["name"])).read_all()["name"].to_pylist()
+
+    def set(self, **properties):
+        self.delta.alter.set_table_properties({f"delta.{name}": value for name, value in properties.items()})
+        return self.version
+
+    def commit_file(self, version):
+        return Path(self.path, "_delta_log", f"{version:020d}.json")
+
+    def committed_at(self, version):
+        """When a version was committed, as a job's file has it."""
+        (commit,) = (each for each in self.delta.history() if each["version"] == version)
+        return datetime.fromtimestamp(commit["timestamp"] / 1000, UTC).isoformat()
+
+    def forget(self, first):
+        """Clean the log of all versions before this one, behind a log checkpoint."""
+        DeltaTable(self.path, version=first).create_checkpoint()
+        for version in range(first):
+            self.commit_file(version).unlink(missing_ok=True)
+
+    def vacuum(self):
+        self.delta.vacuum(
+            0, dry_run=False, enforce_retention_duration=False, commit_properties=CommitProperties(max_commit_retries=0)
+        )
+
+
+class TableJob:
+    """The job in a harness, over a table."""
+
+    def __init__(self, written, *more, harness=None, options=None, **source):
+        self.written = written
+        feed = source.get("change_feed")
+        self.pipeline_options = {**({"row_kind": "_change_type"} if feed else {}), **(options or {})}
+        bound = {"format": "delta", "path": written.path, **source}
+        others = {name: {} for name in more}
+        self.harness = PipelineHarness(
+            pipeline(*more, **self.pipeline_options), job={"sources": {"rows": bound, **others}}, **(harness or {})
+        )
+
+    def configure(self, **source):
+        """Change the job's file."""
+        sources = self.harness.job["sources"]
+        self.harness.change(job={"sources": {**sources, "rows": {**sources["rows"], **source}}})
+        return self
+
+    def run(self, **options):
+        return self.harness.run(**options)
+
+    def took(self, **options):
+        """Run, and return what arrived by it: names, with symbols of changes."""
+        before = len(self.arrived())
+        self.run(**options)
+        return self.arrived()[before:]
+
+    @property
+    def last(self):
+        return CheckpointLog(self.harness.config.job_folder).last
+
+    @property
+    def offset(self):
+        return self.last.offsets["rows"]
+
+    def seen(self, shop="a"):
+        rows = sorted(
+            (each for each in self.harness.sink("arrived") if each.shop == shop), key=lambda each: each.number
+        )
+        assert [row.number for row in rows] == list(range(len(rows)))
+        return rows
+
+    def arrived(self, shop="a"):
+        """Names of rows in the order in which they came to the operator, with symbols unless they are inserts."""
+        if not self.harness.sink_table("arrived").num_rows:
+            return []
+        return [(row.kind if row.kind != "+I" else "") + row.name for row in self.seen(shop)]
+
+    def quarantine(self):
+        view = state_view(self.harness.config.job_folder, QUARANTINE, self.last.versions[QUARANTINE])
+        return sorted((row["position"], row["error"]) for row in view.live_rows())
+
+
+class TableSlices:
+    """Plans slices of the job's source without running it, and reads their rows."""
+
+    def __init__(self, written, **source):
+        self._job = TableJob(written, **source)
+        self._config = self._job.harness.config
+        self._plan = plan_of(self._config.code)
+        self._intake = Intake(self._plan, self._config)
+        self.offset = SourceOffset()
+        self.rows = []
+        """Ordinals, kinds and names."""
+
+    def take_in(self):
+        """Take the next slice in; tell whether there was one."""
+        taken = self._intake.next(Standing({"rows": self.offset}, {}, 0, 0, ""))
+        if taken is None:
+            return False
+        rows = 0
+        for file in taken.files:
+            table = read_rows(file.path, file.delta)
+            assert table.num_rows == file.rows
+            kinds = table["_change_type"].to_pylist() if "_change_type" in table.schema.names else [""] * file.rows
+            names = table["name"].to_pylist()
+            self.rows += [(file.first_ordinal + at, kinds[at], names[at]) for at in range(file.rows)]
+            rows += file.rows
+        moved = taken.offsets["rows"]
+        bucket = replace(moved.bucket, next_ordinal=moved.bucket.next_ordinal + rows)
+        self.offset = msgspec.json.decode(msgspec.json.encode(replace(moved, bucket=bucket)), type=SourceOffset)
+        return True

@@ -81,9 +81,9 @@ class CheckpointLog:
         if table.version == self._version:
             return
         rows = in_milliseconds(table.read(CHECKPOINTS_SCHEMA)).to_pylist()
-        _check_kinds(self._store.uri, rows)
         committed = [row for row in rows if row["kind"] != Kind.LEASE.value]
         _check_format(max((row["format_version"] for row in committed), default=0), self._store.uri)
+        _check_kinds(self._store.uri, rows)
         decoded = [_decode(self._store.uri, row) for row in committed]
         _check_ids(self._store.uri, decoded)
         self.checkpoints = sorted(decoded, key=lambda checkpoint: checkpoint.checkpoint_id)

@@ -15,11 +15,18 @@ from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import OpenJob, open_job
 from headrace.commit.state_migration import settle_schemas
 from headrace.config import JobConfig
+from headrace.execution.fast_drain import PROCESS
 from headrace.plan.planner import plan_stages
 from headrace.plan.stages import Plan
 from headrace.state.key_groups import key_group
 from headrace.tables.memory_disk import forget_disk
-from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
+from headrace.tables.schemas import (
+    ASYNC_REQUESTS,
+    BUFFERED_REQUESTS,
+    KEYED_STATE,
+    MATERIALIZER_HISTORY,
+    STATE_TABLES,
+)
 from headrace.tables.state_files import stage_state
 from headrace.tables.stores import state_view
 from tests.jobs import wake_ups
@@ -28,6 +35,13 @@ from tests.jobs.home import Home, merged
 KeyOf = str | Callable[[Any], Any]
 Row = tuple[str, str, dict[str, Any]]
 """Table, key, and further columns."""
+
+LIVE_COLUMNS: dict[str, dict[str, Any]] = {
+    BUFFERED_REQUESTS: {"block_id": PROCESS, "record": "{}"},
+    ASYNC_REQUESTS: {"status": "pending", "attempts": 1, "cost_ms": 0, "element": "{}"},
+    MATERIALIZER_HISTORY: {"row": "{}", "row_kind": "+I", "inserted_at": 0},
+}
+"""What each live row of these tables has, if a test does not say otherwise: readers refuse a row without it."""
 
 
 class Event(Struct, frozen=True):
@@ -106,6 +120,7 @@ class KeyedJob:
             schema = STATE_TABLES[table].schema
             entry = {
                 **dict.fromkeys(schema.names),
+                **({} if columns.get("deleted") else LIVE_COLUMNS.get(table, {})),
                 "operator": operator,
                 "key_group": key_group(key.encode(), job.last.max_parallelism),
                 "key": key,

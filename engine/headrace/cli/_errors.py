@@ -22,6 +22,7 @@ def exit_code_of(error: BaseException) -> int:
 def report(error: BaseException, *, as_json: bool) -> None:
     """Show `error`: JSON on stdout, a panel on a terminal's stderr, plain text on any other stderr."""
     name, message = _told(error)
+    message = message.encode(errors="backslashreplace").decode()  # an argument that is no UTF-8 is quoted in errors
     if as_json:
         import msgspec
 

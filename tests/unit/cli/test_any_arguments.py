@@ -122,6 +122,13 @@ def test_any_arguments_are_answered_or_refused(shop, words):
     assert result.exit_code == 0 or result.output.strip()
 
 
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_argument_that_is_no_utf8_is_quoted(shop, options):
+    result = outcome(shop, ["status", "\udcff", *options])
+    assert result.exit_code == 2
+    assert "udcff' is not a valid job name" in result.output
+
+
 @examples(10)
 @given(start=WORDS, end=WORDS)
 def test_any_interval_of_a_run_is_refused(shop, start, end):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 
 import hypothesis
@@ -13,12 +14,13 @@ from headrace.state.rocksdb import RocksDbBackend
 from headrace.state.state_cache import StateCache
 from tests.unit.support.committed_state import CommittedState, Memory
 
-# The machine is shared, so a slow example proves nothing; a failure prints what reproduces it.
+# The machine is shared, so a slow example proves nothing; a failure prints what reproduces it. Developers draw new examples
+# in each run. `.ci/run` draws the same ones for the same tests, so that it fails for what was changed.
 hypothesis.settings.register_profile(
     "engine",
     deadline=None,
     max_examples=100,
-    derandomize=False,
+    derandomize="CI" in os.environ,
     print_blob=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )

@@ -75,7 +75,7 @@ def test_regular_joins_give_what_sql_gives(how, orders, offers, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(how=st.sampled_from(JoinType), orders=ORDERS, offers=OFFERS, seed=SEEDS)
 def test_backends_join_as_sql_does(backend, how, orders, offers, seed):
     check_regular(how, orders, offers, seed, backend)
@@ -112,7 +112,7 @@ def test_interval_joins_give_what_a_loop_gives(bounds, orders, offers, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
-@settings(max_examples=30)
+@settings(max_examples=10)
 @given(bounds=BOUNDS, orders=ORDERS, offers=OFFERS, seed=SEEDS)
 def test_backends_join_as_a_loop_does(backend, bounds, orders, offers, seed):
     check_interval(bounds, orders, offers, seed, backend)

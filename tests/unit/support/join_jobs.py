@@ -131,4 +131,17 @@ def table_of(log):
     return sorted(map(text, total.elements()))
 
 
-pipeline = regular_pipeline(JoinType.FULL)
+def both_pipeline(low, high):
+    """Return one pipeline with a full join of changelogs and an interval join of what they add; lengths in ms."""
+    made, orders, offers = sources("kind")
+    pairs = orders.join("joined", offers, emit=Row.of, how=JoinType.FULL, state_ttl=Lifetime.FOREVER)
+    pairs.key_by(item_of).process("log", Log()).sink("log")
+    near_orders, near_offers = (
+        made.source(name, record, event_time="at").key_by("item")
+        for name, record in (("near_orders", Order), ("near_offers", Offer))
+    )
+    bounds = (timedelta(milliseconds=low), timedelta(milliseconds=high))
+    return near_orders.join("near", near_offers, emit=Row.of, within=bounds).sink("pairs")
+
+
+pipeline = both_pipeline(-2000, 5000)

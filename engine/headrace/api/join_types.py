@@ -1,4 +1,4 @@
-"""What a join asks of `emit`, the function that makes a result of two records, when the pipeline is built."""
+"""Checks of `emit`, the function that makes a result of two records, when the pipeline is built."""
 
 from __future__ import annotations
 

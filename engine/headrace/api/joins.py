@@ -1,4 +1,4 @@
-"""What the stream's method `join` takes, and the keyed functions that join two streams."""
+"""Arguments of the stream method `join`, and the keyed functions that join two streams."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class JoinType(enum.Enum):
 
     @property
     def keeps_left(self) -> bool:
-        """Whether a left record without a match is in the result."""
+        """Tell whether a left record without a match is in the result."""
         return self in {JoinType.LEFT, JoinType.FULL}
 
     @property
     def keeps_right(self) -> bool:
-        """Whether a right record without a match is in the result."""
+        """Tell whether a right record without a match is in the result."""
         return self in {JoinType.RIGHT, JoinType.FULL}
 
 

@@ -176,7 +176,7 @@ class ProcessContext(RecordContext):
         self._outputs.sides[name].append(_emitted((order, self.timestamp, RowKind.INSERT, record)))
 
     def quarantine(self, reason: str, /) -> None:
-        """See `Context.quarantine`."""
+        """Set the record aside with a reason; `RuntimeError` in a timer, which has none."""
         if self.timer is not None:
             raise RuntimeError("quarantine() in a timer: there is no record to set aside")
         self._outputs.refused_records.append(Refused(self.order, self.key_json, self.record, reason))

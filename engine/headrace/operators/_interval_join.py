@@ -110,7 +110,7 @@ class IntervalJoin(JoinFunction[In1, In2, Out]):
         return (self.right if side.number else self.left).namespace(str(start))
 
     def described(self) -> dict[str, Any]:
-        """See `JoinFunction.described`."""
+        """Return the kind of join, how long each side is kept, and when state is freed."""
         kept_for = [timedelta(milliseconds=max(side.high + self._length, 0)) for side in self._sides]
         return {
             "join": f"interval, {' to '.join(map(_signed, self._bounds))}",

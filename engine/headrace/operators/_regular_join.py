@@ -162,7 +162,7 @@ class RegularJoin(JoinFunction[In1, In2, Out]):
             ctx.collect(self._emit(*pair), kind, timestamp=max(at, partner.at))
 
     def described(self) -> dict[str, Any]:
-        """See `JoinFunction.described`."""
+        """Return the kind of join, how long each side is kept, and when state is freed."""
         lives = [_life(side.ttl) for side in self._sides]
         bounded = any(isinstance(life, timedelta) for life in lives)
         renewed = "" if self._how is JoinType.INNER else " or matched"

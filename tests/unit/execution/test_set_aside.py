@@ -1,4 +1,4 @@
-"""What a process function sets aside: the record, with a reason, and nothing else changes."""
+"""A process function sets records aside: each, with a reason, and nothing else changes."""
 
 from __future__ import annotations
 

@@ -111,14 +111,14 @@ def test_late_records_are_dropped_without_side_outputs():
         assert harness.snapshot().entries == ()
 
 
-def test_a_record_that_nothing_can_match_is_not_kept():
+def test_a_record_without_possible_partners_is_not_kept():
     with harness_of(-20, -10) as harness:
         harness.watermark(5)
         give(harness, Order("a", 6))
         assert harness.snapshot().entries == ()
 
 
-def test_state_is_freed_a_quarter_of_the_interval_later():
+def test_state_is_freed_a_quarter_interval_later():
     with harness_of(0, 7) as harness:
         give(harness, Order("a", 0))
         harness.watermark(7)

@@ -121,7 +121,7 @@ def test_a_class_and_its_methods_make_results(emit):
         assert harness.output() == [Pair(Order("a", 1), None)]
 
 
-def test_an_emit_of_another_type_is_a_user_error():
+def test_emitting_another_type_is_a_user_error():
     stream = join(lambda one, _: one, record=Row, **KEPT)
     with KeyedHarness(function_of(stream), key=(lambda one: one.item, lambda one: one.item)) as harness:
         harness.process1(Order("a", 1), timestamp=1)
@@ -176,7 +176,7 @@ def test_a_stream_joins_itself():
         (near(0, 5), False),
     ],
 )
-def test_what_a_join_takes_back_is_known_behind_it(stream, may_retract):
+def test_later_operators_know_that_a_join_retracts(stream, may_retract):
     keyed = stream.key_by(lambda row: row.order.item)
     if may_retract:
         with pytest.raises(ValueError, match="may take records back"):

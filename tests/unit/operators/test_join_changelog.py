@@ -87,7 +87,7 @@ def test_a_shuffle_does_not_disorder_changes(with_history):
 
 
 @pytest.mark.parametrize(("with_history", "expected"), [(True, []), (False, [Named(1, 10, "a1")])])
-def test_a_new_level_without_a_name_ends_the_row(with_history, expected):
+def test_a_level_without_a_name_ends_the_row(with_history, expected):
     """Without a history an update's old row says nothing that its new row does not; here the new row never comes."""
     harness = harness_of(with_history=with_history)
     assert change_level(harness, [(OLD, BEFORE), (NAMELESS, AFTER)], at_once=True) == expected

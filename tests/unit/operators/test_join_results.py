@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import random
+from datetime import timedelta
+from typing import Annotated
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import JoinType, RowKind
+from headrace import JoinType, Lifetime, RowKind, Struct, Timestamp
 from headrace.errors import StateSchemaError
+from headrace.operators import Count, Tumbling
 from headrace.testing import PipelineHarness
 from tests.unit.operators.test_interval_join import by_hand
 from tests.unit.operators.test_window_results import CRASHES, STOPS, assert_nothing_left, options, within
-from tests.unit.support.join_jobs import Offer, Order, interval_pipeline, regular_pipeline, sql_join, table_of, text
+from tests.unit.support.join_jobs import (
+    Offer,
+    Order,
+    interval_pipeline,
+    regular_pipeline,
+    sources,
+    sql_join,
+    table_of,
+    text,
+)
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
 FEW = settings(max_examples=4)
@@ -118,7 +131,7 @@ def test_backends_join_as_a_loop_does(backend, bounds, orders, offers, seed):
     check_interval(bounds, orders, offers, seed, backend)
 
 
-def test_another_kind_of_join_does_not_read_this_state():
+def test_another_kind_of_join_refuses_this_state():
     harness = PipelineHarness(regular_pipeline(JoinType.INNER))
     harness.feed("orders", [Order("a", 1)])
     harness.feed("offers", [Offer("a", 1)])
@@ -128,7 +141,7 @@ def test_another_kind_of_join_does_not_read_this_state():
         harness.run()
 
 
-def test_another_interval_does_not_read_this_state():
+def test_another_interval_refuses_this_state():
     harness = PipelineHarness(interval_pipeline(0, 50))
     harness.feed("orders", [Order("a", 1)])
     harness.feed("offers", [Offer("a", 1)])
@@ -147,3 +160,37 @@ def test_an_unmatched_retraction_is_in_the_quarantine(backend):
     (row,) = harness.table("quarantine").to_pylist()
     assert (row["operator"], row["key"], row["raw"]) == ("joined", '"a"', '{"item":"a","at":1,"pieces":1}')
     assert row["error"] == "a retraction (-D) that matches none of the left records of its key"
+
+
+class Counted(Struct, frozen=True):
+    item: str
+    window_start: Timestamp
+    rows: Annotated[int, Count()]
+
+
+class Flat(Struct, frozen=True):
+    item: str
+    is_matched: bool
+
+    @classmethod
+    def of(cls, order: Order, offer: Offer | None) -> Flat:
+        return cls(order.item, offer is not None)
+
+
+def test_a_window_behind_a_join_counts_what_is_left():
+    pipeline, orders, offers = sources("kind")
+    stream = orders.join("joined", offers, emit=Flat.of, how=JoinType.LEFT, state_ttl=Lifetime.FOREVER)
+    counted = stream.key_by("item").window(Tumbling(timedelta(milliseconds=10)))
+    key = ("item", "window_start")
+    counted.aggregate("counted", Counted, allowed_lateness=timedelta(milliseconds=100)).upsert_materialize(
+        "latest", primary_key=key, upsert_key=key
+    ).sink("counted")
+    harness = PipelineHarness(pipeline, bucket=1)
+    harness.feed("orders", [Order("a", 1), Order("a", 2), Order("a", 45), Order("a", 2)], kinds=[*[INSERT] * 3, DELETE])
+    harness.feed(
+        "offers", [Offer("a", 12), Offer("a", 23), Offer("a", 44), Offer("a", 12)], kinds=[*[INSERT] * 3, DELETE]
+    )
+    harness.run()
+    harness.run(end_of_input=True)
+    # What is left: order 1 with offers 23 and 44, order 45 with both.
+    assert sorted(map(msgspec.structs.astuple, harness.sink("counted"))) == [("a", 20, 1), ("a", 40, 3)]

@@ -67,7 +67,7 @@ def test_row_kinds_are_those_of_the_page(page):
     assert [line.partition("   ")[0] for line in shown.splitlines()] == told
 
 
-def test_the_errors_of_the_page_are_those_of_the_code(page):
+def test_errors_of_the_page_are_the_codes(page):
     said = " ".join(PAGE.split())
     with pytest.raises(ValueError, match="nothing bounds") as refused:
         page.products.join("listed", page.prices, emit=page.Listed.of)

@@ -1,0 +1,196 @@
+"""Joins give what SQL gives: whatever the order, the micro-batches, the tasks, the crashes and the backend."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import Annotated
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import JoinType, Lifetime, RowKind, Struct, Timestamp
+from headrace.errors import StateSchemaError
+from headrace.operators import Count, Tumbling
+from headrace.testing import PipelineHarness
+from tests.unit.operators.test_interval_join import by_hand
+from tests.unit.operators.test_window_results import CRASHES, STOPS, assert_nothing_left, options, within
+from tests.unit.support.join_jobs import (
+    Offer,
+    Order,
+    interval_pipeline,
+    regular_pipeline,
+    sources,
+    sql_join,
+    table_of,
+    text,
+)
+
+INSERT, BEFORE, AFTER, DELETE = RowKind
+FEW = settings(max_examples=4)
+ITEMS = st.sampled_from([None, "", "a", "é"])
+ORDERS = st.lists(st.builds(Order, ITEMS, st.integers(-20, 20), st.integers(1, 2)), max_size=12)
+OFFERS = st.lists(st.builds(Offer, ITEMS, st.integers(-20, 20)), max_size=12)
+SEEDS = st.integers(0, 1 << 30)
+
+
+def run(harness, inputs, chance):
+    """Feed what each source has in pieces, and run in between."""
+    rest = {name: list(rows) for name, rows in inputs.items()}
+    while any(rest.values()):
+        name = chance.choice([each for each, rows in rest.items() if rows])
+        size = chance.randint(1, 6)
+        rows, rest[name] = rest[name][:size], rest[name][size:]
+        records, kinds = zip(*rows, strict=True)
+        harness.feed(name, records, kinds=None if kinds[0] is None else kinds)
+        if chance.random() < 0.4:
+            harness.run(crash_at=chance.choice(CRASHES), budget_ends_at=chance.choice(STOPS))
+            harness.change(parallelism=chance.choice([1, 2, 3]))
+    harness.run()
+    harness.run(end_of_input=True)
+
+
+def with_retractions(records, chance):
+    """Return a changelog in which some records are taken back, the records that stay, and those that were taken back too often."""
+    changes, here, unmatched = [], [], []
+    for record in records:
+        changes.append((record, chance.choice([INSERT, AFTER])))
+        here.append(record)
+        while here and chance.random() < 0.3:
+            gone = here.pop(chance.randrange(len(here)))
+            changes.append((gone, chance.choice([BEFORE, DELETE])))
+            if gone not in here and chance.random() < 0.3:
+                changes.append((gone, DELETE))
+                unmatched.append(gone)
+    return changes, here, unmatched
+
+
+def check_regular(how, orders, offers, seed, backend):
+    chance = random.Random(seed)
+    ordered, orders_left, unmatched1 = with_retractions(orders, chance)
+    offered, offers_left, unmatched2 = with_retractions(offers, chance)
+    harness = PipelineHarness(regular_pipeline(how), backend=backend, **options(chance))
+    run(harness, {"orders": ordered, "offers": offered}, chance)
+    keyed = [[each for each in left if each.item is not None] for left in (orders_left, offers_left)]
+    assert table_of(harness.sink("log")) == sql_join(how, *keyed)
+    refused = [each for each, _ in [*ordered, *offered] if each.item is None]
+    refused += [each for each in [*unmatched1, *unmatched2] if each.item is not None]
+    assert sorted(row["raw"] for row in harness.table("quarantine").to_pylist()) == sorted(map(text, refused))
+
+
+@FEW
+@given(how=st.sampled_from(JoinType), orders=ORDERS, offers=OFFERS, seed=SEEDS)
+def test_regular_joins_give_what_sql_gives(how, orders, offers, seed):
+    check_regular(how, orders, offers, seed, "hashmap")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
+@settings(max_examples=10)
+@given(how=st.sampled_from(JoinType), orders=ORDERS, offers=OFFERS, seed=SEEDS)
+def test_backends_join_as_sql_does(backend, how, orders, offers, seed):
+    check_regular(how, orders, offers, seed, backend)
+
+
+def check_interval(bounds, orders, offers, seed, backend):
+    chance = random.Random(seed)
+    lag = chance.choice([0, 7, 30])
+    keyed = [[each for each in rows if each.item is not None] for rows in (orders, offers)]
+    inputs = [within(rows, lag, chance) for rows in keyed]
+    harness = PipelineHarness(interval_pipeline(*bounds, lag=lag), backend=backend, **options(chance))
+    run(
+        harness,
+        dict(zip(("orders", "offers"), ([(row, None) for row in rows] for rows in inputs), strict=True)),
+        chance,
+    )
+    late = [harness.sink("late_orders"), harness.sink("late_offers")]
+    records = [each for rows in keyed for each in rows]
+    for each in [*late[0], *late[1]]:
+        records.remove(each)
+    assert sorted(map(text, harness.sink("pairs"))) == by_hand(*bounds, records)
+    assert late == [[], []]
+    assert_nothing_left(harness)
+
+
+BOUNDS = st.sampled_from([(0, 7), (-5, 5), (-9, -3), (2, 2), (0, 0), (-20, 40)])
+
+
+@FEW
+@given(bounds=BOUNDS, orders=ORDERS, offers=OFFERS, seed=SEEDS)
+def test_interval_joins_give_what_a_loop_gives(bounds, orders, offers, seed):
+    check_interval(bounds, orders, offers, seed, "hashmap")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
+@settings(max_examples=10)
+@given(bounds=BOUNDS, orders=ORDERS, offers=OFFERS, seed=SEEDS)
+def test_backends_join_as_a_loop_does(backend, bounds, orders, offers, seed):
+    check_interval(bounds, orders, offers, seed, backend)
+
+
+def test_another_kind_of_join_refuses_this_state():
+    harness = PipelineHarness(regular_pipeline(JoinType.INNER))
+    harness.feed("orders", [Order("a", 1)])
+    harness.feed("offers", [Offer("a", 1)])
+    harness.run()
+    harness.change(pipeline=regular_pipeline(JoinType.LEFT))
+    with pytest.raises(StateSchemaError, match="state 'left'"):
+        harness.run()
+
+
+def test_another_interval_refuses_this_state():
+    harness = PipelineHarness(interval_pipeline(0, 50))
+    harness.feed("orders", [Order("a", 1)])
+    harness.feed("offers", [Offer("a", 1)])
+    harness.run()
+    harness.change(pipeline=interval_pipeline(0, 90))
+    with pytest.raises(StateSchemaError, match="left_0d_to_50ms"):
+        harness.run()
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "delta"])
+def test_an_unmatched_retraction_is_in_the_quarantine(backend):
+    harness = PipelineHarness(regular_pipeline(JoinType.LEFT), backend=backend)
+    harness.feed("orders", [Order("a", 1)], kinds=[DELETE])
+    harness.feed("offers", [Offer("b", 1)])
+    harness.run(end_of_input=True)
+    (row,) = harness.table("quarantine").to_pylist()
+    assert (row["operator"], row["key"], row["raw"]) == ("joined", '"a"', '{"item":"a","at":1,"pieces":1}')
+    assert row["error"] == "a retraction (-D) that matches none of the left records of its key"
+
+
+class Counted(Struct, frozen=True):
+    item: str
+    window_start: Timestamp
+    rows: Annotated[int, Count()]
+
+
+class Flat(Struct, frozen=True):
+    item: str
+    is_matched: bool
+
+    @classmethod
+    def of(cls, order: Order, offer: Offer | None) -> Flat:
+        return cls(order.item, offer is not None)
+
+
+def test_a_window_behind_a_join_counts_what_is_left():
+    pipeline, orders, offers = sources("kind")
+    stream = orders.join("joined", offers, emit=Flat.of, how=JoinType.LEFT, state_ttl=Lifetime.FOREVER)
+    counted = stream.key_by("item").window(Tumbling(timedelta(milliseconds=10)))
+    key = ("item", "window_start")
+    counted.aggregate("counted", Counted, allowed_lateness=timedelta(milliseconds=100)).upsert_materialize(
+        "latest", primary_key=key, upsert_key=key
+    ).sink("counted")
+    harness = PipelineHarness(pipeline, bucket=1)
+    harness.feed("orders", [Order("a", 1), Order("a", 2), Order("a", 45), Order("a", 2)], kinds=[*[INSERT] * 3, DELETE])
+    harness.feed(
+        "offers", [Offer("a", 12), Offer("a", 23), Offer("a", 44), Offer("a", 12)], kinds=[*[INSERT] * 3, DELETE]
+    )
+    harness.run()
+    harness.run(end_of_input=True)
+    # What is left: order 1 with offers 23 and 44, order 45 with both.
+    assert sorted(map(msgspec.structs.astuple, harness.sink("counted"))) == [("a", 20, 1), ("a", 40, 3)]

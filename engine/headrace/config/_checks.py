@@ -134,7 +134,7 @@ def _formats(config: JobConfig) -> Iterator[Problem]:
     for name, source in config.sources.items():
         for key in ("servers", "topic") if source.format == "kafka" else ("path",):
             if not getattr(source, key):
-                yield f"sources.{name}.{key}", "this key is missing"
+                yield f"sources.{name}", f"the key '{key}' is missing"
         for key in _FOREIGN_KEYS[source.format]:
             if getattr(source, key) and getattr(source, key) != getattr(_PLAIN, key):
                 yield f"sources.{name}.{key}", f"the format {source.format} does not have it: {_REASONS[source.format]}"

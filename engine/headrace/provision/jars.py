@@ -108,13 +108,13 @@ def jars_folder(home: Path) -> Path:
     return home / "var" / "jars"
 
 
-def fetch(wanted: Jars, home: Path, java: Path) -> None:
-    """Fetch jars into the project's `var/jars` with Spark's own resolver, and check them before they get there.
+def fetch(wanted: Jars, home: Path, java: Path, folder: Path | None = None) -> None:
+    """Fetch jars into `folder` with Spark's own resolver, the project's `var/jars` unless given; check them before they get there.
 
     The resolver reads the settings file that HEADRACE_IVY_SETTINGS names. Raises `ServiceError` when it fails, or
-    delivers another file than the pinned one; then `var/jars` is as it was.
+    delivers another file than the pinned one; then the folder is as it was.
     """
-    folder = jars_folder(home)
+    folder = folder or jars_folder(home)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as temporary:
         work = Path(temporary)

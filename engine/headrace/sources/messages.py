@@ -36,7 +36,11 @@ class Messages(msgspec.Struct, frozen=True):
 
 def read_messages(uri: str, storage: Storage = None) -> pa.Table:
     r"""Read a landed file. Keys and values are text; a byte that is not UTF-8 is written as `\xff`."""
-    table = read_parquet(uri, storage)
+    return text_columns(read_parquet(uri, storage))
+
+
+def text_columns(table: pa.Table) -> pa.Table:
+    """Return messages with their keys and values as text."""
     for name in ("key", "value"):
         table = table.set_column(table.schema.names.index(name), name, _as_text(table[name]))
     return table

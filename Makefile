@@ -12,7 +12,7 @@ SEEDS := 0-2999
 BENCHMARKS := $(sort $(filter-out _%,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
 .PHONY: help setup .ready demo verify-demo airflow test test-all test-faults lint types imports format bench clean lock \
-        tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-slow closing-line
+        tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-slow closing-line
 
 # show this list
 help:
@@ -40,8 +40,8 @@ airflow: .ready
 # what must hold before a commit: lint, types, import rules, tests (unit, compose, spark, airflow, fault)
 test: .ready lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault closing-line
 
-# test, and the tests on a local Spark cluster and the slow ones
-test-all: .ready lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-slow closing-line
+# test, and the tests on a local Spark cluster, on a Kafka broker, and the slow ones
+test-all: .ready lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-slow closing-line
 
 # simulate a job whose world fails, without a JVM: thousands of worlds, a seed each; SEEDS=17-17 plays one again (about 0.4 s each)
 test-faults: export HEADRACE_SEEDS = $(SEEDS)
@@ -86,7 +86,7 @@ lock: .ready
 TIER = set -o pipefail; mkdir -p var/log; printf '\n-- %s\n' '$(1)'; \
     $(PYTEST) $(2) 2>&1 | tee var/log/tests-$(1).log
 
-tier-compose tier-spark tier-airflow tier-fault tier-cluster: tier-%: .ready
+tier-compose tier-spark tier-airflow tier-fault tier-cluster tier-kafka: tier-%: .ready
 	@$(call TIER,$*,tests/$* -m 'not slow')
 
 # Unit tests share nothing but the machine: a process for each core.
@@ -100,5 +100,5 @@ tier-slow: .ready
 	@$(call TIER,slow,tests -m slow)
 
 closing-line:
-	@echo; for log in unit compose spark airflow fault simulation cluster slow; do \
+	@echo; for log in unit compose spark airflow fault simulation cluster kafka slow; do \
 	    file=var/log/tests-$$log.log; [ ! -e $$file ] || printf '%-8s %s\n' $$log "$$(tail -n 1 $$file)"; done

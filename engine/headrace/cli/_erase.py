@@ -184,7 +184,7 @@ def _elsewhere(config: JobConfig, sinks: Sequence[SinkRows]) -> Iterator[str]:
         yield "  may go back to versions of the sink that have the rows."
     yield "Rows that are taken in again bring the key back. So look at the files of the sources, too:"
     for name, source in config.sources.items():
-        yield f"  {name}: {source.path}"
+        yield f"  {name}: {source.place}"
     yield "Local copies of state on other machines go with the second micro-batch there; they are in"
     yield f"  {config.local_folder}"
     yield "Look also at logs of runs, backups, and versions that an object store keeps by itself."

@@ -144,7 +144,7 @@ def _source(config: JobConfig, source: SourceNode) -> dict[str, Any]:
         "record": source.record.__name__,
         "fields": list(source.record.__struct_fields__),
         "event_time": source.event_time,
-        "order_by": list(source.order_by) or [*(["version"] if bound.format == "delta" else []), "file", "row"],
+        "order_by": list(source.order_by) or _PLACES[bound.format],
         "row_kind": source.row_kind,
         "out_of_orderness": format_duration(source.out_of_orderness),
         "reads": _input_of(bound),
@@ -154,8 +154,14 @@ def _source(config: JobConfig, source: SourceNode) -> dict[str, Any]:
     }
 
 
+_PLACES = {"parquet": ["file", "row"], "delta": ["version", "file", "row"], "kafka": ["partition", "offset"]}
+
+
 def _input_of(bound: SourceConfig) -> str:
     """Say what a source reads."""
+    if bound.format == "kafka":
+        skipped = f"; skip_offsets: {bound.skip_offsets}" if bound.skip_offsets else ""
+        return f"messages of {bound.place} (start: {bound.start or 'earliest'}{skipped})"
     if bound.format != "delta":
         return f"{bound.format} files in {bound.path}"
     what = "changes of" if bound.change_feed else "rows appended to"

@@ -21,6 +21,7 @@ def register(app: typer.Typer) -> None:
 
 def setup(
     s3: Annotated[bool, typer.Option("--s3", help="Also the jars for an S3 object store: 690 MB.")] = False,
+    kafka: Annotated[bool, typer.Option("--kafka", help="Also the jars for topics of Apache Kafka: 11 MB.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Fetch what Spark needs into the project's folder var/: a Java, Delta's jars.
@@ -35,7 +36,7 @@ def setup(
     Exit codes: 0; 2 no project, no pyspark or no way to a Java; 4 something could not be fetched.
     """
     from headrace.config import home_folder
-    from headrace.provision.jars import DELTA, S3
+    from headrace.provision.jars import DELTA, KAFKA, S3
     from headrace.provision.java import java_version, provide_java
     from headrace.provision.pyspark_version import check_pyspark
 
@@ -45,7 +46,7 @@ def setup(
     report.say("pyspark", check_pyspark())
     java = provide_java(home)
     report.say("java", f"{java_version(java / 'bin' / 'java')} in {_short(java, home)}")
-    for jars in (DELTA, S3) if s3 else (DELTA,):
+    for jars in (DELTA, *([S3] if s3 else []), *([KAFKA] if kafka else [])):
         report.say(f"{jars.name} jars", _jars(jars, home, java))
     report.end()
 

@@ -161,6 +161,10 @@ def _source(offset: SourceOffset) -> dict[str, Any]:
     return {
         "last_file": offset.last_file,
         "version": offset.version,
+        "partitions": [
+            {"partition": one.partition, "offset": one.position, "taken_at": at_time(one.taken_at), "idle": one.idle}
+            for one in offset.partitions
+        ],
         "watermark": at_time(offset.seen),
         "unread": list(offset.unread),
         "requeued": [{"file": rows.file, "rows": rows.rows} for rows in offset.requeued],

@@ -17,9 +17,12 @@ from collections.abc import Iterator, Mapping
 from headrace import clock, faults
 from headrace.commit.erased_checkpoints import id_ranges
 from headrace.commit.erasure_survey import ErasureSurvey, traces_of
+from headrace.commit.landed_cleanup import unneeded_landed
 from headrace.commit.log_cleanup import KeptCheckpoints, LogCleanup, LogCut
 from headrace.commit.protocol import OpenJob
 from headrace.commit.vacuum_intents import commit_intent, complete, open_intents
+from headrace.config import JobConfig
+from headrace.sources.landed import LANDED
 from headrace.tables.files import list_files
 from headrace.tables.store import COMMIT_SUFFIX, FileTrace, storage_errors
 from headrace.tables.stores import table_store
@@ -45,6 +48,9 @@ def purge_files(job: OpenJob, found: ErasureSurvey, why: str) -> int:
         with storage_errors(f"to list {config.job_folder}/{folder}"):
             listed = list_files(f"{config.job_folder}/{folder}", config.storage_options)
         files |= {f"{folder}/{name}" for name in listed}
+    with storage_errors(f"to list {config.job_folder}/{LANDED}"):
+        landed = {f"{LANDED}/{name}" for name in list_files(f"{config.job_folder}/{LANDED}", config.storage_options)}
+    files |= unneeded_landed(landed, KeptCheckpoints.of(job.checkpoints, _oldest(config)), job.last)
     files = files.difference(*(intent.files for intent in open_intents(config, job.checkpoints)))
     faults.reached("purge.listed")
     if files:
@@ -58,10 +64,15 @@ def purge_files(job: OpenJob, found: ErasureSurvey, why: str) -> int:
     return len(frozenset().union(*(intent.files for intent in intents)))
 
 
+def _oldest(config: JobConfig) -> int:
+    """Return when the retention began (ms)."""
+    return clock.now() - config.retention.hours * _HOUR
+
+
 def _cuts(job: OpenJob, found: ErasureSurvey) -> Iterator[LogCut]:
     """Yield what has to go of the logs of the tables that have rows of the key."""
     config = job.config
-    kept = KeptCheckpoints.of(job.checkpoints, clock.now() - config.retention.hours * _HOUR)
+    kept = KeptCheckpoints.of(job.checkpoints, _oldest(config))
     for table, trace in traces_of(config, found.files).items():
         store = table_store(f"{config.job_folder}/{table}", config.storage_options)
         with storage_errors(f"to read the log of {store.uri}"):

@@ -14,8 +14,7 @@ from headrace.api import SourceNode
 from headrace.commit.protocol import OpenJob
 from headrace.errors import ConfigError, SourceError
 from headrace.plan.raw_row import raw_row
-from headrace.sources.delta_rows import read_rows
-from headrace.sources.kinds import source_of
+from headrace.sources.kinds import read_file, source_of
 from headrace.sources.offset import SourceOffset
 from headrace.sources.parquet_folder import UNREADABLE
 from headrace.sources.requeued import RequeuedRows, count_rows, ranges_of, rows_in
@@ -104,11 +103,11 @@ class RefusedRows:
 
     def _of_source(self, name: str, files: Mapping[str, _FileEntries]) -> tuple[RequeuedRows, ...]:
         config = self._job.config.sources[name]
-        source = source_of(self._nodes[name], config, self._job.config.storage_options)
+        source = source_of(self._nodes[name], config, self._job.config)
         stored = source.named(files.keys())
         if gone := sorted(files.keys() - stored.keys()):
             raise SourceError(
-                f"source '{name}': {_listed(gone)} of {config.path} {'is' if len(gone) == 1 else 'are'} gone, and only the "
+                f"source '{name}': {_listed(gone)} of {config.place} {'is' if len(gone) == 1 else 'are'} gone, and only the "
                 "file has the rows as they were: the quarantine has a text of them. Nothing was requeued. Put the file back, or "
                 "name the files to requeue rows of (--file NAME); or deliver the rows again in a new file."
             )
@@ -125,7 +124,7 @@ class RefusedRows:
                 "NAME), and deliver these rows again in a new file."
             )
         try:
-            table = read_rows(file.path, file.delta, self._job.config.storage_options)
+            table = read_file(file, self._job.config.storage_options)
         except UNREADABLE as error:
             msg = f"source '{name}': cannot read {file.path}: {error}. Nothing was requeued. Put the former file back."
             raise SourceError(msg) from error

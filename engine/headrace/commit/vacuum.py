@@ -9,11 +9,13 @@ from pyarrow import fs
 
 from headrace import clock, faults
 from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.landed_cleanup import unneeded_landed
 from headrace.commit.log import CheckpointLog
 from headrace.commit.log_cleanup import KeptCheckpoints, LogCleanup, LogCut
 from headrace.commit.protocol import open_job
 from headrace.commit.vacuum_intents import INTENTS, VacuumIntent, commit_intent, complete, open_intents
 from headrace.config import JobConfig
+from headrace.sources.landed import LANDED
 from headrace.tables.files import file_system, path_of
 from headrace.tables.schemas import CHECKPOINTS, STATE_TABLES
 from headrace.tables.store import storage_errors
@@ -70,6 +72,7 @@ def _unneeded(config: JobConfig, checkpoints: Sequence[Checkpoint], intents: Seq
     # Attempts that died left these between their stages; outputs were published; an intent's commit failed.
     for folder in ("transit", "outputs", INTENTS):
         unneeded |= _old_files(config, folder, oldest, recursive=True)
+    unneeded |= unneeded_landed(_old_files(config, LANDED, oldest, recursive=True), kept, checkpoints[-1])
     unneeded -= {file.path for files in checkpoints[-1].outputs.values() for file in files}
     return _Unneeded(unneeded.difference(*({intent.path, *intent.files} for intent in intents)), logs, cuts)
 

@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo
 
 from headrace.config._cron import check_cron
 from headrace.config._document import raise_problems
-from headrace.config._job import JobConfig
-from headrace.config._table_versions import parse_start, parse_versions
+from headrace.config._job import JobConfig, SourceConfig
+from headrace.config._table_versions import StartKind, parse_offsets, parse_start, parse_versions
 
 _SHORTEST_LEASE = timedelta(seconds=5)
 _ANY_MOMENT = datetime(2013, 1, 31, tzinfo=UTC)
@@ -43,7 +43,7 @@ def _bindings(config: JobConfig) -> Iterator[Problem]:
         yield "sources", "a job needs a source"
     if not config.sinks:
         yield "sinks", "a job needs a sink"
-    sources = {normalised(source.path): name for name, source in config.sources.items()}
+    sources = {normalised(source.path): name for name, source in config.sources.items() if source.path}
     state = normalised(config.job_folder)
     seen: dict[str, str] = {}
     for name, sink in config.sinks.items():
@@ -102,6 +102,11 @@ def _intervals(config: JobConfig) -> Iterator[Problem]:
                 f"sources.{name}",
                 "a Delta table has no intervals: versions are taken in as they come; use mode 'caught_up'",
             )
+        elif config.mode == "interval" and source.format == "kafka":
+            yield (
+                f"sources.{name}",
+                "a topic has no intervals: messages are taken in as they come; use mode 'caught_up'",
+            )
         elif config.mode == "interval" and source.interval is None:
             yield f"sources.{name}", "mode 'interval' needs 'interval', the pattern of the file names"
         if source.interval is not None and "%" not in source.interval:
@@ -124,29 +129,69 @@ def _pattern_problem(pattern: str) -> str | None:
     return None
 
 
-def _tables(config: JobConfig) -> Iterator[Problem]:
-    """Keys of a source that its format does not have, and texts that name no versions."""
+def _formats(config: JobConfig) -> Iterator[Problem]:
+    """Keys of a source that its format needs, and those that it does not have."""
     for name, source in config.sources.items():
-        wrong = _FOLDER_KEYS if source.format == "delta" else _TABLE_KEYS
-        for key in wrong:
-            if getattr(source, key):
-                has = (
-                    "a Delta table has no file names that give intervals"
-                    if source.format == "delta"
-                    else "a folder has no versions"
-                )
-                yield f"sources.{name}.{key}", f"the format {source.format} does not have it: {has}"
-        for key, parse in (("start", parse_start), ("skip_versions", parse_versions)):
+        for key in ("servers", "topic") if source.format == "kafka" else ("path",):
+            if not getattr(source, key):
+                yield f"sources.{name}", f"the key '{key}' is missing"
+        for key in _FOREIGN_KEYS[source.format]:
+            if getattr(source, key) and getattr(source, key) != getattr(_PLAIN, key):
+                yield f"sources.{name}.{key}", f"the format {source.format} does not have it: {_REASONS[source.format]}"
+
+
+def _starts(config: JobConfig) -> Iterator[Problem]:
+    """Texts that name no versions, offsets or topic."""
+    parsers: tuple[tuple[str, Callable[[str], object]], ...] = (
+        ("start", parse_start),
+        ("skip_versions", parse_versions),
+        ("skip_offsets", parse_offsets),
+    )
+    for name, source in config.sources.items():
+        for key, parse in parsers:
             text = getattr(source, key)
             if text is not None:
                 try:
                     parse(text)
                 except ValueError as error:
                     yield f"sources.{name}.{key}", str(error)
+        if source.format == "kafka":
+            yield from _topic(name, source)
 
 
+def _topic(name: str, source: SourceConfig) -> Iterator[Problem]:
+    if source.start == StartKind.SNAPSHOT.value or (source.start or "").startswith(f"{StartKind.VERSION.value} "):
+        yield f"sources.{name}.start", "a topic has no versions: write earliest, latest, or a day or a moment"
+    if source.topic and not _TOPIC.fullmatch(source.topic):
+        yield (
+            f"sources.{name}.topic",
+            f"'{source.topic}' is no topic's name: letters, digits, '.', '_' and '-', 249 at most",
+        )
+    for key in source.options:
+        if not key.startswith("kafka.") or key in _OWN_OPTIONS:
+            rule = "the engine sets it" if key in _OWN_OPTIONS else "write settings of Kafka's clients, as kafka.NAME"
+            yield f"sources.{name}.options.{key}", f"this cannot be set here: {rule}"
+
+
+_PLAIN = SourceConfig()
 _FOLDER_KEYS = ("interval", "complete_intervals")
-_TABLE_KEYS = ("change_feed", "start", "skip_versions")
+_TABLE_KEYS = ("change_feed", "skip_versions")
+_TOPIC_KEYS = ("servers", "topic", "options", "on_tombstone", "skip_offsets")
+_FOREIGN_KEYS = {
+    "parquet": ("start", *_TABLE_KEYS, *_TOPIC_KEYS),
+    "delta": (*_FOLDER_KEYS, *_TOPIC_KEYS),
+    "kafka": ("path", *_FOLDER_KEYS, *_TABLE_KEYS),
+}
+_REASONS = {
+    "parquet": "a folder has no versions",
+    "delta": "a Delta table has no file names that give intervals",
+    "kafka": "a topic is named by 'servers' and 'topic', and its messages have offsets",
+}
+_TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+_OWN_OPTIONS = (
+    *("kafka.bootstrap.servers", "kafka.group.id", "kafka.isolation.level", "kafka.auto.offset.reset"),
+    *("kafka.enable.auto.commit", "kafka.key.deserializer", "kafka.value.deserializer"),
+)
 
 
 def _limits(config: JobConfig) -> Iterator[Problem]:
@@ -180,7 +225,8 @@ _CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
     _parallelism,
     _schedule,
     _intervals,
-    _tables,
+    _formats,
+    _starts,
     _limits,
     _services,
 )

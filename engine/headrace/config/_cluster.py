@@ -11,7 +11,7 @@ import msgspec
 from headrace.config._types import Count, Location, Scalar
 
 _SECRET = re.compile(
-    r"password|passwd|secret|token|credential|private_?key|api_?key|access_?key|sas_?key",
+    r"password|passwd|secret|token|credential|private_?key|api_?key|access_?key|sas_?key|jaas",
     re.IGNORECASE,
 )
 HIDDEN = "***"

@@ -11,9 +11,9 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from headrace.api import Strategy
-from headrace.config._cluster import ClusterConfig
+from headrace.config._cluster import HIDDEN, ClusterConfig
 from headrace.config._execution import ExecutionConfig, OperatorConfig
-from headrace.config._table_versions import Start, parse_start, parse_versions
+from headrace.config._table_versions import Start, parse_offsets, parse_start, parse_versions
 from headrace.config._types import Count, KeyGroups, Location, Name, PipelineRef, Rate, Scalar, Section, Span, Whole
 from headrace.config._urls import shown_url, with_path
 from headrace.errors import ConfigError
@@ -70,17 +70,32 @@ class WatermarkConfig(Section, frozen=True, kw_only=True):
 class SourceConfig(Section, frozen=True, kw_only=True):
     """What a source of the pipeline reads."""
 
-    format: Literal["parquet", "delta"] = "parquet"
-    """parquet: a folder of Parquet files. delta: a Delta table."""
+    format: Literal["parquet", "delta", "kafka"] = "parquet"
+    """parquet: a folder of Parquet files. delta: a Delta table. kafka: a topic of Apache Kafka."""
 
-    path: Location
-    """Folder of the files, which are read in the order of their names and must not change; or folder or URI of the Delta table."""
+    path: Location = ""
+    """Folder of the files, which are read in the order of their names and must not change; or folder or URI of the Delta table. A topic has none."""
+
+    servers: str | None = None
+    """Format kafka: brokers to ask first, as HOST:PORT, separated by commas."""
+
+    topic: str | None = None
+    """Format kafka: the topic's name."""
+
+    options: dict[str, Scalar] = msgspec.field(default_factory=dict)
+    """Format kafka: settings of Kafka's clients, with `kafka.` before their names, such as kafka.security.protocol. Secrets: "${NAME}"."""
+
+    on_tombstone: Literal["quarantine", "skip"] = "quarantine"
+    """Format kafka: what happens to a message without a value."""
+
+    skip_offsets: Scalar | None = None
+    """Format kafka: messages that are passed over, as PARTITION:OFFSETS, such as `0:17` or `0:120-499, 3:7`."""
 
     change_feed: bool = False
     """Format delta: read what each commit of the table inserted, updated and deleted, from its change data feed. false: read rows that are appended, and stop where others are changed."""
 
     start: Scalar | None = None
-    """Format delta: where a job begins that has read nothing of the table: earliest, latest, snapshot (all rows that are in the table at the first run, then what comes), a version such as `version 12`, or a day or a moment; null: earliest."""
+    """Formats delta and kafka: where a job begins that has read nothing of the table or topic: earliest, latest, or a day or a moment; of a table also snapshot (all rows that are in it at the first run, then what comes) or a version such as `version 12`; null: earliest."""
 
     skip_versions: Scalar | None = None
     """Format delta: versions of the table that are passed over, whatever they changed, such as `17` or `3, 13-17`."""
@@ -98,7 +113,7 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     """Files that one micro-batch takes at most."""
 
     max_rows_per_batch: Count | None = None
-    """Rows that one micro-batch takes at most, in whole files; null: no limit."""
+    """Rows that one micro-batch takes at most, in whole files; null: no limit. Of a topic: offsets that one micro-batch reads at most, shared among its partitions; null: 100,000 of each."""
 
     on_bad_file: Literal["fail", "quarantine"] = "fail"
     """What happens to a file that cannot be read."""
@@ -115,6 +130,25 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     def skipped(self) -> tuple[range, ...]:
         """The versions of a table that are passed over."""
         return parse_versions(self.skip_versions) if self.skip_versions else ()
+
+    @property
+    def skipped_offsets(self) -> dict[int, tuple[range, ...]]:
+        """The offsets of a topic that are passed over, by partition."""
+        return parse_offsets(self.skip_offsets) if self.skip_offsets else {}
+
+    @property
+    def place(self) -> str:
+        """Where the source is, for messages."""
+        return f"topic {self.topic} at {self.servers}" if self.format == "kafka" else self.path
+
+    def shown(self) -> dict[str, Any]:
+        """Return everything that may be printed: values of a client's settings are hidden, which may be secrets."""
+        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
+        return plain | {"options": dict.fromkeys(self.options, HIDDEN)}
+
+    def __repr__(self) -> str:
+        """Like a struct's, without the values of settings: configurations end up in tracebacks and logs."""
+        return f"SourceConfig({', '.join(f'{name}={value!r}' for name, value in self.shown().items())})"
 
 
 class SinkConfig(Section, frozen=True, kw_only=True):
@@ -344,4 +378,6 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
         del plain["lines"]
         plain["profile"] = self.profile.shown()
         plain["services"] = {name: service.shown() for name, service in self.services.items()}
+        for name, source in self.sources.items():
+            plain["sources"][name]["options"] = source.shown()["options"]
         return plain

@@ -64,6 +64,19 @@ def _problems(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
     yield from _overrides(config, pipeline)
     yield from _modes(config, pipeline)
     yield from _row_kinds(config, pipeline)
+    yield from _orders(config, pipeline)
+
+
+def _orders(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
+    """Yield topics that the pipeline wants to sort: what is sorted at once would depend on how much a micro-batch takes."""
+    from headrace.api import SourceNode
+
+    for node in pipeline.operators:
+        if not isinstance(node, SourceNode) or node.name not in config.sources or not node.order_by:
+            continue
+        if config.sources[node.name].format == "kafka":
+            what = "the pipeline gives the source an order_by, and messages of a topic arrive in the order of their offsets"
+            yield f"sources.{node.name}.format", f"{what}: leave order_by out"
 
 
 def _row_kinds(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:

@@ -155,7 +155,7 @@ def _with_located_defaults(made: Any, given: Mapping[str, Any], home: Path) -> A
             continue
         if isinstance(value, msgspec.Struct):
             changes[field.name] = _with_located_defaults(value, {}, home)
-        elif unwrap(field.type)[1] == LOCATION:
+        elif unwrap(field.type)[1] == LOCATION and value:
             changes[field.name] = located(value, home)
     return msgspec.structs.replace(made, **changes) if changes else made
 

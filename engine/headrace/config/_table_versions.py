@@ -1,4 +1,4 @@
-"""Versions of a table, as a job's file names them: where a source begins, and which versions it passes over."""
+"""Versions of a table and offsets of a topic, as a job's file names them: where a source begins, and which it passes over."""
 
 from __future__ import annotations
 
@@ -65,3 +65,31 @@ def parse_versions(text: str) -> tuple[range, ...]:
             raise ValueError(msg)
         ranges.append(range(int(match[1]), int(match[2] or match[1]) + 1))
     return tuple(ranges)
+
+
+def parse_offsets(text: str) -> dict[int, tuple[range, ...]]:
+    """Return the offsets in a text such as `0:17` or `0:120-499, 3:7`, by partition; both ends of a range belong to it.
+
+    Raises `ValueError` that says what is expected.
+    """
+    by_partition: dict[int, tuple[range, ...]] = {}
+    for part in text.split(","):
+        partition, _, offsets = part.strip().partition(":")
+        if not partition.isascii() or not partition.isdecimal() or len(partition) > _DIGITS_OF_A_PARTITION:
+            raise ValueError(_no_offsets(part))
+        try:
+            ranges = parse_versions(offsets)
+        except ValueError:
+            raise ValueError(_no_offsets(part)) from None
+        by_partition[int(partition)] = (*by_partition.get(int(partition), ()), *ranges)
+    return by_partition
+
+
+_DIGITS_OF_A_PARTITION = 10
+
+
+def _no_offsets(part: str) -> str:
+    return (
+        f"'{part.strip()}' names no offsets: expected a partition and an offset such as 0:17, or a partition, the first and the "
+        "last offset such as 0:120-499"
+    )

@@ -1,4 +1,4 @@
-"""The jars that Spark needs for Delta tables and for S3, and how to fetch them."""
+"""The jars that Spark needs for Delta tables, S3 and Kafka, and how to fetch them."""
 
 from __future__ import annotations
 
@@ -69,6 +69,19 @@ S3 = Jars(
         "org.wildfly.openssl:wildfly-openssl",
     ),
 )
+KAFKA = Jars(
+    name="kafka",
+    package="org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    without=(
+        "at.yawk.lz4:lz4-java",
+        "com.google.code.findbugs:jsr305",
+        "org.apache.hadoop:hadoop-client-api",
+        "org.apache.hadoop:hadoop-client-runtime",
+        "org.scala-lang.modules:scala-parallel-collections_2.13",
+        "org.slf4j:slf4j-api",
+        "org.xerial.snappy:snappy-java",
+    ),
+)
 
 
 def absent_jars(jars: Sequence[str]) -> list[str]:
@@ -83,6 +96,10 @@ def how_to_get(absent: Sequence[str]) -> str:
         return "Run: headrace setup"
     if names <= {**DELTA.digests(), **S3.digests()}.keys():
         return "Run: headrace setup --s3"
+    if names <= {**DELTA.digests(), **KAFKA.digests()}.keys():
+        return "Run: headrace setup --kafka"
+    if names <= {**DELTA.digests(), **S3.digests(), **KAFKA.digests()}.keys():
+        return "Run: headrace setup --s3 --kafka"
     return "Put them there, or mend the profile's list."
 
 
@@ -91,13 +108,13 @@ def jars_folder(home: Path) -> Path:
     return home / "var" / "jars"
 
 
-def fetch(wanted: Jars, home: Path, java: Path) -> None:
-    """Fetch jars into the project's `var/jars` with Spark's own resolver, and check them before they get there.
+def fetch(wanted: Jars, home: Path, java: Path, folder: Path | None = None) -> None:
+    """Fetch jars into `folder` with Spark's own resolver, the project's `var/jars` unless given; check them before they get there.
 
     The resolver reads the settings file that HEADRACE_IVY_SETTINGS names. Raises `ServiceError` when it fails, or
-    delivers another file than the pinned one; then `var/jars` is as it was.
+    delivers another file than the pinned one; then the folder is as it was.
     """
-    folder = jars_folder(home)
+    folder = folder or jars_folder(home)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as temporary:
         work = Path(temporary)

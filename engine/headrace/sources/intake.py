@@ -18,21 +18,30 @@ from headrace.sources.arrival import Line
 from headrace.sources.interval import Interval
 from headrace.sources.kinds import source_of
 from headrace.sources.merge import Merge, MergeRules
-from headrace.sources.offset import SourceOffset, latest_watermark, line_of
+from headrace.sources.offset import SourceOffset, last_number, latest_watermark, line_of
+from headrace.sources.pieces import Pieces, with_partitions
 from headrace.sources.requeued_slice import RequeuedSlice
 from headrace.sources.source import Ahead, InputFile, LineSlice, Slice, Source, TakenIn
+from headrace.sources.topic import Topic
 from headrace.sources.wanted import NEXT_SLICE, Part, Standing, Waiting, Wanted
 
 
 class Intake:
     """Plans slices of a job's sources. Reads files, and stages ordinals; changes nothing else."""
 
-    def __init__(self, plan: Plan, config: JobConfig, sources: Mapping[str, Source] | None = None) -> None:
-        """`sources` are the job's own unless given."""
+    def __init__(
+        self,
+        plan: Plan,
+        config: JobConfig,
+        sources: Mapping[str, Source] | None = None,
+        topics: Mapping[str, Topic] | None = None,
+    ) -> None:
+        """`sources` are the job's own unless given. Those of the format kafka read their `topics`, by name of the source."""
         self._groups = plan.groups
         self._config = config
         self._sources: Mapping[str, Source] = sources or {
-            node.name: source_of(node, config.sources[node.name], config.storage_options) for node in plan.sources
+            node.name: source_of(node, config.sources[node.name], config, (topics or {}).get(node.name))
+            for node in plan.sources
         }
         self._rules = MergeRules(
             bucket=config.watermark.bucket,
@@ -72,7 +81,7 @@ class Intake:
         ended; `ConfigError` when the pipeline lacks a source of which rows are left.
         """
         self._check_left_over(at.offsets)
-        offsets = numbered([*self._sources], at.offsets)
+        offsets = with_partitions(self._sources, numbered([*self._sources], at.offsets))
         parts = [self._part(names, offsets, at, wanted) for names in self._groups]
         self.waiting = tuple(waiting for part in parts for waiting in part.waiting)
         if not any(part.moves for part in parts) and (wanted.interval is None or wanted.until is not None):
@@ -95,27 +104,40 @@ class Intake:
     def _part(self, names: tuple[str, ...], offsets: Mapping[str, SourceOffset], at: Standing, wanted: Wanted) -> Part:
         offset = offsets[names[0]]
         is_merged = self._rules.are_merged(names, offset)
-        looks = {name: self._look(name, offsets[name], at, wanted, meets=is_merged) for name in names}
-        for name, look in looks.items():
-            if offsets[name].ended and look.files:
-                raise _input_has_ended(name, look)
-        if not is_merged:
-            return self._whole_files(names[0], looks[names[0]], offset, at, wanted)
-        return Merge(self._rules, self._sources, looks, {name: offsets[name] for name in names}, at, wanted).part()
+        if is_merged:
+            return self._merged(Pieces(names, self._sources, offsets, at.offsets), offsets, at, wanted)
+        look = self._look(names[0], self._sources[names[0]], offset, at, wanted, meets=False)
+        if offset.ended and look.files:
+            raise _input_has_ended(names[0], look)
+        return self._whole_files(names[0], look, offset, at, wanted)
 
-    def _look(self, name: str, offset: SourceOffset, at: Standing, wanted: Wanted, *, meets: bool) -> Ahead:
+    def _merged(self, pieces: Pieces, offsets: Mapping[str, SourceOffset], at: Standing, wanted: Wanted) -> Part:
+        looks = {
+            piece: self._look(pieces.owners[piece], source, pieces.offsets[piece], at, wanted, meets=True)
+            for piece, source in pieces.sources.items()
+        }
+        for piece, look in looks.items():
+            if pieces.offsets[piece].ended and look.files:
+                raise _input_has_ended(piece, look)
+        rules = self._rules.of_pieces(pieces.owners)
+        return pieces.joined(Merge(rules, pieces.sources, looks, pieces.offsets, at, wanted).part(), offsets)
+
+    def _look(
+        self, name: str, source: Source, offset: SourceOffset, at: Standing, wanted: Wanted, *, meets: bool
+    ) -> Ahead:
         until = None if wanted.until is None else wanted.until.get(name, SourceOffset()).last_file or ""
         taken_in = at.taken_in.get(name, TakenIn())
-        self._check_format(name, offset)
-        return self._sources[name].ahead(offset, taken_in, interval=wanted.interval, until=until, meets=meets)
+        self._check_format(name, at.offsets.get(name, SourceOffset()))
+        return source.ahead(offset, taken_in, interval=wanted.interval, until=until, meets=meets)
 
     def _check_format(self, name: str, offset: SourceOffset) -> None:
         """Refuse to go on in a table where a folder was read before, or the other way round: an offset means something else there."""
-        is_table = self._config.sources[name].format == "delta"
-        was_table = offset.version is not None
-        if is_table != was_table and (was_table or offset.last_file is not None):
+        now = {"delta": "a Delta table", "kafka": "a topic"}.get(self._config.sources[name].format, "a folder")
+        was = "a topic" if offset.partitions else "a Delta table" if offset.version is not None else "a folder"
+        if now != was and (was != "a folder" or offset.last_file is not None):
+            place = offset.last_file or offset.version or offset.table
             msg = (
-                f"source '{name}' has read {'a Delta table' if was_table else 'a folder'} up to {offset.last_file or offset.version}, "
+                f"source '{name}' has read {was} up to {place}, "
                 f"and the job's file says format: {self._config.sources[name].format} now. Nothing was taken in. Go back to the "
                 "former format, or begin a new job."
             )
@@ -216,7 +238,7 @@ def end_of_input(plan: Plan, offsets: Mapping[str, SourceOffset]) -> Slice:
 def numbered(names: Sequence[str], offsets: Mapping[str, SourceOffset]) -> dict[str, SourceOffset]:
     """Return the offset of each source; one that is new gets the next number that no source ever had."""
     known = {name: offsets[name] for name in names if name in offsets}
-    number = max((offset.number for offset in offsets.values()), default=-1)
+    number = last_number(offsets.values())
     for name in names:
         if name not in known:
             number += 1

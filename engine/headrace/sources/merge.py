@@ -37,7 +37,16 @@ class MergeRules:
 
     def are_merged(self, names: Sequence[str], first: SourceOffset) -> bool:
         """Tell whether the rows of a group of sources get their places by merging; `first` is the offset of its first source."""
-        return len(names) > 1 or self.configs[names[0]].complete_intervals or bool(first.unread)
+        config = self.configs[names[0]]
+        return len(names) > 1 or config.complete_intervals or config.format == "kafka" or bool(first.unread)
+
+    def of_pieces(self, owners: Mapping[str, str]) -> MergeRules:
+        """Return the rules for pieces of sources; `owners` has the source of each piece."""
+        return replace(
+            self,
+            out_of_orderness={piece: self.out_of_orderness[name] for piece, name in owners.items()},
+            configs={piece: self.configs[name] for piece, name in owners.items()},
+        )
 
 
 class _FileItems(NamedTuple):
@@ -242,6 +251,7 @@ class Merge:
                     part.skipped + len(own),
                     self._staged(one.name, own),
                     delta=part.file.delta,
+                    messages=part.file.messages,
                 )
 
     def _staged(self, name: str, ordinals: pa.Int64Array) -> str | None:

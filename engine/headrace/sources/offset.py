@@ -10,6 +10,20 @@ from headrace.plan.watermarks import Bucket, latest
 from headrace.sources.requeued import RequeuedRows
 
 
+class PartitionOffset(msgspec.Struct, frozen=True):
+    """How far a partition of a topic was read. The fields that `SourceOffset` has as well mean the same here."""
+
+    partition: int
+    number: int
+    position: int
+    """The offset behind the last file taken up: there reading goes on."""
+    last_file: str | None = None
+    unread: tuple[str, ...] = ()
+    rows_taken: int = 0
+    taken_at: int | None = None
+    idle: bool = False
+
+
 class SourceOffset(msgspec.Struct, frozen=True):
     """How far a source was read: the last file taken up, in the source's order, and the bucket.
 
@@ -55,13 +69,21 @@ class SourceOffset(msgspec.Struct, frozen=True):
     snapshot: int | None = None
     """Of a table: the version whose files were or are taken in as a whole, instead of what its commit changed."""
     table: str | None = None
-    """Of a table: its id in Delta's log. A table with another id is another one."""
+    """Of a table: its id in Delta's log; of a topic: the id that brokers gave it. One with another id is another one."""
+    partitions: tuple[PartitionOffset, ...] = ()
+    """Of a topic: how far each partition was read. `unread` then has the files of all of them."""
 
 
 def line_of(offsets: Iterable[SourceOffset]) -> Bucket:
     """Return where the line of ordinals stands that sources share: the furthest that one of them knows."""
     buckets = [offset.bucket for offset in offsets]
     return max(buckets, key=lambda bucket: bucket.next_ordinal, default=Bucket())
+
+
+def last_number(offsets: Iterable[SourceOffset]) -> int:
+    """Return the highest number that a source or a partition has; -1 if there are none."""
+    numbers = (number for offset in offsets for number in (offset.number, *(one.number for one in offset.partitions)))
+    return max(numbers, default=-1)
 
 
 def latest_watermark(offsets: Iterable[SourceOffset]) -> int | None:

@@ -72,13 +72,22 @@ class RequeuedSlice:
 
     def _file(self, name: str, rows: RequeuedRows, listed: Mapping[str, SourceFile], ordinal: int) -> InputFile:
         if rows.file not in listed:
-            raise self._refused(name, f"{rows.file} of {self.rules.configs[name].path} is gone, and")
+            raise self._refused(name, f"{rows.file} of {self.rules.configs[name].place} is gone, and")
         stored = listed[rows.file]
         count = self.sources[name].rows(stored)
         if rows.file_rows not in {None, count}:
             what = f"{stored.path} has changed (it had {rows.file_rows} rows, and now {count} can be read), and"
             raise self._refused(name, what)
-        return InputFile(name, stored.path, stored.name, count, ordinal, picked=rows.ranges, delta=stored.delta)
+        return InputFile(
+            name,
+            stored.path,
+            stored.name,
+            count,
+            ordinal,
+            picked=rows.ranges,
+            delta=stored.delta,
+            messages=stored.messages,
+        )
 
     def _refused(self, name: str, what: str) -> SourceError:
         return SourceError(

@@ -12,6 +12,7 @@ import pyarrow as pa
 from headrace.plan.watermarks import Bucket, Watermarks
 from headrace.sources.delta_rows import DeltaRows
 from headrace.sources.interval import Interval
+from headrace.sources.messages import Messages
 from headrace.sources.offset import SourceOffset
 from headrace.sources.requeued import Ranges, count_rows
 
@@ -37,6 +38,8 @@ class InputFile(msgspec.Struct, frozen=True):
     picked: Ranges | None = None
     delta: DeltaRows | None = None
     """Of a file of a Delta table: what the log says of its rows, and which of them count."""
+    messages: Messages | None = None
+    """Of a landed file of a topic: how its rows become records."""
 
     @property
     def taken(self) -> int:
@@ -121,6 +124,7 @@ class SourceFile(NamedTuple):
     path: str
     modified: int
     delta: DeltaRows | None = None
+    messages: Messages | None = None
 
 
 class TableReach(NamedTuple):

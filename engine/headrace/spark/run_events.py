@@ -87,7 +87,7 @@ class RunEvents:
         for rows, source, waits_for in waiting:
             self.tell(
                 "ahead",
-                f"{rows:,} rows of '{source}' wait for '{waits_for}' (sources.{waits_for}.idle_after ends that)",
+                f"{rows:,} rows of '{source}' wait for '{waits_for}' (sources.{waits_for.partition('[')[0]}.idle_after ends that)",
                 {"rows": rows, "source": source, "waits_for": waits_for},
             )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from headrace import clock
@@ -11,6 +12,7 @@ from headrace.config import JobConfig
 from headrace.errors import ConfigError
 from headrace.sinks.sink import SparkMerge
 from headrace.sources.intake import Intake
+from headrace.sources.topic import Topic
 from headrace.spark.batch_sequence import BatchSequence
 from headrace.spark.caught_up_run import CaughtUpRun
 from headrace.spark.interval_run import IntervalRun
@@ -48,10 +50,12 @@ def run_in(
     started: float | None = None,
 ) -> RunReport:
     """Run a job once in a session that is there already."""
+    from headrace.spark.kafka_topic import topics_of
     from headrace.spark.sinks import merge_through
     from headrace.spark.spark_tasks import SparkTasks
 
-    return run_on(SparkTasks(spark), config, options, on_event, started=started, merge=merge_through(spark))
+    merge, topics = merge_through(spark), topics_of(spark, config)
+    return run_on(SparkTasks(spark), config, options, on_event, started=started, merge=merge, topics=topics)
 
 
 def run_on(
@@ -62,8 +66,12 @@ def run_on(
     *,
     started: float | None = None,
     merge: SparkMerge | None = None,
+    topics: Mapping[str, Topic] | None = None,
 ) -> RunReport:
-    """Run a job once, its tasks wherever `tasks` runs them. `merge` writes large changes of sinks; without it deltalake does."""
+    """Run a job once, its tasks wherever `tasks` runs them. `merge` writes large changes of sinks; without it deltalake does.
+
+    Sources of the format kafka read `topics`, by name of the source.
+    """
     begun = clock.monotonic() if started is None else started
     events = RunEvents(config.job, on_event)
     mode = _mode(config, options)
@@ -79,7 +87,7 @@ def run_on(
     ) as job:
         events.opened(job.last)
         batches = BatchSequence(tasks, job, plan, config, options, events, begun)
-        intake = Intake(plan, config)
+        intake = Intake(plan, config, topics=topics)
         remaining, replays = RemainingWork(batches), ReplayRun(batches, intake)
         this_run = (IntervalRun if mode == "interval" else CaughtUpRun)(batches, intake, remaining, replays)
         try:

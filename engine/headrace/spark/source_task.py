@@ -16,7 +16,8 @@ from headrace.plan.raw_row import raw_row
 from headrace.plan.record_columns import to_struct_array
 from headrace.plan.source_columns import arrival_order, event_times, order_column
 from headrace.plan.stages import waits_in
-from headrace.sources.delta_rows import read_rows
+from headrace.sources.kinds import read_file
+from headrace.sources.messages import MessageReader
 from headrace.sources.parquet_folder import UNREADABLE, unreadable
 from headrace.sources.requeued import rows_in
 from headrace.sources.source import InputFile
@@ -96,7 +97,7 @@ class _FileReader:
             return None
         try:
             taken = self._slice(file, table)
-            columns, kinds, bad = self._columns(taken.table)
+            columns, kinds, bad = self._columns(file, taken.table)
         except (pa.ArrowException, UnicodeDecodeError) as error:  # columns without an order, text that is no UTF-8
             self._refuse_file(file, unreadable(self._source.name, file.path, error), table)
             return None
@@ -106,8 +107,10 @@ class _FileReader:
             self._refuse_row(file, taken, row.position, row.error)
         return self._good_rows(columns, kinds, taken.ordinals)
 
-    def _columns(self, table: pa.Table) -> tuple[pa.StructArray, pa.Array, Sequence[BadRow]]:
+    def _columns(self, file: InputFile, table: pa.Table) -> tuple[pa.StructArray, pa.Array, Sequence[BadRow]]:
         """Return the rows as columns; those that do not fit are null."""
+        if file.messages is not None:
+            return MessageReader(self._source, file.messages).read_columns(table)
         columns, kinds, bad = self._reader.read_columns(table)
         if columns is not None:
             return columns, kinds, bad
@@ -149,7 +152,7 @@ class _FileReader:
 
     def _table(self, file: InputFile) -> pa.Table | None:
         try:
-            table = read_rows(file.path, file.delta, self._task.batch.storage)
+            table = read_file(file, self._task.batch.storage)
         except UNREADABLE as error:
             self._refuse_file(file, unreadable(self._source.name, file.path, error))
             return None
@@ -161,7 +164,7 @@ class _FileReader:
 
     def _fault(self, file: InputFile, table: pa.Table) -> str | None:
         names = table.schema.names
-        missing = self._reader.missing(names)
+        missing = self._reader.missing(names) if file.messages is None else []
         if missing:
             return f"no column {', '.join(missing)}"
         twice = sorted({name for name in names if names.count(name) > 1})

@@ -67,8 +67,8 @@ def jvm_answers(spark: SparkSession) -> bool:
 
 
 def _meant(error: Exception, doing: str, is_alive: Callable[[], bool]) -> Exception | None:
-    text = _text_of(error)
-    short = _in_short(text)
+    text = text_of(error)
+    short = in_short(text)
     if not is_alive():
         return ClusterError(
             f"Spark's JVM is gone {doing} ({short}). The kernel may have killed it for want of memory ('dmesg' tells), or somebody "
@@ -86,7 +86,7 @@ def _meant(error: Exception, doing: str, is_alive: Callable[[], bool]) -> Except
     return StoreError(short) if _STORAGE.search(text) else None
 
 
-def _text_of(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     """Return all that an error says: its text, Java's stack trace, and those of its causes.
 
     An error that pyspark has captured asks the JVM for its text, which may be gone; its parts are in Python.
@@ -95,11 +95,11 @@ def _text_of(error: BaseException) -> str:
     parts = [str(error)] if description is None else [str(description), str(getattr(error, "_stackTrace", None) or "")]
     cause = getattr(error, "_cause", None) or error.__cause__
     if isinstance(cause, BaseException):
-        parts.append(_text_of(cause))
+        parts.append(text_of(cause))
     return f"{type(error).__name__}: " + "\n".join(filter(None, parts))
 
 
-def _in_short(text: str) -> str:
+def in_short(text: str) -> str:
     """Return the first line of a text, what Java says where that only names a call, and the last cause."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     java = [line.removeprefix(": ") for line in lines[1:2] if line.startswith(": ")]

@@ -134,11 +134,17 @@ def is_file(uri: str, storage: Storage = None) -> bool:
     return bool(store.get_file_info(path).type is fs.FileType.File)
 
 
-def touch(uri: str, storage: Storage = None) -> None:
-    """Make an empty file, and its folder."""
+def make_folder_of(uri: str, storage: Storage = None) -> None:
+    """Make the folder of a file on a local disk; an object store has none."""
     store, path = file_system(uri, storage)
     if isinstance(store, fs.LocalFileSystem):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
+
+
+def touch(uri: str, storage: Storage = None) -> None:
+    """Make an empty file, and its folder."""
+    store, path = file_system(uri, storage)
+    make_folder_of(uri, storage)
     with store.open_output_stream(path):
         pass
 

@@ -5,6 +5,7 @@ from headrace.testing._async_wait_statistics import AsyncWaitStatistics
 from headrace.testing._harness_output import LateRecord, SideRecord, Watermark
 from headrace.testing._keyed_harness import HarnessStatistics, KeyedHarness, Snapshot
 from headrace.testing._materializer_harness import MaterializerHarness, MaterializerSnapshot, MaterializerStatistics
+from headrace.testing._memory_topic import MemoryTopic
 from headrace.testing._pipeline_harness import PipelineHarness, PipelineSnapshot
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "MaterializerHarness",
     "MaterializerSnapshot",
     "MaterializerStatistics",
+    "MemoryTopic",
     "PipelineHarness",
     "PipelineSnapshot",
     "QuarantinedRecord",

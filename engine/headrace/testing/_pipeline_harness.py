@@ -19,6 +19,7 @@ from headrace import clock, faults
 from headrace.api import Pipeline, RowKind, SinkNode, SourceNode, UpsertMaterialize
 from headrace.names import did_you_mean
 from headrace.testing._backends import BackendName
+from headrace.testing._memory_topic import MemoryTopic
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,7 +76,7 @@ class PipelineHarness:
     `parallelism` is the number of tasks of an operator, `bucket` the rows between two watermarks, `files_per_batch` how many
     files of each source a micro-batch takes at most, `now` what the clock says at first (ms). `job` is laid over the job's
     configuration, as in `conf/jobs/*.yaml`: `job={"sources": {"orders": {"idle_after": "1h"}}}`. A sink behind a materializer
-    has the mode `merge`, others `append`.
+    has the mode `merge`, others `append`. A source with one of `topics` has the format kafka.
 
     The folder goes when the harness does.
     """
@@ -87,6 +88,8 @@ class PipelineHarness:
     bucket: int = 1000
     files_per_batch: int = 16
     job: dict[str, Any] = field(default_factory=dict)
+    topics: dict[str, MemoryTopic] = field(default_factory=dict)
+    """What sources of the format kafka read, by name of the source."""
     now: InitVar[int] = START
     clock: clock.VirtualClock = field(init=False)
     events: list[Event] = field(default_factory=list, init=False, repr=False)
@@ -145,6 +148,9 @@ class PipelineHarness:
         if self.job.get("sources", {}).get(source, {}).get("format") == "delta":
             msg = f"source '{source}' reads a Delta table: write rows to it, as with deltalake.write_deltalake"
             raise ValueError(msg)
+        if source in self.topics:
+            msg = f"source '{source}' reads a topic: append messages to it, as with topics['{source}'].append"
+            raise ValueError(msg)
         self._fed += 1
         name = file or f"{self._fed:06d}.parquet"
         path = self.folder / "input" / source / name
@@ -184,7 +190,7 @@ class PipelineHarness:
                 faults.observed(self._at(crash_at, self._crash)),
                 faults.observed(self._at(budget_ends_at, self._end_budget)),
             ):
-                return run_on(LocalTasks(), self.config, asked, self.events.append)
+                return run_on(LocalTasks(), self.config, asked, self.events.append, topics=self.topics)
         except _CrashError:
             self._replace(self.folder.with_name("crashed"))
             return None
@@ -300,7 +306,14 @@ class PipelineHarness:
 
     def _sources(self) -> dict[str, Any]:
         names = (operator.name for operator in self.pipeline.operators if isinstance(operator, SourceNode))
-        return {name: {"path": f"input/{name}", "max_files_per_batch": self.files_per_batch} for name in names}
+        folder = {"max_files_per_batch": self.files_per_batch}
+        topic = {"format": "kafka", "servers": "in-memory:9092"}
+        return {
+            name: {**topic, "topic": self.topics[name].name}
+            if name in self.topics
+            else {**folder, "path": f"input/{name}"}
+            for name in names
+        }
 
     def _sinks(self) -> dict[str, Any]:
         modes = {

@@ -10,7 +10,7 @@ import pytest
 from headrace.errors import ServiceError
 from headrace.provision import jars as provision
 from headrace.provision.command import run_logged
-from headrace.provision.jars import DELTA, S3, Jars, absent_jars, fetch, how_to_get, jars_folder
+from headrace.provision.jars import DELTA, KAFKA, S3, Jars, absent_jars, fetch, how_to_get, jars_folder
 
 
 @pytest.fixture
@@ -96,4 +96,7 @@ def test_absent_jars_name_the_command_that_fetches_them(tmp_path):
     assert absent_jars([*delta, "s3://bucket/x.jar"]) == delta
     assert how_to_get(delta) == "Run: headrace setup"
     assert how_to_get([*delta, *s3]) == "Run: headrace setup --s3"
+    kafka = [f"var/jars/{file}" for file in KAFKA.digests()]
+    assert how_to_get([*delta, *kafka]) == "Run: headrace setup --kafka"
+    assert how_to_get([*s3, *kafka]) == "Run: headrace setup --s3 --kafka"
     assert "mend the profile" in how_to_get([*delta, "/opt/our-own.jar"])

@@ -1,0 +1,39 @@
+"""Which landed files of topics nobody needs any more."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.log_cleanup import KeptCheckpoints
+from headrace.sources.landed import LANDED, digest_of, parse_landed
+from headrace.sources.offset import SourceOffset
+
+_PARTS: Final = 3
+"""Of a landed file's path: the folder, the source, and the name."""
+
+
+def unneeded_landed(files: Collection[str], kept: KeptCheckpoints, last: Checkpoint) -> set[str]:
+    """Return those of landed `files` (relative to the job's folder) that no kept checkpoint has rows to take in of.
+
+    What the next run would begin with stays as well: the topic may not have it any more.
+    """
+    waiting = {
+        f"{LANDED}/{source}/{name}"
+        for checkpoint in (*kept.recent, *kept.savepoints, last)
+        for source, offset in checkpoint.offsets.items()
+        for name in (*offset.unread, *(rows.file for rows in offset.requeued))
+    }
+    return {file for file in files if file not in waiting and not _is_ahead(file, last)}
+
+
+def _is_ahead(file: str, last: Checkpoint) -> bool:
+    """Tell whether the messages of a landed file are behind what the last checkpoint has read of their partition."""
+    parts = file.split("/")
+    landed = parse_landed(parts[-1])
+    offset = last.offsets.get(parts[1], SourceOffset()) if len(parts) == _PARTS else SourceOffset()
+    if landed is None or offset.table is None or digest_of(offset.table) != landed.topic_id:
+        return False
+    positions = {one.partition: one.position for one in offset.partitions}
+    return landed.range.first >= positions.get(landed.range.partition, 0)

@@ -1,0 +1,118 @@
+"""Landed files: ranges of a topic's offsets, as Parquet in the job's folder.
+
+A partition's messages are fixed by landing them. Tasks read the files as they read those of a folder, without the JVM, and they
+read the same rows again after a crash, a restore or a requeue. A file is named by its range:
+
+    <job folder>/landed/<source>/orders-0@00000000000000000120-00000000000000000499-1f3a9c2e-7b0c41d2.parquet
+
+The last two parts are a digest of the topic's id, and what makes the name unique.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from headrace import clock
+from headrace.tables.files import SMALL, Storage, file_system, list_files, make_folder_of
+from headrace.tables.store import storage_errors
+
+LANDED: Final = "landed"
+"""The folder in the job's folder."""
+
+MESSAGES: Final = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+        pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
+    ]
+)
+"""The columns of a landed file; rows are in the order of their offsets."""
+
+_NAME: Final = re.compile(r"(.+)-(\d+)@(\d{20})-(\d{20})-([0-9a-f]{8})-[0-9a-f]{8}\.parquet")
+
+
+class OffsetRange(NamedTuple):
+    """Offsets of a partition, from `first` up to and without `end`. Offsets without a message are in it, too."""
+
+    partition: int
+    first: int
+    end: int
+
+
+class LandedName(NamedTuple):
+    """What the name of a landed file tells."""
+
+    range: OffsetRange
+    topic_id: str
+    """The digest of it."""
+
+    name: str
+
+
+def landed_folder(job_folder: str, source: str) -> str:
+    """Return the folder of a source's landed files."""
+    return f"{job_folder}/{LANDED}/{source}"
+
+
+def digest_of(topic_id: str) -> str:
+    """Return the digest of a topic's id that names of its landed files have."""
+    return blake2b(topic_id.encode(), digest_size=4).hexdigest()
+
+
+def landed_name(topic: str, topic_id: str, offsets: OffsetRange) -> str:
+    """Return a name for a range that no other file has."""
+    where = f"{topic}-{offsets.partition}@{offsets.first:020d}-{offsets.end:020d}"
+    return f"{where}-{digest_of(topic_id)}-{clock.unique_id()[-8:]}.parquet"
+
+
+def parse_landed(name: str) -> LandedName | None:
+    """Return what the name of a landed file tells; None for a file that is none."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    _, partition, first, end, topic_id = match.groups()
+    return LandedName(OffsetRange(int(partition), int(first), int(end)), topic_id, name)
+
+
+def list_landed(folder: str, storage: Storage = None) -> list[LandedName]:
+    """Return the landed files in a source's folder, by range and name."""
+    with storage_errors(f"to list the files in {folder}"):
+        names = list_files(folder, storage)
+    return sorted(landed for name in names if (landed := parse_landed(name)) is not None)
+
+
+def temporary_name() -> str:
+    """Return the name of a file that becomes a landed one when it is complete."""
+    return f"part-{clock.unique_id()}.parquet"
+
+
+def write_messages(uri: str, batches: Iterable[pa.RecordBatch], storage: Storage = None) -> int:
+    """Write messages of one partition, in the order in which they come; return how many they are.
+
+    They are written as they come: only one batch is in memory.
+    """
+    store, path = file_system(uri, storage)
+    make_folder_of(uri, storage)
+    rows = 0
+    with pq.ParquetWriter(path, MESSAGES, filesystem=store, compression=SMALL.compression) as writer:
+        for batch in batches:
+            if batch.num_rows:
+                writer.write_table(pa.Table.from_batches([batch]).select(MESSAGES.names).cast(MESSAGES))
+                rows += batch.num_rows
+    return rows
+
+
+def publish_landed(folder: str, temporary: str, name: str, storage: Storage = None) -> None:
+    """Give a complete file its name. Only the driver does: a task that was taken for dead harms no landed file."""
+    store, root = file_system(folder, storage)
+    store.move(f"{root}/{temporary}", f"{root}/{name}")

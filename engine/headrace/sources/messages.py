@@ -1,0 +1,201 @@
+"""Messages of a topic as records: JSON values, checked one by one.
+
+A value that is no JSON, or does not fit the record, is a bad row. Members of an object that the record does not have are left out. A
+time is a number of milliseconds, or text in ISO 8601, in UTC unless it names a zone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.api import RowKind, SourceNode
+from headrace.plan.column_types import Column, columns_of
+from headrace.plan.columns import BadRow
+from headrace.plan.record_columns import UnfitRecord, to_struct_array
+from headrace.plan.source_values import FIRST_TIME, LAST_TIME, fitting
+from headrace.tables.files import Storage, read_parquet
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_KINDS: Final = {kind.symbol: int(kind) for kind in RowKind}
+_UNDECODABLE: Final = (msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError)
+"""What decoding raises for a value that does not fit, or that a `__post_init__` refuses."""
+
+
+class Messages(msgspec.Struct, frozen=True):
+    """How the rows of a landed file become records."""
+
+    on_tombstone: Literal["quarantine", "skip"] = "quarantine"
+
+
+def read_messages(uri: str, storage: Storage = None) -> pa.Table:
+    r"""Read a landed file. Keys and values are text; a byte that is not UTF-8 is written as `\xff`."""
+    return text_columns(read_parquet(uri, storage))
+
+
+def text_columns(table: pa.Table) -> pa.Table:
+    """Return messages with their keys and values as text."""
+    for name in ("key", "value"):
+        table = table.set_column(table.schema.names.index(name), name, _as_text(table[name]))
+    return table
+
+
+def _as_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        texts = (None if value is None else value.decode(errors="backslashreplace") for value in values.to_pylist())
+        return pa.chunked_array([pa.array(texts, pa.string())])
+
+
+class MessageReader:
+    """Decodes values of one source's messages."""
+
+    def __init__(self, node: SourceNode, messages: Messages) -> None:
+        """`node` says which record they become."""
+        self._record = node.record
+        self._columns = columns_of(node.record)
+        self._row_kind = node.row_kind
+        self._skips = messages.on_tombstone == "skip"
+        self._decode = msgspec.json.Decoder(node.record).decode
+        self._decode_kind = None if node.row_kind is None else _member_decoder(node.row_kind)
+
+    def read_columns(self, table: pa.Table) -> tuple[pa.StructArray, pa.Int32Array, list[BadRow]]:
+        """Return records as `to_struct_array` has them, row kinds, and the rows that do not fit.
+
+        `table` is as `read_messages` gives it. A row that does not fit is a null, and so is a tombstone that is skipped.
+        """
+        errors: dict[int, str] = {}
+        records: list[msgspec.Struct | None] = []
+        kinds: list[int] = []
+        for position, value in enumerate(table["value"].to_pylist()):
+            record, kind = None, 0
+            try:
+                if value is not None:
+                    record = self._record_of(value)
+                    kind = self._kind_of(value)
+                elif not self._skips:
+                    errors[position] = "the message has no value (a tombstone)"
+            except _UNDECODABLE as error:
+                record = None
+                errors[position] = str(error) or type(error).__name__
+            records.append(record)
+            kinds.append(kind)
+        columns = _fit(records, self._record, errors)
+        where = [f"{topic}-{partition}@{offset}" for topic, partition, offset in _places(table, sorted(errors))]
+        bad = [BadRow(at, f"{place}: {errors[at]}") for at, place in zip(sorted(errors), where, strict=True)]
+        return columns, pa.array(kinds, pa.int32()), bad
+
+    def _record_of(self, value: str) -> msgspec.Struct:
+        try:
+            return self._decode(value)
+        except msgspec.ValidationError:
+            raw = msgspec.json.decode(value)
+            if not isinstance(raw, dict):
+                raise
+            timed = _with_times(raw, self._columns)
+            if timed == raw:
+                raise
+            return msgspec.convert(timed, self._record)
+
+    def _kind_of(self, value: str) -> int:
+        if self._decode_kind is None:
+            return int(RowKind.INSERT)
+        symbol = self._decode_kind(value)
+        if not isinstance(symbol, str) or symbol not in _KINDS:
+            msg = f"{self._row_kind} is {symbol!r:.200}, not one of {', '.join(_KINDS)}"
+            raise ValueError(msg)
+        return _KINDS[symbol]
+
+
+def message_times(table: pa.Table, node: SourceNode) -> pa.Int64Array:
+    """Return the event time of each message (ms); null where there is none that can be read, or one outside the years 1 to 9999."""
+    decode = _member_decoder(node.event_time)
+    return pa.array([_time_in(value, decode) for value in table["value"].to_pylist()], pa.int64())
+
+
+def _time_in(value: str | None, decode: Callable[[str], Any]) -> int | None:
+    if value is None:
+        return None
+    try:
+        time = _milliseconds(decode(value))
+    except _UNDECODABLE:
+        return None
+    if isinstance(time, float) and time.is_integer():
+        time = int(time)
+    is_time = isinstance(time, int) and not isinstance(time, bool) and FIRST_TIME <= time <= LAST_TIME
+    return time if is_time else None
+
+
+def _member_decoder(name: str) -> Callable[[str], Any]:
+    """Return what decodes one member of an object; None where the object lacks it."""
+    kind = msgspec.defstruct("Member", [("value", Any, None)], rename={"value": name})
+    decoder = msgspec.json.Decoder(kind)
+    return lambda text: decoder.decode(text).value  # type: ignore[attr-defined]  # a struct made here
+
+
+def _milliseconds(value: Any) -> Any:
+    """Return a time in ISO 8601 in milliseconds; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        return value
+    return ((time if time.tzinfo is not None else time.replace(tzinfo=UTC)) - _EPOCH) // _MILLISECOND
+
+
+def _with_times(raw: dict[str, Any], columns: Sequence[Column]) -> dict[str, Any]:
+    """Return an object with numbers in place of texts where its columns are times."""
+    by_name = {column.name: column for column in columns}
+    return {name: _timed(value, by_name[name]) if name in by_name else value for name, value in raw.items()}
+
+
+def _timed(value: Any, column: Column) -> Any:
+    if column.is_time:
+        return _milliseconds(value)
+    if column.record is not None and isinstance(value, dict):
+        return _with_times(value, column.parts)
+    if isinstance(value, list) and len(column.parts) == 1:
+        return [_timed(item, column.parts[0]) for item in value]
+    if isinstance(value, dict) and len(column.parts) > 1:
+        return {key: _timed(item, column.parts[1]) for key, item in value.items()}
+    return value
+
+
+def _fit(records: list[msgspec.Struct | None], record: type[msgspec.Struct], errors: dict[int, str]) -> pa.StructArray:
+    """Return the records as columns; one that columns cannot carry becomes a null, with an error."""
+    while True:
+        try:
+            columns = to_struct_array(records, record)
+        except UnfitRecord as error:
+            unfit = {error.index: f"{error.field} {error.why}" if error.field else error.why}
+        else:
+            if not (unfit := _out_of_range(columns, record)):
+                return columns
+        errors |= unfit
+        for position in unfit:
+            records[position] = None
+
+
+def _out_of_range(columns: pa.StructArray, record: type[msgspec.Struct]) -> dict[int, str]:
+    """Return by position what is wrong with records whose types fit: times outside the years 1 to 9999."""
+    positions = pc.indices_nonzero(columns.is_valid()).to_pylist()
+    present = columns.drop_null()
+    unfit: dict[int, str] = {}
+    for column in columns_of(record):
+        _, faults = fitting(pa.chunked_array([present.field(column.name)]), column)
+        for place, fault in faults.items():
+            unfit.setdefault(positions[place], f"{column.name}{fault.path} {fault.why}")
+    return unfit
+
+
+def _places(table: pa.Table, positions: Sequence[int]) -> list[tuple[str, int, int]]:
+    chosen = table.select(["topic", "partition", "offset"]).take(pa.array(positions, pa.int64()))
+    return list(zip(*(column.to_pylist() for column in chosen.columns), strict=True))

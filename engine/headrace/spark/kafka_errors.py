@@ -1,0 +1,72 @@
+"""What Kafka's clients raise in Spark's JVM, as errors that say who has to act."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from headrace.config import SourceConfig
+from headrace.errors import ConfigError, HeadraceError, ServiceError, SourceError
+from headrace.spark.spark_errors import in_short, spark_errors, text_of
+
+_UNKNOWN: Final = re.compile(r"UnknownTopic\w*Exception|InvalidTopicException")
+_REFUSED: Final = re.compile(r"\w*(?:Authorization|Authentication|SslHandshake)\w*Exception")
+_EXPIRED: Final = re.compile(r"OffsetOutOfRange|KAFKA_DATA_LOSS|data (?:may have been|was) lost", re.IGNORECASE)
+_AWAY: Final = re.compile(
+    r"errors\.(?:Timeout|Disconnect|Network|BrokerNotAvailable|NotLeader\w*|LeaderNotAvailable|NotEnoughReplicas)\w*Exception|"
+    r"No resolvable bootstrap|TimeoutException"
+)
+_SETTINGS: Final = re.compile(
+    r"ConfigException|Failed to create new KafkaAdminClient|Failed to construct kafka consumer"
+)
+
+
+@contextmanager
+def kafka_errors(source: str, config: SourceConfig, is_alive: Callable[[], bool]) -> Iterator[None]:
+    """Turn what is raised in the block into errors that name the source and its topic.
+
+    Raises `SourceError` for a topic that is not there, that refuses, or whose messages went away, `ServiceError` when no broker
+    answers, `ConfigError` for settings that no client can start with, and what `spark_errors` does.
+    """
+    with spark_errors(f"while source '{source}' was read", is_alive):
+        try:
+            yield
+        except (Py4JError, PySparkException) as error:
+            meant = _meant(text_of(error), source, config) if is_alive() else None
+            if meant is None:
+                raise
+            raise meant from error
+
+
+def _meant(text: str, source: str, config: SourceConfig) -> HeadraceError | None:
+    place, short, nothing = config.place, in_short(text), "Nothing was taken in."
+    if _UNKNOWN.search(text):
+        return SourceError(
+            f"source '{source}': there is no {place}. {nothing} Make it, or mend sources.{source}.topic."
+        )
+    if refused := _REFUSED.search(text):
+        return SourceError(
+            f"source '{source}': {place} refuses this job ({refused[0]}: {short}). {nothing} Mend sources.{source}.options, or let "
+            "somebody grant it READ and DESCRIBE on the topic."
+        )
+    if _EXPIRED.search(text):
+        return SourceError(
+            f"source '{source}': messages of {place} went away while they were read ({short}). {nothing} Run again: if they are gone "
+            "for good, the next run names their offsets."
+        )
+    if _AWAY.search(text):
+        return ServiceError(
+            f"source '{source}': no broker answers for {place} ({short}). {nothing} Run again when they are back; if they are well, "
+            f"look whether sources.{source}.servers names them."
+        )
+    if _SETTINGS.search(text):
+        return ConfigError(
+            f"source '{source}': no client of Kafka can start with servers '{config.servers}' and these options ({short}). {nothing} "
+            f"Mend sources.{source}."
+        )
+    return None

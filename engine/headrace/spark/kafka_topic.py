@@ -1,0 +1,186 @@
+"""A topic of real brokers, through the JVM of a Spark session: Kafka's admin client asks, and Spark's reader lands.
+
+Offsets end where the last stable one is: messages of open transactions are not read yet, and those of aborted ones never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from headrace.config import JobConfig, SourceConfig
+from headrace.errors import ConfigError, StorageError
+from headrace.sources.landed import publish_landed, temporary_name, write_messages
+from headrace.sources.topic import Bounds, TopicState
+from headrace.spark.kafka_errors import kafka_errors
+from headrace.spark.spark_errors import jvm_answers
+from headrace.spark.tasks import Partition
+from headrace.tables.store import storage_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.sources.landed import OffsetRange
+    from headrace.sources.topic import Topic
+
+_ADMIN: Final = "org.apache.kafka.clients.admin"
+_TIMEOUTS: Final = {"kafka.request.timeout.ms": "15000", "kafka.default.api.timeout.ms": "30000"}
+
+LANDED_DDL: Final = "report binary"
+
+
+class LandedPart(msgspec.Struct, frozen=True):
+    """What a task has landed: the file, which has a name of the task's own yet. `error` is what storage refused."""
+
+    partition: int
+    file: str = ""
+    rows: int = 0
+    error: str | None = None
+
+
+def topics_of(spark: SparkSession, config: JobConfig) -> dict[str, Topic]:
+    """Return the topics that a job reads, by name of the source. Nothing is asked yet."""
+    return {
+        name: SparkTopic(spark, name, source) for name, source in config.sources.items() if source.format == "kafka"
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class SparkTopic:
+    """See `Topic`."""
+
+    spark: SparkSession
+    source: str
+    config: SourceConfig
+
+    def state(self) -> TopicState:
+        """See `Topic.state`."""
+        with self._translated(), self._admin() as admin:
+            topic = self._topic
+            description = admin.describeTopics(_java_list(self._jvm, [topic])).allTopicNames().get().get(topic)
+            partitions = [info.partition() for info in description.partitions()]
+            specs = self._jvm.org.apache.kafka.clients.admin.OffsetSpec
+            first = self._offsets(admin, partitions, specs.earliest())
+            end = self._offsets(admin, partitions, specs.latest())
+            bounds = {partition: Bounds(first[partition], end[partition]) for partition in partitions}
+            return TopicState(description.topicId().toString(), bounds)
+
+    def offsets_at(self, moment: int) -> Mapping[int, int]:
+        """See `Topic.offsets_at`."""
+        ends = {partition: bounds.end for partition, bounds in self.state().partitions.items()}
+        with self._translated(), self._admin() as admin:
+            spec = self._jvm.org.apache.kafka.clients.admin.OffsetSpec.forTimestamp(max(0, moment))
+            found = self._offsets(admin, list(ends), spec)
+        return {partition: found[partition] if found[partition] >= 0 else end for partition, end in ends.items()}
+
+    def land(self, ranges: Mapping[OffsetRange, str], folder: str, storage: Mapping[str, str] | None) -> None:
+        """See `Topic.land`: one Spark job, a task for each partition."""
+        by_partition = {offsets.partition: name for offsets, name in ranges.items()}
+        with self._translated():
+            messages = self.spark.read.format("kafka").options(**self._reader_options([*ranges])).load()
+            rows = messages.mapInArrow(landing_partition(folder, storage), LANDED_DDL).collect()
+        parts = [msgspec.json.decode(bytes(row.report), type=LandedPart) for row in rows]
+        for part in parts:
+            if part.error is not None:
+                raise StorageError(f"{part.error}. Nothing was committed; free space or repair, then run again.")
+        with storage_errors(f"to land messages in {folder}"):
+            for part in parts:
+                publish_landed(folder, part.file, by_partition.pop(part.partition), storage)
+            for name in by_partition.values():  # ranges in which compaction, or aborted transactions, have left nothing
+                empty = temporary_name()
+                write_messages(f"{folder}/{empty}", [], storage)
+                publish_landed(folder, empty, name, storage)
+
+    # ------------------------------------------------------------------------------------------------ how it's done
+
+    @property
+    def _topic(self) -> str:
+        return self.config.topic or ""
+
+    @property
+    def _jvm(self) -> Any:
+        return self.spark._jvm  # noqa: SLF001 - pyspark has no other way to the JVM
+
+    def _reader_options(self, ranges: list[OffsetRange]) -> dict[str, str]:
+        def offsets(place: Callable[[OffsetRange], int]) -> str:
+            return msgspec.json.encode({self._topic: {str(one.partition): place(one) for one in ranges}}).decode()
+
+        return {
+            **_TIMEOUTS,
+            **self.config.options,
+            "kafka.bootstrap.servers": self.config.servers or "",
+            "kafka.isolation.level": "read_committed",
+            "assign": msgspec.json.encode({self._topic: [one.partition for one in ranges]}).decode(),
+            "startingOffsets": offsets(lambda one: one.first),
+            "endingOffsets": offsets(lambda one: one.end),
+            "failOnDataLoss": "true",
+            "includeHeaders": "true",
+        }
+
+    @contextmanager
+    def _admin(self) -> Iterator[Any]:
+        """Open an admin client for the length of the block."""
+        try:
+            client = getattr(self._jvm, f"{_ADMIN}.Admin")
+            settings = self._jvm.java.util.Properties()
+            given = {**_TIMEOUTS, **self.config.options, "kafka.bootstrap.servers": self.config.servers or ""}
+            for key, value in given.items():
+                settings.put(key.removeprefix("kafka."), value)
+            admin = client.create(settings)
+        except TypeError as error:  # py4j takes a class that is not there for a package
+            raise ConfigError(
+                f"source '{self.source}' reads a topic of Kafka, and Spark has no client for it. Nothing was taken in. Run 'headrace "
+                "setup --kafka', and name the jars under 'jars' of the cluster profile (docs/kafka.md lists them)."
+            ) from error
+        try:
+            yield admin
+        finally:
+            admin.close()
+
+    def _offsets(self, admin: Any, partitions: list[int], spec: Any) -> dict[int, int]:
+        kafka = self._jvm.org.apache.kafka
+        asked = self._jvm.java.util.HashMap()
+        by_partition = {partition: kafka.common.TopicPartition(self._topic, partition) for partition in partitions}
+        for each in by_partition.values():
+            asked.put(each, spec)
+        committed = kafka.common.IsolationLevel.READ_COMMITTED
+        result = admin.listOffsets(asked, kafka.clients.admin.ListOffsetsOptions(committed))
+        return {partition: result.partitionResult(each).get().offset() for partition, each in by_partition.items()}
+
+    def _translated(self) -> AbstractContextManager[None]:
+        return kafka_errors(self.source, self.config, lambda: jvm_answers(self.spark))
+
+
+def landing_partition(folder: str, storage: Mapping[str, str] | None) -> Partition:
+    """Write the messages of the partition, all of one partition of the topic, to a file of the task's own."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return
+
+        def every() -> Iterator[pa.RecordBatch]:
+            yield first
+            yield from batches
+
+        partition, file = first.column("partition")[0].as_py(), temporary_name()
+        try:
+            rows = write_messages(f"{folder}/{file}", every(), storage)
+            part = LandedPart(partition, file, rows)
+        except OSError as error:  # else Spark would try again and again
+            part = LandedPart(partition, error=f"could not write {folder}/{file}: {error}")
+        yield pa.RecordBatch.from_arrays([pa.array([msgspec.json.encode(part)], pa.binary())], names=["report"])
+
+    return run
+
+
+def _java_list(jvm: Any, items: list[str]) -> Any:
+    made = jvm.java.util.ArrayList()
+    for item in items:
+        made.add(item)
+    return made

@@ -1,0 +1,287 @@
+"""A real broker on this machine (KRaft, one node), and a Spark session with the client's jars.
+
+The broker's jars, and those of Spark's client, are fetched once into var/kafka, as `headrace setup --kafka` fetches the latter into
+var/jars. Where they cannot be had, all tests of this folder are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyspark
+import pytest
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+
+from headrace import clock
+from headrace.errors import ServiceError
+from headrace.provision.jars import KAFKA, Jars, fetch, jars_folder
+from headrace.provision.java import require_java
+from headrace.spark.options import RunOptions
+from tests.jobs.home import JARS, LOCAL, PROJECT, Home
+
+FOLDER = PROJECT / "var" / "kafka"
+SPARK_JARS = Path(pyspark.__file__).parent / "jars"
+STARTS_WITHIN = 120.0
+SMALL_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+JOB = {
+    "job": "reader",
+    "pipeline": "tests.jobs.shop_rows:pipeline",
+    "state": {"root": "state", "local": "local"},
+    "watermark": {"bucket": 3},
+    "sources": {"rows": {"format": "kafka"}},
+    "sinks": {"arrived": {"path": "lake/arrived", "mode": "append"}},
+}
+
+
+class BrokerJars(Jars):
+    """The jars of a broker, pinned in a file beside this one."""
+
+    def digests(self) -> dict[str, str]:
+        lines = Path(__file__).with_name("broker.sha256").read_text().splitlines()
+        return {file: digest for digest, file in map(str.split, lines)}
+
+
+BROKER = BrokerJars(
+    name="broker", package="org.apache.kafka:kafka_2.13:4.1.0", without=("com.google.code.findbugs:jsr305",)
+)
+
+
+def provided(jars: Jars, folder: Path) -> Path:
+    """Return the folder with these jars, fetched if need be; skip the test where they cannot be had."""
+    if jars.missing(folder):
+        try:
+            fetch(jars, PROJECT, require_java(PROJECT), folder)
+        except ServiceError as error:
+            pytest.skip(f"{jars.package} cannot be fetched: {error}")
+    return folder
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def class_path() -> str:
+    """The class path of a broker and its tools."""
+    folder = provided(BROKER, FOLDER / "broker")
+    (scala,) = SPARK_JARS.glob("scala-library-*.jar")
+    (py4j,) = SPARK_JARS.glob("py4j-*.jar")
+    return os.pathsep.join([f"{folder}/*", str(scala), str(py4j)])
+
+
+@pytest.fixture(scope="session")
+def servers(class_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a running broker."""
+    folder = tmp_path_factory.mktemp("broker")
+    port, controller = free_port(), free_port()
+    settings = folder / "server.properties"
+    settings.write_text(
+        f"""process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+log.dirs={folder}/logs
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+"""
+    )
+    java = [str(require_java(PROJECT) / "bin" / "java"), *SMALL_JVM, "-cp", class_path]
+    subprocess.run(
+        [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(settings)],
+        check=True,
+        capture_output=True,
+    )
+    with (folder / "broker.log").open("w") as log:
+        process = subprocess.Popen([*java, "kafka.Kafka", str(settings)], stdout=log, stderr=subprocess.STDOUT)
+    try:
+        deadline = clock.monotonic() + STARTS_WITHIN
+        while not _listens(port):
+            assert process.poll() is None, (folder / "broker.log").read_text()
+            assert clock.monotonic() < deadline, "the broker does not listen"
+            clock.sleep(0.2)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _listens(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+@dataclass
+class Broker:
+    """Does what people and programs do to topics, through Kafka's own clients in a JVM."""
+
+    servers: str
+    gateway: JavaGateway
+    made: int = 0
+
+    @property
+    def jvm(self) -> Any:
+        return self.gateway.jvm
+
+    @contextmanager
+    def admin(self) -> Iterator[Any]:
+        admin = self.jvm.org.apache.kafka.clients.admin.Admin.create(self._settings())
+        try:
+            yield admin
+        finally:
+            admin.close()
+
+    def topic(self, partitions: int = 1, name: str | None = None, **settings: str) -> str:
+        """Make a topic; return its name."""
+        self.made += 1
+        name = name or f"shop.rows-{self.made}"
+        new = self.jvm.org.apache.kafka.clients.admin.NewTopic(name, partitions, 1)
+        with self.admin() as admin:
+            admin.createTopics(self._set([new.configs(self._map(settings))])).all().get()
+        return name
+
+    def delete(self, topic: str) -> None:
+        with self.admin() as admin:
+            admin.deleteTopics(self._set([topic])).all().get()
+
+    def grow(self, topic: str, partitions: int) -> None:
+        more = self.jvm.org.apache.kafka.clients.admin.NewPartitions.increaseTo(partitions)
+        with self.admin() as admin:
+            admin.createPartitions(self._map({topic: more})).all().get()
+
+    def expire(self, topic: str, before: int, partition: int = 0) -> None:
+        kafka = self.jvm.org.apache.kafka
+        # py4j does not see a static method that has the name of another one: reflection does.
+        made = self.jvm.java.lang.Class.forName("org.apache.kafka.clients.admin.RecordsToDelete")
+        types, arguments = (self.gateway.new_array(kind, 1) for kind in (self.jvm.Class, self.jvm.Object))
+        types[0], arguments[0] = self.jvm.java.lang.Long.TYPE, self.jvm.java.lang.Long.valueOf(str(before))
+        records = made.getMethod("beforeOffset", types).invoke(None, arguments)
+        with self.admin() as admin:
+            admin.deleteRecords(self._map({kafka.common.TopicPartition(topic, partition): records})).all().get()
+
+    def send(
+        self,
+        topic: str,
+        values: Sequence[dict[str, Any] | bytes | None],
+        partition: int = 0,
+        *,
+        timestamp: int | None = None,
+        aborts: bool | None = None,
+    ) -> None:
+        """Send messages; `aborts` tells how the transaction ends that they are in, None: in no transaction."""
+        settings = self._settings()
+        for name in ("key.serializer", "value.serializer"):
+            settings.put(name, "org.apache.kafka.common.serialization.ByteArraySerializer")
+        if aborts is not None:
+            self.made += 1
+            settings.put("transactional.id", f"test-{self.made}")
+        producer = self.jvm.org.apache.kafka.clients.producer.KafkaProducer(settings)
+        if aborts is not None:
+            producer.initTransactions()
+            producer.beginTransaction()
+        for value in values:
+            encoded = value if value is None or isinstance(value, bytes) else msgspec.json.encode(value)
+            record = self.jvm.org.apache.kafka.clients.producer.ProducerRecord(
+                topic, partition, timestamp, b"key", encoded
+            )
+            record.headers().add("source", b"test")
+            producer.send(record)
+        producer.flush()
+        if aborts is not None:
+            (producer.abortTransaction if aborts else producer.commitTransaction)()
+        producer.close()
+
+    def _settings(self) -> Any:
+        settings = self.jvm.java.util.Properties()
+        settings.put("bootstrap.servers", self.servers)
+        return settings
+
+    def _map(self, items: dict[Any, Any]) -> Any:
+        made = self.jvm.java.util.HashMap()
+        for key, value in items.items():
+            made.put(key, value)
+        return made
+
+    def _set(self, items: Sequence[Any]) -> Any:
+        made = self.jvm.java.util.ArrayList()
+        for item in items:
+            made.add(item)
+        return made
+
+
+@pytest.fixture(scope="session")
+def broker(servers: str, class_path: str) -> Iterator[Broker]:
+    java = str(require_java(PROJECT) / "bin" / "java")
+    port, token = launch_gateway(
+        classpath=class_path, die_on_exit=True, enable_auth=True, java_path=java, javaopts=[*SMALL_JVM]
+    )
+    parameters = GatewayParameters(port=port, auth_token=token, auto_convert=False)
+    gateway = JavaGateway(gateway_parameters=parameters)
+    yield Broker(servers, gateway)
+    gateway.shutdown()
+
+
+@dataclass
+class KafkaJob:
+    """The job in a home of its own, in the shared session."""
+
+    spark: Any
+    home: Home
+    source: dict[str, Any]
+
+    def configure(self, **source: Any) -> None:
+        self.source |= source
+        self.home.configure({"sources": {"rows": self.source}})
+
+    def run(self, **options: Any) -> list[str]:
+        """Run the job; return the names that are in the sink then, in arrival order."""
+        from headrace.spark.runner import run_in
+
+        run_in(self.spark, self.home.config(), RunOptions(run_id="test", **options), lambda _: None)
+        return self.arrived()
+
+    def arrived(self) -> list[str]:
+        from deltalake import DeltaTable
+
+        rows = DeltaTable(str(self.home.folder / "lake/arrived")).to_pyarrow_table().to_pylist()
+        rows.sort(key=lambda row: row["number"])
+        assert [row["number"] for row in rows] == list(range(len(rows)))
+        return [row["name"] for row in rows]
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The session that a run makes for a profile with the client's jars."""
+    from headrace.spark.session import session
+
+    folder = jars_folder(PROJECT) if not KAFKA.missing(jars_folder(PROJECT)) else provided(KAFKA, FOLDER / "client")
+    os.environ["PYTHONPATH"] = os.pathsep.join((str(PROJECT / "engine"), str(PROJECT)))
+    home = Home(tmp_path_factory.mktemp("session"))
+    home.write_cluster("local", {**LOCAL, "jars": [*JARS, *(str(folder / jar) for jar in KAFKA.digests())]})
+    started = session(home.config())
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def job(spark: Any, servers: str, tmp_path: Path) -> KafkaJob:
+    """The job, with a source that has no topic yet."""
+    return KafkaJob(spark, Home(tmp_path, JOB), {"servers": servers})

@@ -1,0 +1,129 @@
+"""A job reads topics of a real broker through Spark."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headrace.commit.log import CheckpointLog
+from headrace.errors import ConfigError, ServiceError, SourceError
+from headrace.tables.schemas import QUARANTINE
+from headrace.tables.stores import state_view
+from tests.kafka.conftest import free_port
+from tests.unit.support.topic_job import merged_by_hand, message
+
+
+def positions(job):
+    (offset,) = CheckpointLog(job.home.config().job_folder).last.offsets.values()
+    return {one.partition: one.position for one in offset.partitions}
+
+
+def test_partitions_merge_by_event_time_over_runs(broker, job):
+    topic = broker.topic(3)
+    job.configure(topic=topic, max_rows_per_batch=9)
+    sent = [[], [], []]
+    for burst in range(3):
+        for partition in range(3):
+            rows = [(f"{burst}.{partition}.{at}", 7 * burst + (5 * at + partition) % 11) for at in range(4 + partition)]
+            sent[partition] += rows
+            broker.send(topic, [message(*row) for row in rows], partition)
+        job.run(max_batches=2)
+    assert job.run(end_of_input=True) == merged_by_hand(sent)
+    assert positions(job) == {partition: len(rows) for partition, rows in enumerate(sent)}
+
+
+def test_aborted_transactions_are_never_read(broker, job):
+    topic = broker.topic()
+    broker.send(topic, [message("p")], aborts=False)
+    broker.send(topic, [message("never")], aborts=True)
+    job.configure(topic=topic, max_rows_per_batch=1)
+    assert job.run() == ["p"]
+    assert positions(job) == {0: 4}
+    broker.send(topic, [message("q")], aborts=False)
+    assert job.run() == ["p", "q"]
+
+
+def test_bad_messages_name_their_offsets(broker, job):
+    topic = broker.topic()
+    broker.send(topic, [message("p"), b"{", None, message("q")])
+    job.configure(topic=topic)
+    assert job.run() == ["p", "q"]
+    config = job.home.config()
+    view = state_view(config.job_folder, QUARANTINE, CheckpointLog(config.job_folder).last.versions[QUARANTINE])
+    rows = sorted(view.live_rows(), key=lambda row: row["position"])
+    assert [row["error"].split(": ")[0] for row in rows] == [f"{topic}-0@1", f"{topic}-0@2"]
+    raw = json.loads(rows[0]["raw"])
+    assert (raw["key"], raw["value"], raw["topic"], raw["headers"][0]["key"]) == ("key", "{", topic, "source")
+
+
+def test_a_start_in_time_is_found(broker, job):
+    topic = broker.topic(2)
+    for partition, timestamp in ((0, 59_999), (0, 60_000), (1, 10)):
+        broker.send(topic, [message(f"{timestamp}")], partition, timestamp=timestamp)
+    job.configure(topic=topic, start="1970-01-01T00:01Z", idle_after="0s")
+    assert job.run() == ["60000"]
+    assert positions(job) == {0: 2, 1: 1}
+
+
+def test_grown_topics_are_read_from_the_beginning(broker, job):
+    topic = broker.topic()
+    broker.send(topic, [message("p")])
+    job.configure(topic=topic)
+    assert job.run() == ["p"]
+    broker.grow(topic, 2)
+    broker.send(topic, [message("x", 1)], 1)
+    broker.send(topic, [message("q", 2)])
+    assert job.run() == ["p", "x"]
+    assert job.run(end_of_input=True) == ["p", "x", "q"]
+
+
+def test_expired_messages_stop_the_run(broker, job):
+    topic = broker.topic()
+    broker.send(topic, [message("p")])
+    job.configure(topic=topic)
+    job.run()
+    broker.send(topic, [message("q"), message("r"), message("s")])
+    broker.expire(topic, 3)
+    with pytest.raises(SourceError, match=r"begins at offset 3, .*skip_offsets: 0:1-2\. "):
+        job.run()
+    job.configure(skip_offsets="0:1-2")
+    assert job.run() == ["p", "s"]
+
+
+def test_a_topic_made_anew_stops_the_run(broker, job):
+    topic = broker.topic()
+    broker.send(topic, [message("p")])
+    job.configure(topic=topic)
+    job.run()
+    broker.delete(topic)
+    broker.topic(name=topic)
+    with pytest.raises(SourceError, match="is another topic than the one that was read"):
+        job.run()
+
+
+def test_an_unknown_topic_is_named(job):
+    job.configure(topic="nobody.made.it")
+    with pytest.raises(SourceError, match=r"there is no topic nobody\.made\.it at 127\.0\.0\.1"):
+        job.run()
+
+
+def test_a_broker_that_is_down_is_named(job):
+    fast = {"kafka.request.timeout.ms": 1000, "kafka.default.api.timeout.ms": 2000}
+    job.configure(topic="rows", servers=f"127.0.0.1:{free_port()}", options=fast)
+    with pytest.raises(ServiceError, match="no broker answers for topic rows at 127"):
+        job.run()
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "match"),
+    [
+        ({"options": {"kafka.security.protocol": "NONSENSE"}}, ConfigError, "no client of Kafka can start"),
+        ({"servers": "nonsense"}, ConfigError, "no client of Kafka can start"),
+        ({"servers": "no.such.host.invalid:9092"}, ServiceError, "no broker answers"),
+    ],
+)
+def test_wrong_settings_are_named(job, source, error, match):
+    job.configure(topic="rows", **source)
+    with pytest.raises(error, match=match):
+        job.run()

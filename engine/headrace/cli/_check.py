@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -109,6 +109,7 @@ def state_types(job: str, log: CheckpointLog, plan: Plan) -> Iterator[Finding]:
 def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
     """Whether each source's folder or table can be read."""
     from headrace.sources.delta_table import DeltaSource
+    from headrace.sources.file_formats import format_of
 
     nodes = {node.name: node for node in plan.sources}
     for name, source in config.sources.items():
@@ -119,7 +120,7 @@ def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
         if "://" in source.path:
             yield Finding(what, "ok", f"{source.path} (remote: not looked at)")
             continue
-        yield _folder(what, Path(source.path), config.where(f"sources.{name}.path"))
+        yield _folder(what, Path(source.path), format_of(source.files).suffixes, config.where(f"sources.{name}.path"))
 
 
 def _table(what: str, source: DeltaSource, path: str) -> Iterator[Finding]:
@@ -137,15 +138,15 @@ def _table(what: str, source: DeltaSource, path: str) -> Iterator[Finding]:
         yield Finding(what, "fail", problem)
 
 
-def _folder(what: str, folder: Path, where: str) -> Finding:
+def _folder(what: str, folder: Path, suffixes: Sequence[str], where: str) -> Finding:
     try:
-        files = sum(1 for file in folder.iterdir() if file.suffix == ".parquet")
+        files = sum(1 for file in folder.iterdir() if file.name.endswith(tuple(suffixes)))
     except FileNotFoundError:
         return Finding(what, "fail", f"there is no folder {folder}", f"make it, or mend {where}")
     except OSError as error:
         return Finding(what, "fail", f"{folder}: {error}", "let this user read it")
     if not files:
-        return Finding(what, "warn", f"{folder} has no .parquet file", "a run would find nothing to do")
+        return Finding(what, "warn", f"{folder} has no {suffixes[0]} file", "a run would find nothing to do")
     return Finding(what, "ok", f"{folder}: {files:,} files")
 
 

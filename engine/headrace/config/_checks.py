@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 from headrace.config._cron import check_cron
 from headrace.config._document import raise_problems
+from headrace.config._files import CsvOptions
 from headrace.config._job import JobConfig
 from headrace.config._table_versions import parse_start, parse_versions
 
@@ -145,6 +146,19 @@ def _tables(config: JobConfig) -> Iterator[Problem]:
                     yield f"sources.{name}.{key}", str(error)
 
 
+def _csv(config: JobConfig) -> Iterator[Problem]:
+    """Options of CSV that another format does not have, or that no file can be read by."""
+    for name, source in config.sources.items():
+        if source.format != "csv" and source.csv != CsvOptions():
+            yield f"sources.{name}.csv", f"the format {source.format} does not have it: write format: csv"
+        if len(source.csv.delimiter) != 1 or source.csv.delimiter in _NO_DELIMITERS:
+            yield (
+                f"sources.{name}.csv.delimiter",
+                f"{source.csv.delimiter!r} cannot stand between fields: expected one character, such as ',' or \"\\t\", and no quote or line break",
+            )
+
+
+_NO_DELIMITERS = ('"', "\n", "\r")
 _FOLDER_KEYS = ("interval", "complete_intervals")
 _TABLE_KEYS = ("change_feed", "start", "skip_versions")
 
@@ -181,6 +195,7 @@ _CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
     _schedule,
     _intervals,
     _tables,
+    _csv,
     _limits,
     _services,
 )

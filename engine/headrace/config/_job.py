@@ -13,6 +13,7 @@ import msgspec
 from headrace.api import Strategy
 from headrace.config._cluster import ClusterConfig
 from headrace.config._execution import ExecutionConfig, OperatorConfig
+from headrace.config._files import CsvOptions, FileOptions
 from headrace.config._table_versions import Start, parse_start, parse_versions
 from headrace.config._types import Count, KeyGroups, Location, Name, PipelineRef, Rate, Scalar, Section, Span, Whole
 from headrace.config._urls import shown_url, with_path
@@ -70,11 +71,14 @@ class WatermarkConfig(Section, frozen=True, kw_only=True):
 class SourceConfig(Section, frozen=True, kw_only=True):
     """What a source of the pipeline reads."""
 
-    format: Literal["parquet", "delta"] = "parquet"
-    """parquet: a folder of Parquet files. delta: a Delta table."""
+    format: Literal["parquet", "json", "csv", "avro", "delta"] = "parquet"
+    """parquet, json, csv, avro: a folder of such files (json: one object a line). delta: a Delta table."""
 
     path: Location
     """Folder of the files, which are read in the order of their names and must not change; or folder or URI of the Delta table."""
+
+    csv: CsvOptions = CsvOptions()
+    """Format csv: how the files are written."""
 
     change_feed: bool = False
     """Format delta: read what each commit of the table inserted, updated and deleted, from its change data feed. false: read rows that are appended, and stop where others are changed."""
@@ -105,6 +109,11 @@ class SourceConfig(Section, frozen=True, kw_only=True):
 
     on_bad_row: Literal["quarantine", "fail"] = "quarantine"
     """What happens to a row that does not fit the record type."""
+
+    @property
+    def files(self) -> FileOptions:
+        """The format of the files of a folder."""
+        return FileOptions(format=self.format, csv=self.csv)
 
     @property
     def begins_at(self) -> Start:

@@ -171,6 +171,7 @@ class MicroBatch:
                 stop_file=stop_file(self._shared.job_folder, self._shared.attempt_id),
                 on_bad_file=bound.on_bad_file,
                 on_bad_row=bound.on_bad_row,
+                file_options=bound.files,
             )
             for index, share in enumerate(shares)
         ]

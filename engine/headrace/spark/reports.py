@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from headrace.async_io.service_metrics import ServiceMetrics
+from headrace.config import FileOptions
 from headrace.execution.options import AsyncStateOptions
 from headrace.materializer.options import MaterializerOptions
 from headrace.plan.loader import PipelineCode
@@ -68,6 +69,7 @@ class SourceTask(msgspec.Struct, frozen=True, kw_only=True):
     stop_file: str | None = None
     on_bad_file: str = "fail"
     on_bad_row: str = "quarantine"
+    file_options: FileOptions = FileOptions()
 
 
 class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):

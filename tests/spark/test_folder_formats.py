@@ -17,14 +17,14 @@ BROKEN = '{"seq": 1, "at": '
 
 
 def as_json(rows):
-    return "\n".join([*map(json.dumps, rows), BROKEN]) + "\n"
+    return "\n".join(map(json.dumps, rows)) + "\n"
 
 
 def as_csv(rows):
     def text(value):
         return "" if value is None else json.dumps(value)
 
-    return "\r\n".join([",".join(rows[0]), *(",".join(map(text, row.values())) for row in rows), BROKEN])
+    return "\r\n".join([",".join(rows[0]), *(",".join(map(text, row.values())) for row in rows)]) + "\n"
 
 
 WRITERS = {"json": as_json, "csv": as_csv}
@@ -38,11 +38,12 @@ def test_text_files_give_what_parquet_gives(kind, home, new_home, run):
     other.configure({"sources": {"purchases": {"format": kind}}})
     for day in range(2):
         name = day_name(day).replace("parquet", kind)
-        (other.input / name).write_text(WRITERS[kind](purchases_of(day)), encoding="utf-8")
+        broken = BROKEN if day == 1 else ""  # at the end, since it has an ordinal as well
+        (other.input / name).write_text(WRITERS[kind](purchases_of(day)) + broken, encoding="utf-8")
     run(other, **QUICK)
     for sink in home.config().sinks:
         assert sink_rows(other.config(), sink) == sink_rows(home.config(), sink)
-    assert refused(other) == [f"{day_name(day).replace('parquet', kind)}:90" for day in range(2)]
+    assert refused(other) == [f"{day_name(1).replace('parquet', kind)}:90"]
 
 
 def refused(home):

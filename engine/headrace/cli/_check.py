@@ -74,7 +74,7 @@ def verify(job: Job = None, as_json: AsJson = False) -> None:
 def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:
     """Return whether a run could go on from what is stored, and what it would migrate first."""
     from headrace.commit.log import CheckpointLog
-    from headrace.commit.run_check import sinks_of_other_jobs, stored_problems
+    from headrace.commit.run_check import new_sink_columns, sinks_of_other_jobs, stored_problems
 
     log = CheckpointLog(config.job_folder, config.storage_options)
     yield from state_types(config.job, log, plan)
@@ -82,6 +82,8 @@ def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:
     yield from (Finding(what, "fail", problem) for what, problem in problems)
     if not any(what == "sinks" for what, _ in problems):
         yield Finding("sinks", "ok", f"{len(plan.sinks)} declared, and all tables that are there fit")
+        for columns in new_sink_columns(config, log, plan):
+            yield Finding("sinks", "warn", columns, "if they are not meant, change the pipeline before it")
         for name in sinks_of_other_jobs(config, log):
             detail = f"sink '{name}' has rows of another job, and '{config.job}' was never run: it begins anew"
             advice = "if it is that job, renamed, write its former name into the file: state.name"

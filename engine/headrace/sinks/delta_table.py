@@ -51,19 +51,40 @@ class DeltaTableSink:
                 table = self.latest().schema
         except TableMissingError:
             return
-        if {*table.names} != {*self.schema.names}:
+        if not {*table.names} <= {*self.schema.names}:
             yield (
                 f"sink '{self.name}' at {self.uri} has the columns {', '.join(sorted(table.names))}; the pipeline writes "
                 f"{', '.join(self.schema.names)}. Give the sink another path, or move the old table away."
             )
             return
+        if new_keys := [key for key in self.keys if key not in table.names]:
+            yield (
+                f"sink '{self.name}' at {self.uri} has no column {', '.join(new_keys)}, which is of the primary key now: rows that "
+                "are there would have none. Nothing was written: give the sink another path, or move the old table away."
+            )
+            return
         for column in self.schema:
+            if column.name not in table.names:
+                continue
             kind = table.field(column.name).type
             if kind != column.type and (pa.types.is_nested(kind) or pa.types.is_nested(column.type)):
                 yield (
                     f"column '{column.name}' of sink '{self.name}' at {self.uri} is {kind}; the pipeline writes "
                     f"{column.type}. Nothing was written: give the sink another path, or move the old table away."
                 )
+
+    def new_columns(self) -> pa.Schema:
+        """See `Sink.new_columns`."""
+        try:
+            with storage_errors(f"to open sink '{self.name}' at {self.uri}"):
+                return self._missing_from(self.latest())
+        except TableMissingError:
+            return pa.schema([])
+
+    def _missing_from(self, table: Snapshot) -> pa.Schema:
+        """Return the columns that a table lacks. They may be null there, since the rows so far have none."""
+        names = {*table.schema.names}
+        return pa.schema([column.with_nullable(True) for column in self.schema if column.name not in names])
 
     def latest(self) -> Snapshot:
         """See `Sink.latest`."""
@@ -85,9 +106,14 @@ class DeltaTableSink:
         when a key came and went within a micro-batch, or when somebody has removed the row that is to be deleted.
         """
         self._check_staged(files, publication.checkpoint_id)
+        # At each write, since a restore of the table takes it back to the columns of its time.
+        parent, names = table.version, [*table.schema.names]
+        if missing := [*self._missing_from(table)]:
+            parent = self.store.add_columns(parent, missing)
+            names += [column.name for column in missing]
         if self.mode == "append":
             staged = [StagedFile(file.path, file.rows, file.size) for file in files]
-            self.store.append(table.version, self.schema, staged, self._info(publication))
+            self.store.append(parent, self.schema, staged, self._info(publication))
             return
         paths = [f"{self.job_folder}/{file.path}" for file in files]
         if self.spark_merge is not None and sum(file.rows for file in files) > self.spark_above_rows:
@@ -96,7 +122,10 @@ class DeltaTableSink:
                 self.store.sync(version + 1)
             return
         changes = pa.concat_tables([read_parquet(path, self.storage) for path in paths])
-        self.store.merge(table.version, changes, self.keys, self._info(publication))
+        for name in names:  # staged by a pipeline that did not have the column yet
+            if name not in changes.schema.names:
+                changes = changes.append_column(name, pa.nulls(len(changes), self.schema.field(name).type))
+        self.store.merge(parent, changes, self.keys, self._info(publication))
 
     def record(self, table: Snapshot, publication: Publication) -> None:
         """See `Sink.record`."""

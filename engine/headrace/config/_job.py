@@ -135,6 +135,12 @@ class SinkConfig(Section, frozen=True, kw_only=True):
     mode: Literal["merge", "append"]
     """merge: one row per primary key, updated in place. append: rows are only added. Behind a materializer they are its changes then, with `_row_kind` and `_order`."""
 
+    partition_by: tuple[str, ...] = ()
+    """Columns that the table is partitioned by when it is created: texts, whole numbers or truth values. A table that is there keeps its partitions."""
+
+    cluster_by: tuple[str, ...] = ()
+    """Columns by which `headrace compact --sinks` puts rows that are alike into the same files (Z-order)."""
+
 
 class ServiceConfig(Section, frozen=True, kw_only=True):
     """A service that async operators call."""

@@ -10,6 +10,7 @@ from pyarrow import fs
 
 from headrace.config import JobConfig
 from headrace.errors import StorageError
+from headrace.sinks.partitions import layout_problems
 from headrace.sinks.sink import NEVER, OutputFile, Publication, SparkMerge
 from headrace.tables.files import StagedFile, Storage, file_system, read_parquet
 from headrace.tables.store import CommitInfo, Snapshot, TableMissingError, TableStore, Transaction, storage_errors
@@ -28,6 +29,8 @@ class DeltaTableSink:
     job_folder: str
     mode: str
     schema: pa.Schema
+    partition_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     """The primary key; empty for a sink that rows are only appended to."""
 
@@ -42,14 +45,26 @@ class DeltaTableSink:
 
     def create(self) -> None:
         """See `Sink.create`."""
-        self.store.create(self.schema)
+        self.store.create(self.schema, self.partition_by)
 
     def column_problems(self) -> Iterator[str]:
         """See `Sink.column_problems`."""
+        wrong = [*layout_problems(self.schema, self.partition_by, self.cluster_by)]
+        yield from (f"sinks.{self.name}.{problem}" for problem in wrong)
+        if wrong:
+            return
         try:
             with storage_errors(f"to open sink '{self.name}' at {self.uri}"):
-                table = self.latest().schema
+                latest = self.latest()
+                table, partitions = latest.schema, latest.partition_columns
         except TableMissingError:
+            return
+        if partitions != self.partition_by and (self.partition_by or self.mode == "append"):
+            yield (
+                f"sink '{self.name}' at {self.uri} is partitioned by {', '.join(partitions) or 'nothing'}; the job's file says "
+                f"partition_by: {list(self.partition_by)}. A table keeps the partitions that it was created with. Nothing was written: "
+                f"change sinks.{self.name}.partition_by, give the sink another path, or move the old table away."
+            )
             return
         if not {*table.names} <= {*self.schema.names}:
             yield (
@@ -112,7 +127,7 @@ class DeltaTableSink:
             parent = self.store.add_columns(parent, missing)
             names += [column.name for column in missing]
         if self.mode == "append":
-            staged = [StagedFile(file.path, file.rows, file.size) for file in files]
+            staged = [StagedFile(file.path, file.rows, file.size, partition=file.partition) for file in files]
             self.store.append(parent, self.schema, staged, self._info(publication))
             return
         paths = [f"{self.job_folder}/{file.path}" for file in files]
@@ -202,6 +217,8 @@ def delta_table_sink(
         app_id=f"{config.stored_name}/{name}",
         job_folder=config.job_folder,
         mode=sink.mode,
+        partition_by=sink.partition_by,
+        cluster_by=sink.cluster_by,
         schema=schema or pa.schema([]),
         keys=keys,
         spark_above_rows=config.publish.spark_above_rows,

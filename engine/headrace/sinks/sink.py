@@ -27,6 +27,8 @@ class OutputFile(msgspec.Struct, frozen=True):
     path: str
     rows: int
     size: int
+    partition: dict[str, str | None] = {}
+    """The value of each partition column, as Delta's log writes it."""
 
 
 class Publication(NamedTuple):

@@ -53,7 +53,7 @@ class JsonLines:
 def _lines(uri: str, storage: Storage) -> list[_Line]:
     content = content_of(uri, storage).removeprefix(codecs.BOM_UTF8)
     lines = enumerate(content.split(b"\n"), 1)
-    return [_Line(number, stripped) for number, line in lines if (stripped := line.strip(b" \t\r"))]
+    return [_Line(number, line.removesuffix(b"\r")) for number, line in lines if line.strip(b" \t\r")]
 
 
 def _row_type(names: Sequence[str]) -> type[msgspec.Struct]:

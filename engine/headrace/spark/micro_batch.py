@@ -76,6 +76,7 @@ class MicroBatch:
             versions=job.versions,
             sinks={name: sink.path for name, sink in config.sinks.items()},
             appended=config.appended,
+            partition_by={name: sink.partition_by for name, sink in config.sinks.items() if sink.partition_by},
             storage=config.storage_options,
         )
 

@@ -33,6 +33,8 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     sinks: dict[str, str]
     appended: tuple[str, ...] = ()
     """The sinks that rows are only added to."""
+    partition_by: dict[str, tuple[str, ...]] = {}
+    """By sink: the columns that its table is partitioned by."""
     storage: dict[str, str] | None = None
 
 

@@ -70,6 +70,11 @@ class DeltaSnapshot:
         """See `Snapshot.schema`."""
         return pa.schema(self.table.schema())
 
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """See `Snapshot.partition_columns`."""
+        return tuple(self.table.metadata().partition_columns)
+
     def files(self) -> set[str]:
         """See `Snapshot.files`.
 
@@ -127,7 +132,7 @@ class DeltaStore:
     uri: str
     storage: Storage = None
 
-    def create(self, schema: pa.Schema) -> None:
+    def create(self, schema: pa.Schema, partition_by: Sequence[str] = ()) -> None:
         """See `TableStore.create`."""
         make_folder(self._log)
         with _translated():
@@ -135,6 +140,7 @@ class DeltaStore:
                 self.uri,
                 schema=schema,
                 mode="ignore",
+                partition_by=[*partition_by] or None,
                 storage_options=self._options,
                 # Old versions must stay readable for as long as retention says; vacuum is ours to call.
                 configuration={"delta.logRetentionDuration": "interval 3650 days"},
@@ -187,6 +193,24 @@ class DeltaStore:
             fields = Schema.from_arrow(pa.schema(columns)).fields
             table.alter.add_columns(fields, commit_properties=_properties(info))
         return self._landed(parent + 1)
+
+    def optimize(self, parent: int, target_size: int, cluster_by: Sequence[str] = ()) -> int:
+        """See `TableStore.optimize`. One commit: deltalake makes more only if it is told an interval between them."""
+        table = self._open(parent)
+        self._sync_commit(parent)
+        options: dict[str, Any] = {
+            "target_size": target_size,
+            "max_concurrent_tasks": 1,
+            "commit_properties": _properties(NO_INFO),
+        }
+        with _translated():
+            if cluster_by:
+                table.optimize.z_order([*cluster_by], **options)
+            else:
+                table.optimize.compact(**options)
+        if table.version() != parent:
+            self.sync(table.version())
+        return table.version()
 
     def restore(self, parent: int, target: int, info: CommitInfo = NO_INFO) -> int:
         """See `TableStore.restore`."""
@@ -301,12 +325,13 @@ class DeltaStore:
         table = self._open(parent)
         self._sync_commit(parent)
         now = clock.now()
-        actions = [AddAction(file.path, file.size, {}, now, True, file.statistics()) for file in files]
+        actions = [AddAction(file.path, file.size, file.partition, now, True, file.statistics()) for file in files]
         with _translated():
             table.create_write_transaction(
                 actions,  # type: ignore[arg-type]  # a list of AddAction; the stub wants the union invariantly
                 mode=mode,
                 schema=schema,
+                partition_by=table.metadata().partition_columns or None,
                 commit_properties=_properties(info),
             )
         return self._landed(parent + 1)

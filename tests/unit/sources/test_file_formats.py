@@ -130,7 +130,7 @@ def test_bad_json_lines_move_no_other_row():
         2: "line 5 is not a JSON object (Expected `object`, got `array`)",
         3: "line 6 is not UTF-8 (invalid start byte at byte 7)",
     }
-    assert [rows.raw(number) for number in (1, 2, 3)] == ['{"id":', "[1]", '{"id":"\\xff","at":1}']
+    assert [rows.raw(number) for number in (1, 2, 3)] == ['{"id": ', "[1]", '{"id":"\\xff","at":1}']
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,9 @@ class DeltaTableSink:
             if column.name not in table.names:
                 continue
             kind = table.field(column.name).type
-            if kind != column.type and (pa.types.is_nested(kind) or pa.types.is_nested(column.type)):
+            # A merge casts plain values. An append adds files as they are: a reader of the table would fail on them.
+            is_cast = self.mode == "merge" and not (pa.types.is_nested(kind) or pa.types.is_nested(column.type))
+            if kind != column.type and not is_cast:
                 yield (
                     f"column '{column.name}' of sink '{self.name}' at {self.uri} is {kind}; the pipeline writes "
                     f"{column.type}. Nothing was written: give the sink another path, or move the old table away."

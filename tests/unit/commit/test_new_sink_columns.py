@@ -130,6 +130,26 @@ def test_removed_and_retyped_columns_are_refused(harness, mode):
         harness.run()
 
 
+class Texts(Struct, frozen=True):
+    id: str
+    at: str
+    time: Timestamp = 0
+
+
+def test_a_retyped_column_of_an_appended_sink_is_refused():
+    harness = PipelineHarness(pipeline(Old, "append"))
+    harness.feed("rows", [Old("a", 1)])
+    harness.run()
+    texts = Pipeline("job").source("rows", Texts, event_time="time").sink("taken")
+    harness.change(pipeline=texts)
+    harness.feed("rows", [Texts("b", "soon")])
+    with pytest.raises(
+        ConfigError, match=r"column 'at' of sink 'taken' at .* is timestamp\[us, tz=UTC\]; the pipeline writes string"
+    ):
+        harness.run()
+    assert rows_of(harness) == [("a", "none")]
+
+
 class Wide(Struct, frozen=True):
     id: str
     shop: str

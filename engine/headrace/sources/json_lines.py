@@ -6,8 +6,9 @@ A row is a line with anything but white space in it. A line that is no object, o
 from __future__ import annotations
 
 import codecs
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -43,8 +44,8 @@ class JsonLines:
         faults: dict[int, str] = {}
         rows = [_decoded(line, decoder, faults, position) for position, line in enumerate(lines)]
         values = {
-            column.name: [None if row is None else getattr(row, f"f{number}") for row in rows]
-            for number, column in enumerate(wanted)
+            column.name: [None if row is None else field(row) for row in rows]
+            for column, field in zip(wanted, _fields(len(wanted)), strict=True)
         }
         table = typed_table(values, node, wanted, len(rows), faults)
         return FileRows(table, faults, lambda number: lines[number].content.decode(errors="backslashreplace"))
@@ -63,6 +64,11 @@ def _row_type(names: Sequence[str]) -> type[msgspec.Struct]:
         [(f"f{number}", Any, MISSING) for number in range(len(names))],
         rename={f"f{number}": name for number, name in enumerate(names)},
     )
+
+
+def _fields(count: int) -> list[Callable[[msgspec.Struct], Any]]:
+    """Return the functions that give the fields of `_row_type`."""
+    return [attrgetter(f"f{number}") for number in range(count)]
 
 
 def _decoded(

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from headrace.cli import (
     _change,
     _check,
+    _compact,
     _doctor,
     _drop,
     _erase,
@@ -105,6 +106,7 @@ for module in (
     _waiting,
     _quarantine,
     _change,
+    _compact,
     _reconcile,
     _rescale,
     _erase,

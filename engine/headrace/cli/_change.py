@@ -1,4 +1,4 @@
-"""`headrace savepoint`, `restore`, `compact`, `vacuum`: each a deed with a name and a reason."""
+"""`headrace savepoint`, `restore`, `vacuum`: each a deed with a name and a reason."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Second = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands."""
-    for command in (savepoint, restore, compact, vacuum):
+    for command in (savepoint, restore, vacuum):
         app.command(command.__name__)(command)
 
 
@@ -59,11 +59,11 @@ def savepoint(
         text = (
             f"savepoint '{name}' is dropped, as checkpoint {made.checkpoint_id}. 'headrace vacuum' removes its files."
         )
-        _show(config.job, made, text, as_json=as_json)
+        show_checkpoint(config.job, made, text, as_json=as_json)
         return
     made = savepoint_job(config, name, why, run_id or new_run_id())
     text = f"savepoint '{name}' is checkpoint {made.checkpoint_id}"
-    _show(config.job, made, f"{text}. {not_protected(config.sinks)}", as_json=as_json)
+    show_checkpoint(config.job, made, f"{text}. {not_protected(config.sinks)}", as_json=as_json)
 
 
 def restore(
@@ -96,31 +96,7 @@ def restore(
     target = int(to) if to.isdecimal() else to
     made = restore_job(config, target, why, run_id or new_run_id(), brings_back_erased=bring_back_erased)
     text = f"restored to {made.restored_from}; this is checkpoint {made.checkpoint_id}"
-    _show(config.job, made, text, as_json=as_json)
-
-
-def compact(
-    job: Job = None,
-    every: Annotated[
-        Optional[int],  # noqa: UP045
-        typer.Option(min=1, help="Only if so many runs have committed since the last time."),
-    ] = None,
-    run_id: RunId = None,
-    as_json: AsJson = False,
-) -> None:
-    """Rewrite the state tables to one row per live entry. What the state holds does not change.
-
-    Example:  headrace compact flights --every 7
-
-    Exit codes: 0, also when it was not due; 2 unknown job; 3 while a run holds the job; 8 storage;
-    10 job and sink disagree.
-    """
-    from headrace.commit.compaction import compact as compact_job
-
-    config = load(job)
-    made = compact_job(config, run_id or new_run_id(), every)
-    text = f"compacted as checkpoint {made.checkpoint_id}" if made else "not due yet: nothing done"
-    _show(config.job, made, text, as_json=as_json)
+    show_checkpoint(config.job, made, text, as_json=as_json)
 
 
 def vacuum(
@@ -174,7 +150,8 @@ def _confirm(question: str, *, yes: bool) -> None:
         raise ConfigError(msg)
 
 
-def _show(job: str, made: Checkpoint | None, text: str, *, as_json: bool) -> None:
+def show_checkpoint(job: str, made: Checkpoint | None, text: str, *, as_json: bool) -> None:
+    """Print what a command has done, or the checkpoint that it made as JSON."""
     from headrace.cli._output import at_time, print_json, show
 
     if not as_json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -74,7 +74,7 @@ def verify(job: Job = None, as_json: AsJson = False) -> None:
 def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:
     """Return whether a run could go on from what is stored, and what it would migrate first."""
     from headrace.commit.log import CheckpointLog
-    from headrace.commit.run_check import sinks_of_other_jobs, stored_problems
+    from headrace.commit.run_check import new_sink_columns, sinks_of_other_jobs, stored_problems
 
     log = CheckpointLog(config.job_folder, config.storage_options)
     yield from state_types(config.job, log, plan)
@@ -82,6 +82,8 @@ def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:
     yield from (Finding(what, "fail", problem) for what, problem in problems)
     if not any(what == "sinks" for what, _ in problems):
         yield Finding("sinks", "ok", f"{len(plan.sinks)} declared, and all tables that are there fit")
+        for columns in new_sink_columns(config, log, plan):
+            yield Finding("sinks", "warn", columns, "if they are not meant, change the pipeline before it")
         for name in sinks_of_other_jobs(config, log):
             detail = f"sink '{name}' has rows of another job, and '{config.job}' was never run: it begins anew"
             advice = "if it is that job, renamed, write its former name into the file: state.name"
@@ -109,6 +111,7 @@ def state_types(job: str, log: CheckpointLog, plan: Plan) -> Iterator[Finding]:
 def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
     """Whether each source's folder or table can be read."""
     from headrace.sources.delta_table import DeltaSource
+    from headrace.sources.file_formats import format_of
 
     nodes = {node.name: node for node in plan.sources}
     for name, source in config.sources.items():
@@ -122,7 +125,7 @@ def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
         if "://" in source.path:
             yield Finding(what, "ok", f"{source.path} (remote: not looked at)")
             continue
-        yield _folder(what, Path(source.path), config.where(f"sources.{name}.path"))
+        yield _folder(what, Path(source.path), format_of(source.files).suffixes, config.where(f"sources.{name}.path"))
 
 
 def _table(what: str, source: DeltaSource, path: str) -> Iterator[Finding]:
@@ -140,15 +143,15 @@ def _table(what: str, source: DeltaSource, path: str) -> Iterator[Finding]:
         yield Finding(what, "fail", problem)
 
 
-def _folder(what: str, folder: Path, where: str) -> Finding:
+def _folder(what: str, folder: Path, suffixes: Sequence[str], where: str) -> Finding:
     try:
-        files = sum(1 for file in folder.iterdir() if file.suffix == ".parquet")
+        files = sum(1 for file in folder.iterdir() if file.name.endswith(tuple(suffixes)))
     except FileNotFoundError:
         return Finding(what, "fail", f"there is no folder {folder}", f"make it, or mend {where}")
     except OSError as error:
         return Finding(what, "fail", f"{folder}: {error}", "let this user read it")
     if not files:
-        return Finding(what, "warn", f"{folder} has no .parquet file", "a run would find nothing to do")
+        return Finding(what, "warn", f"{folder} has no {suffixes[0]} file", "a run would find nothing to do")
     return Finding(what, "ok", f"{folder}: {files:,} files")
 
 

@@ -13,6 +13,7 @@ from headrace.commit.protocol import OpenJob, open_job
 from headrace.commit.ttl_history import certain_expiries, declared_ttls
 from headrace.config import JobConfig
 from headrace.plan.pipelines import plan_of
+from headrace.sinks.small_files import find_small_files, rewrite_small_files
 from headrace.tables.files import StagedFile
 from headrace.tables.last_rows import last_rows
 from headrace.tables.row_expiry import RowExpiry, unexpired
@@ -46,6 +47,22 @@ def compact(config: JobConfig, run_id: str, every: int | None = None) -> Checkpo
         checkpoint = job.commit(Kind.COMPACTION, versions=versions, metrics=metrics)
         job.compact_log()
         return checkpoint
+
+
+def compact_sinks(config: JobConfig, run_id: str, target_size: int) -> dict[str, int]:
+    """Rewrite small files of the job's sinks into files of about `target_size` bytes; return the new versions of those that had any.
+
+    It holds the job meanwhile, and what is committed is published first. Raises `StorageError` when somebody else writes to a sink
+    meanwhile: those before it are compacted then.
+    """
+    with open_job(config, run_id):
+        versions: dict[str, int] = {}
+        for small in find_small_files(config, target_size):
+            if small.is_due:
+                version = rewrite_small_files(config, small.sink, target_size)
+                if version is not None:
+                    versions[small.sink] = version
+        return versions
 
 
 def _runs_since_compaction(job: OpenJob) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import pyarrow as pa
+
 from headrace import faults
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.lineage import Lineage
@@ -40,6 +42,11 @@ class Publisher:
         """Yield a sentence for each sink whose table is there with other columns than the pipeline writes."""
         for sink in self._sinks.values():
             yield from sink.column_problems()
+
+    def new_columns(self) -> dict[str, pa.Schema]:
+        """Return the columns that the next publication adds, by sink. Raises `StorageError` when one cannot be read."""
+        found = {name: sink.new_columns() for name, sink in self._sinks.items()}
+        return {name: columns for name, columns in found.items() if len(columns)}
 
     def create_sinks(self) -> None:
         """Make the sinks that are missing. Raises `StorageError` when one cannot be made, or cannot be read."""

@@ -8,21 +8,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-import pyarrow as pa
-
 from headrace.api import SourceNode
 from headrace.commit.protocol import OpenJob
 from headrace.errors import ConfigError, SourceError
-from headrace.plan.raw_row import raw_row
-from headrace.sources.kinds import read_file, source_of
+from headrace.sources.file_format import UNREADABLE, FileRows
+from headrace.sources.file_formats import SUFFIXES
+from headrace.sources.kinds import read_rows_of, source_of
 from headrace.sources.offset import SourceOffset
-from headrace.sources.parquet_folder import UNREADABLE
 from headrace.sources.requeued import RequeuedRows, count_rows, ranges_of, rows_in
 from headrace.sources.source import Source, SourceFile
 
 QuarantinedRow = dict[str, Any]
 
-_POSITION: Final = re.compile(r"(.+\.parquet)(?::(\d+)(?:-(\d+))?)?", re.DOTALL)
+_POSITION: Final = re.compile(rf"(.+(?:{'|'.join(map(re.escape, SUFFIXES))}))(?::(\d+)(?:-(\d+))?)?", re.DOTALL)
 
 
 class RefusedPlace(NamedTuple):
@@ -124,16 +122,18 @@ class RefusedRows:
                 "NAME), and deliver these rows again in a new file."
             )
         try:
-            table = read_file(file, self._job.config.storage_options)
+            rows = read_rows_of(
+                file, self._nodes[name], self._job.config.sources[name].files, self._job.config.storage_options
+            )
         except UNREADABLE as error:
             msg = f"source '{name}': cannot read {file.path}: {error}. Nothing was requeued. Put the former file back."
             raise SourceError(msg) from error
         for number, raw in sorted(entries.raw.items()):
-            _check_same(name, file, table, number, raw)
+            _check_same(name, file, rows, number, raw)
         ranges = ranges_of([*entries.raw, *rows_in(entries.parts)])
-        if ranges[-1][1] > table.num_rows:
+        if ranges[-1][1] > rows.table.num_rows:
             raise _changed(name, file, ranges[-1][1] - 1)
-        return RequeuedRows(file.name, ranges, table.num_rows)
+        return RequeuedRows(file.name, ranges, rows.table.num_rows)
 
     def _check_whole(self, name: str, file: SourceFile, entries: _FileEntries, source: Source) -> None:
         """Refuse a file of which a part was taken in: releases before this one did not say which rows were refused."""
@@ -155,8 +155,8 @@ def count_requeued(requeued: Mapping[str, Sequence[RequeuedRows]]) -> dict[str, 
     }
 
 
-def _check_same(name: str, file: SourceFile, table: pa.Table, number: int, raw: str | None) -> None:
-    if number >= table.num_rows or raw_row(table, number) != raw:
+def _check_same(name: str, file: SourceFile, rows: FileRows, number: int, raw: str | None) -> None:
+    if number >= rows.table.num_rows or rows.raw(number) != raw:
         raise _changed(name, file, number)
 
 

@@ -102,6 +102,13 @@ def stored_problems(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterat
     yield from (("state", problem) for problem in lost_elements(config, log.last, log.last.versions, plan))
 
 
+def new_sink_columns(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterator[str]:
+    """Yield a sentence for each sink that the next run adds columns to."""
+    for name, columns in Publisher(config, to_schemas(sinks_of(config, log, plan))).new_columns().items():
+        listed = ", ".join(f"{column.name} ({column.type})" for column in columns)
+        yield f"the next run adds to sink '{name}' at {config.sinks[name].path}: {listed}. Rows that are there get null"
+
+
 def sinks_of_other_jobs(config: JobConfig, log: CheckpointLog) -> Iterator[str]:
     """Yield the sinks that another job has written to, for a job that was never run: it may be the same one, renamed."""
     if log.last is not None:

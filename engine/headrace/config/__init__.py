@@ -10,6 +10,7 @@ from headrace.config._durations import PATTERN as DURATION_PATTERN
 from headrace.config._durations import format_duration, parse_duration
 from headrace.config._environment import expand_settings
 from headrace.config._execution import AsyncStateConfig, ExecutionConfig, OperatorConfig
+from headrace.config._files import CsvOptions, FileOptions
 from headrace.config._job import (
     AsyncIoConfig,
     CompactionConfig,
@@ -46,7 +47,9 @@ __all__ = [
     "ClusterConfig",
     "ClusterFile",
     "CompactionConfig",
+    "CsvOptions",
     "ExecutionConfig",
+    "FileOptions",
     "JobConfig",
     "JobFile",
     "OperatorConfig",

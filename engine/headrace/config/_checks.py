@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 from headrace.config._cron import check_cron
 from headrace.config._document import raise_problems
+from headrace.config._files import CsvOptions
 from headrace.config._job import JobConfig, SourceConfig
 from headrace.config._table_versions import StartKind, parse_offsets, parse_start, parse_versions
 
@@ -173,17 +174,31 @@ def _topic(name: str, source: SourceConfig) -> Iterator[Problem]:
             yield f"sources.{name}.options.{key}", f"this cannot be set here: {rule}"
 
 
+def _csv(config: JobConfig) -> Iterator[Problem]:
+    """Options of CSV that another format does not have, or that no file can be read by."""
+    for name, source in config.sources.items():
+        if source.format != "csv" and source.csv != CsvOptions():
+            yield f"sources.{name}.csv", f"the format {source.format} does not have it: write format: csv"
+        if len(source.csv.delimiter) != 1 or source.csv.delimiter in _NO_DELIMITERS:
+            yield (
+                f"sources.{name}.csv.delimiter",
+                f"{source.csv.delimiter!r} cannot stand between fields: expected one character, such as ',' or \"\\t\", and no quote or line break",
+            )
+
+
+_NO_DELIMITERS = ('"', "\n", "\r")
 _PLAIN = SourceConfig()
 _FOLDER_KEYS = ("interval", "complete_intervals")
 _TABLE_KEYS = ("change_feed", "skip_versions")
 _TOPIC_KEYS = ("servers", "topic", "options", "on_tombstone", "skip_offsets")
+_FOLDERS = ("parquet", "json", "csv", "avro")
 _FOREIGN_KEYS = {
-    "parquet": ("start", *_TABLE_KEYS, *_TOPIC_KEYS),
+    **dict.fromkeys(_FOLDERS, ("start", *_TABLE_KEYS, *_TOPIC_KEYS)),
     "delta": (*_FOLDER_KEYS, *_TOPIC_KEYS),
     "kafka": ("path", *_FOLDER_KEYS, *_TABLE_KEYS),
 }
 _REASONS = {
-    "parquet": "a folder has no versions",
+    **dict.fromkeys(_FOLDERS, "a folder has no versions"),
     "delta": "a Delta table has no file names that give intervals",
     "kafka": "a topic is named by 'servers' and 'topic', and its messages have offsets",
 }
@@ -227,6 +242,7 @@ _CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
     _intervals,
     _formats,
     _starts,
+    _csv,
     _limits,
     _services,
 )

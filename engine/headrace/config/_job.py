@@ -13,6 +13,7 @@ import msgspec
 from headrace.api import Strategy
 from headrace.config._cluster import HIDDEN, ClusterConfig
 from headrace.config._execution import ExecutionConfig, OperatorConfig
+from headrace.config._files import CsvOptions, FileOptions
 from headrace.config._table_versions import Start, parse_offsets, parse_start, parse_versions
 from headrace.config._types import Count, KeyGroups, Location, Name, PipelineRef, Rate, Scalar, Section, Span, Whole
 from headrace.config._urls import shown_url, with_path
@@ -70,8 +71,8 @@ class WatermarkConfig(Section, frozen=True, kw_only=True):
 class SourceConfig(Section, frozen=True, kw_only=True):
     """What a source of the pipeline reads."""
 
-    format: Literal["parquet", "delta", "kafka"] = "parquet"
-    """parquet: a folder of Parquet files. delta: a Delta table. kafka: a topic of Apache Kafka."""
+    format: Literal["parquet", "json", "csv", "avro", "delta", "kafka"] = "parquet"
+    """parquet, json, csv, avro: a folder of such files (json: one object a line). delta: a Delta table. kafka: a topic of Apache Kafka."""
 
     path: Location = ""
     """Folder of the files, which are read in the order of their names and must not change; or folder or URI of the Delta table. A topic has none."""
@@ -90,6 +91,9 @@ class SourceConfig(Section, frozen=True, kw_only=True):
 
     skip_offsets: Scalar | None = None
     """Format kafka: messages that are passed over, as PARTITION:OFFSETS, such as `0:17` or `0:120-499, 3:7`."""
+
+    csv: CsvOptions = CsvOptions()
+    """Format csv: how the files are written."""
 
     change_feed: bool = False
     """Format delta: read what each commit of the table inserted, updated and deleted, from its change data feed. false: read rows that are appended, and stop where others are changed."""
@@ -120,6 +124,11 @@ class SourceConfig(Section, frozen=True, kw_only=True):
 
     on_bad_row: Literal["quarantine", "fail"] = "quarantine"
     """What happens to a row that does not fit the record type."""
+
+    @property
+    def files(self) -> FileOptions:
+        """The format of the files of a folder."""
+        return FileOptions(format=self.format, csv=self.csv)
 
     @property
     def begins_at(self) -> Start:
@@ -159,6 +168,12 @@ class SinkConfig(Section, frozen=True, kw_only=True):
 
     mode: Literal["merge", "append"]
     """merge: one row per primary key, updated in place. append: rows are only added. Behind a materializer they are its changes then, with `_row_kind` and `_order`."""
+
+    partition_by: tuple[str, ...] = ()
+    """Columns that the table is partitioned by when it is created: texts, whole numbers or truth values. A table that is there keeps its partitions."""
+
+    cluster_by: tuple[str, ...] = ()
+    """Columns by which `headrace compact --sinks` puts rows that are alike into the same files (Z-order)."""
 
 
 class ServiceConfig(Section, frozen=True, kw_only=True):

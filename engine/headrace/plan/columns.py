@@ -6,9 +6,9 @@ zipping column lists).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -38,6 +38,8 @@ ROW_KIND = "_row_kind"
 """Column with the kind of a change: +I, +U or -D."""
 ORDER = "_order"
 """Column with a text that sorts as the changes were made, over all micro-batches."""
+
+NO_FAULTS: Final[Mapping[int, str]] = {}
 
 _KINDS = [kind.symbol for kind in RowKind]
 
@@ -113,9 +115,14 @@ class RecordReader:
             wanted.append(self._row_kind)
         return [name for name in wanted if name not in names]
 
-    def read(self, table: pa.Table) -> tuple[list[msgspec.Struct | None], list[int], list[BadRow]]:
-        """Return records and row kinds by position, and the rows that do not fit (None among the records)."""
-        errors: dict[int, str] = {}
+    def read(
+        self, table: pa.Table, faults: Mapping[int, str] = NO_FAULTS
+    ) -> tuple[list[msgspec.Struct | None], list[int], list[BadRow]]:
+        """Return records and row kinds by position, and the rows that do not fit (None among the records).
+
+        `faults` has rows that are known not to, and why.
+        """
+        errors = {**faults}
         columns = [column for column in self._columns if column.name in table.schema.names]
         arrays = [_fitting(table, column, errors) for column in columns]
         kinds = self._kinds(table, errors).to_pylist()
@@ -123,13 +130,15 @@ class RecordReader:
         records = self._build([column.name for column in columns], lists, errors, table.num_rows)
         return records, kinds, _bad_rows(errors)
 
-    def read_columns(self, table: pa.Table) -> tuple[pa.StructArray | None, pa.Int32Array, list[BadRow]]:
+    def read_columns(
+        self, table: pa.Table, faults: Mapping[int, str] = NO_FAULTS
+    ) -> tuple[pa.StructArray | None, pa.Int32Array, list[BadRow]]:
         """Return what `read` does, but the records as `to_struct_array` has them, without making one.
 
         A row that does not fit is a null. Where records check their values (a `__post_init__`, a constraint), hold lists,
         maps or structs, or have a default that a column cannot hold, the array is None: then call `read`.
         """
-        errors: dict[int, str] = {}
+        errors = {**faults}
         arrays = [self._array(table, column, errors) for column in self._columns] if self._is_flat else [None]
         if None in arrays:
             return None, pa.array([], pa.int32()), []

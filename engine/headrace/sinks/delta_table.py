@@ -10,6 +10,7 @@ from pyarrow import fs
 
 from headrace.config import JobConfig
 from headrace.errors import StorageError
+from headrace.sinks.partitions import layout_problems
 from headrace.sinks.sink import NEVER, OutputFile, Publication, SparkMerge
 from headrace.tables.files import StagedFile, Storage, file_system, read_parquet
 from headrace.tables.store import CommitInfo, Snapshot, TableMissingError, TableStore, Transaction, storage_errors
@@ -28,6 +29,8 @@ class DeltaTableSink:
     job_folder: str
     mode: str
     schema: pa.Schema
+    partition_by: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     """The primary key; empty for a sink that rows are only appended to."""
 
@@ -42,28 +45,63 @@ class DeltaTableSink:
 
     def create(self) -> None:
         """See `Sink.create`."""
-        self.store.create(self.schema)
+        self.store.create(self.schema, self.partition_by)
 
     def column_problems(self) -> Iterator[str]:
         """See `Sink.column_problems`."""
+        wrong = [*layout_problems(self.schema, self.partition_by, self.cluster_by)]
+        yield from (f"sinks.{self.name}.{problem}" for problem in wrong)
+        if wrong:
+            return
         try:
             with storage_errors(f"to open sink '{self.name}' at {self.uri}"):
-                table = self.latest().schema
+                latest = self.latest()
+                table, partitions = latest.schema, latest.partition_columns
         except TableMissingError:
             return
-        if {*table.names} != {*self.schema.names}:
+        if partitions != self.partition_by and (self.partition_by or self.mode == "append"):
+            yield (
+                f"sink '{self.name}' at {self.uri} is partitioned by {', '.join(partitions) or 'nothing'}; the job's file says "
+                f"partition_by: {list(self.partition_by)}. A table keeps the partitions that it was created with. Nothing was written: "
+                f"change sinks.{self.name}.partition_by, give the sink another path, or move the old table away."
+            )
+            return
+        if not {*table.names} <= {*self.schema.names}:
             yield (
                 f"sink '{self.name}' at {self.uri} has the columns {', '.join(sorted(table.names))}; the pipeline writes "
                 f"{', '.join(self.schema.names)}. Give the sink another path, or move the old table away."
             )
             return
+        if new_keys := [key for key in self.keys if key not in table.names]:
+            yield (
+                f"sink '{self.name}' at {self.uri} has no column {', '.join(new_keys)}, which is of the primary key now: rows that "
+                "are there would have none. Nothing was written: give the sink another path, or move the old table away."
+            )
+            return
         for column in self.schema:
+            if column.name not in table.names:
+                continue
             kind = table.field(column.name).type
-            if kind != column.type and (pa.types.is_nested(kind) or pa.types.is_nested(column.type)):
+            # A merge casts plain values. An append adds files as they are: a reader of the table would fail on them.
+            is_cast = self.mode == "merge" and not (pa.types.is_nested(kind) or pa.types.is_nested(column.type))
+            if kind != column.type and not is_cast:
                 yield (
                     f"column '{column.name}' of sink '{self.name}' at {self.uri} is {kind}; the pipeline writes "
                     f"{column.type}. Nothing was written: give the sink another path, or move the old table away."
                 )
+
+    def new_columns(self) -> pa.Schema:
+        """See `Sink.new_columns`."""
+        try:
+            with storage_errors(f"to open sink '{self.name}' at {self.uri}"):
+                return self._missing_from(self.latest())
+        except TableMissingError:
+            return pa.schema([])
+
+    def _missing_from(self, table: Snapshot) -> pa.Schema:
+        """Return the columns that a table lacks. They may be null there, since the rows so far have none."""
+        names = {*table.schema.names}
+        return pa.schema([column.with_nullable(True) for column in self.schema if column.name not in names])
 
     def latest(self) -> Snapshot:
         """See `Sink.latest`."""
@@ -85,9 +123,14 @@ class DeltaTableSink:
         when a key came and went within a micro-batch, or when somebody has removed the row that is to be deleted.
         """
         self._check_staged(files, publication.checkpoint_id)
+        # At each write, since a restore of the table takes it back to the columns of its time.
+        parent, names = table.version, [*table.schema.names]
+        if missing := [*self._missing_from(table)]:
+            parent = self.store.add_columns(parent, missing)
+            names += [column.name for column in missing]
         if self.mode == "append":
-            staged = [StagedFile(file.path, file.rows, file.size) for file in files]
-            self.store.append(table.version, self.schema, staged, self._info(publication))
+            staged = [StagedFile(file.path, file.rows, file.size, partition=file.partition) for file in files]
+            self.store.append(parent, self.schema, staged, self._info(publication))
             return
         paths = [f"{self.job_folder}/{file.path}" for file in files]
         if self.spark_merge is not None and sum(file.rows for file in files) > self.spark_above_rows:
@@ -96,7 +139,10 @@ class DeltaTableSink:
                 self.store.sync(version + 1)
             return
         changes = pa.concat_tables([read_parquet(path, self.storage) for path in paths])
-        self.store.merge(table.version, changes, self.keys, self._info(publication))
+        for name in names:  # staged by a pipeline that did not have the column yet
+            if name not in changes.schema.names:
+                changes = changes.append_column(name, pa.nulls(len(changes), self.schema.field(name).type))
+        self.store.merge(parent, changes, self.keys, self._info(publication))
 
     def record(self, table: Snapshot, publication: Publication) -> None:
         """See `Sink.record`."""
@@ -173,6 +219,8 @@ def delta_table_sink(
         app_id=f"{config.stored_name}/{name}",
         job_folder=config.job_folder,
         mode=sink.mode,
+        partition_by=sink.partition_by,
+        cluster_by=sink.cluster_by,
         schema=schema or pa.schema([]),
         keys=keys,
         spark_above_rows=config.publish.spark_above_rows,

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
+import pyarrow as pa
 
 from headrace.tables.store import Snapshot
 
@@ -26,6 +27,8 @@ class OutputFile(msgspec.Struct, frozen=True):
     path: str
     rows: int
     size: int
+    partition: dict[str, str | None] = {}
+    """The value of each partition column, as Delta's log writes it."""
 
 
 class Publication(NamedTuple):
@@ -56,6 +59,10 @@ class Sink(Protocol):
 
     def column_problems(self) -> Iterator[str]:
         """Yield a sentence for each reason why the pipeline's columns do not fit the sink that is there."""
+        ...
+
+    def new_columns(self) -> pa.Schema:
+        """Return the columns that the pipeline writes and the sink that is there lacks: the next write adds them, null in its rows so far."""
         ...
 
     def latest(self) -> Snapshot:

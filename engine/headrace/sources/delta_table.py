@@ -22,9 +22,9 @@ from headrace.plan.source_columns import arrival_order, event_times
 from headrace.plan.source_values import is_kindred
 from headrace.sources.delta_faults import DeltaFaults
 from headrace.sources.delta_rows import DeltaRows, PartitionValue, Side, count_rows_of, read_rows
+from headrace.sources.file_format import UNREADABLE, unreadable
 from headrace.sources.interval import Interval
 from headrace.sources.offset import SourceOffset
-from headrace.sources.parquet_folder import UNREADABLE, unreadable
 from headrace.sources.source import Ahead, SourceFile, TableReach, TakenIn
 from headrace.tables.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
 from headrace.tables.files import Storage, is_file

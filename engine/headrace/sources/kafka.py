@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 from headrace.api import SourceNode
 from headrace.config import SourceConfig, StartKind
 from headrace.errors import EngineBug
+from headrace.sources.file_format import UNREADABLE, unreadable
 from headrace.sources.interval import Interval
 from headrace.sources.kafka_faults import KafkaFaults
 from headrace.sources.landed import LandedName, OffsetRange, digest_of, landed_name, list_landed, parse_landed
 from headrace.sources.messages import Messages, message_times, read_messages
 from headrace.sources.offset import PartitionOffset, SourceOffset
-from headrace.sources.parquet_folder import UNREADABLE, unreadable
 from headrace.sources.source import Ahead, SourceFile, TableReach, TakenIn
 from headrace.sources.topic import Topic, TopicState
 from headrace.tables.files import Storage, file_system, is_file

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
-
 from headrace.api import SourceNode
-from headrace.config import JobConfig, SourceConfig
-from headrace.sources.delta_rows import read_rows
+from headrace.config import FileOptions, JobConfig, SourceConfig
 from headrace.sources.delta_table import DeltaSource
+from headrace.sources.file_format import FileRows
+from headrace.sources.file_formats import read_file
+from headrace.sources.folder import FolderSource
 from headrace.sources.kafka import KafkaSource
 from headrace.sources.landed import landed_folder
 from headrace.sources.messages import read_messages
-from headrace.sources.parquet_folder import ParquetFolder
 from headrace.sources.source import InputFile, Source, SourceFile
 from headrace.sources.topic import Topic
 from headrace.tables.files import Storage
@@ -24,12 +23,17 @@ def source_of(node: SourceNode, bound: SourceConfig, job: JobConfig, topic: Topi
     """
     if bound.format == "kafka":
         return KafkaSource(node, bound, job.storage_options, landed_folder(job.job_folder, node.name), topic)
-    kind = DeltaSource if bound.format == "delta" else ParquetFolder
+    kind = DeltaSource if bound.format == "delta" else FolderSource
     return kind(node, bound, job.storage_options)
 
 
-def read_file(file: SourceFile | InputFile, storage: Storage = None) -> pa.Table:
-    """Read all rows of a source's file, as they are stored."""
+def read_rows_of(
+    file: SourceFile | InputFile, node: SourceNode, options: FileOptions, storage: Storage = None
+) -> FileRows:
+    """Read all rows of a file of a source, of whatever kind.
+
+    Raises one of `headrace.sources.file_format.UNREADABLE`.
+    """
     if file.messages is not None:
-        return read_messages(file.path, storage)
-    return read_rows(file.path, file.delta, storage)
+        return FileRows(read_messages(file.path, storage))
+    return read_file(file.path, node, options, delta=file.delta, storage=storage)

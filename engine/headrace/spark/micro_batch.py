@@ -76,6 +76,7 @@ class MicroBatch:
             versions=job.versions,
             sinks={name: sink.path for name, sink in config.sinks.items()},
             appended=config.appended,
+            partition_by={name: sink.partition_by for name, sink in config.sinks.items() if sink.partition_by},
             storage=config.storage_options,
         )
 
@@ -171,6 +172,7 @@ class MicroBatch:
                 stop_file=stop_file(self._shared.job_folder, self._shared.attempt_id),
                 on_bad_file=bound.on_bad_file,
                 on_bad_row=bound.on_bad_row,
+                file_options=bound.files,
             )
             for index, share in enumerate(shares)
         ]

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from headrace.async_io.service_metrics import ServiceMetrics
+from headrace.config import FileOptions
 from headrace.execution.options import AsyncStateOptions
 from headrace.materializer.options import MaterializerOptions
 from headrace.plan.loader import PipelineCode
@@ -32,6 +33,8 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     sinks: dict[str, str]
     appended: tuple[str, ...] = ()
     """The sinks that rows are only added to."""
+    partition_by: dict[str, tuple[str, ...]] = {}
+    """By sink: the columns that its table is partitioned by."""
     storage: dict[str, str] | None = None
 
 
@@ -68,6 +71,7 @@ class SourceTask(msgspec.Struct, frozen=True, kw_only=True):
     stop_file: str | None = None
     on_bad_file: str = "fail"
     on_bad_row: str = "quarantine"
+    file_options: FileOptions = FileOptions()
 
 
 class KeyedTask(msgspec.Struct, frozen=True, kw_only=True):

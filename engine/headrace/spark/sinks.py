@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from headrace.plan.columns import ROW_KIND
 from headrace.sinks.sink import SparkMerge
 from headrace.spark.spark_errors import jvm_answers, spark_errors
-from headrace.tables.delta_table import CHECKPOINT_METADATA
+from headrace.tables.delta_commit_info import CHECKPOINT_METADATA
 
 _VIEW = "headrace_changes"
 

@@ -12,13 +12,12 @@ from headrace.api import SourceNode
 from headrace.errors import SourceError
 from headrace.plan.columns import BadRow, RecordReader
 from headrace.plan.pipelines import plan_of
-from headrace.plan.raw_row import raw_row
 from headrace.plan.record_columns import to_struct_array
 from headrace.plan.source_columns import arrival_order, event_times, order_column
 from headrace.plan.stages import waits_in
-from headrace.sources.kinds import read_file
+from headrace.sources.file_format import UNREADABLE, FileRows, unreadable
+from headrace.sources.kinds import read_rows_of
 from headrace.sources.messages import MessageReader
-from headrace.sources.parquet_folder import UNREADABLE, unreadable
 from headrace.sources.requeued import rows_in
 from headrace.sources.source import InputFile
 from headrace.spark.async_stage import AsyncStage
@@ -70,9 +69,22 @@ def _joined(parts: Sequence[ColumnarRows]) -> ColumnarRows:
 class _Slice:
     """The rows of a file that the task takes, in arrival order. `positions` are their rows in the file; None: they are as there."""
 
+    rows: FileRows
     table: pa.Table
     positions: pa.Array | None
     ordinals: pa.Array
+
+    def position(self, file: InputFile, row: int) -> int:
+        """Return the number in the file of a row that is taken."""
+        return file.first_row + row if self.positions is None else int(self.positions[row].as_py())
+
+    def faults(self, file: InputFile) -> dict[int, str]:
+        """Return why rows cannot be read, by their places among those that are taken."""
+        found = self.rows.faults
+        if not found:
+            return {}
+        places = range(len(self.ordinals))
+        return {row: found[position] for row in places if (position := self.position(file, row)) in found}
 
 
 class _FileReader:
@@ -92,14 +104,14 @@ class _FileReader:
 
         Raises `SourceError` for a file or row that must not be passed over, as configured.
         """
-        table = self._table(file)
-        if table is None:
+        rows = self._rows(file)
+        if rows is None:
             return None
         try:
-            taken = self._slice(file, table)
-            columns, kinds, bad = self._columns(file, taken.table)
+            taken = self._slice(file, rows)
+            columns, kinds, bad = self._columns(file, taken)
         except (pa.ArrowException, UnicodeDecodeError) as error:  # columns without an order, text that is no UTF-8
-            self._refuse_file(file, unreadable(self._source.name, file.path, error), table)
+            self._refuse_file(file, unreadable(self._source.name, file.path, error), rows)
             return None
         self.rows += len(taken.ordinals)
         self._note_times(taken)
@@ -107,14 +119,16 @@ class _FileReader:
             self._refuse_row(file, taken, row.position, row.error)
         return self._good_rows(columns, kinds, taken.ordinals)
 
-    def _columns(self, file: InputFile, table: pa.Table) -> tuple[pa.StructArray, pa.Array, Sequence[BadRow]]:
+    def _columns(self, file: InputFile, taken: _Slice) -> tuple[pa.StructArray, pa.Array, Sequence[BadRow]]:
         """Return the rows as columns; those that do not fit are null."""
+        table = taken.table
         if file.messages is not None:
             return MessageReader(self._source, file.messages).read_columns(table)
-        columns, kinds, bad = self._reader.read_columns(table)
+        faults = taken.faults(file)
+        columns, kinds, bad = self._reader.read_columns(table, faults)
         if columns is not None:
             return columns, kinds, bad
-        records, found, bad = self._reader.read(table)
+        records, found, bad = self._reader.read(table, faults)
         return to_struct_array(records, self._source.record), pa.array(found, pa.int32()), bad
 
     def _good_rows(self, columns: pa.StructArray, kinds: pa.Array, ordinals: pa.Array) -> ColumnarRows | None:
@@ -123,18 +137,18 @@ class _FileReader:
         good = rows.filter(columns.is_valid()) if columns.null_count else rows
         return good if len(good) else None
 
-    def _slice(self, file: InputFile, table: pa.Table) -> _Slice:
-        taken = file.taken
+    def _slice(self, file: InputFile, rows: FileRows) -> _Slice:
+        taken, table = file.taken, rows.table
         if file.picked is not None:
             picked = pa.array(rows_in(file.picked), pa.int64())
             order = arrival_order(table.take(picked), self._source)
             positions = picked if order is None else picked.take(order)
-            return _Slice(table.take(positions), positions, self._ordinals(file, taken))
+            return _Slice(rows, table.take(positions), positions, self._ordinals(file, taken))
         order = arrival_order(table, self._source)
         if order is None:
-            return _Slice(table.slice(file.first_row, taken), None, self._ordinals(file, taken))
+            return _Slice(rows, table.slice(file.first_row, taken), None, self._ordinals(file, taken))
         positions = order.slice(file.first_row, taken)
-        return _Slice(table.take(positions), positions, self._ordinals(file, taken))
+        return _Slice(rows, table.take(positions), positions, self._ordinals(file, taken))
 
     def _ordinals(self, file: InputFile, taken: int) -> pa.Array:
         if file.ordinals is None:
@@ -150,17 +164,17 @@ class _FileReader:
             if time is not None:
                 self.buckets[number] = max(time, self.buckets.get(number, time))
 
-    def _table(self, file: InputFile) -> pa.Table | None:
+    def _rows(self, file: InputFile) -> FileRows | None:
         try:
-            table = read_file(file, self._task.batch.storage)
+            rows = read_rows_of(file, self._source, self._task.file_options, self._task.batch.storage)
         except UNREADABLE as error:
             self._refuse_file(file, unreadable(self._source.name, file.path, error))
             return None
-        fault = self._fault(file, table)
+        fault = self._fault(file, rows.table)
         if fault is not None:
-            self._refuse_file(file, unreadable(self._source.name, file.path, SourceError(fault)), table)
+            self._refuse_file(file, unreadable(self._source.name, file.path, SourceError(fault)), rows)
             return None
-        return table
+        return rows
 
     def _fault(self, file: InputFile, table: pa.Table) -> str | None:
         names = table.schema.names
@@ -174,26 +188,24 @@ class _FileReader:
         return f"{table.num_rows} rows, {file.rows} when the run began" if table.num_rows != file.rows else None
 
     def _refuse_row(self, file: InputFile, taken: _Slice, row: int, error: str) -> None:
-        position = file.first_row + row if taken.positions is None else taken.positions[row].as_py()
+        position = taken.position(file, row)
         if self._task.on_bad_row == "fail":
             msg = (
                 f"source '{self._source.name}': row {position} of {file.path}: {error}. Repair the file, or "
                 f"set 'sources.{self._source.name}.on_bad_row: quarantine' to go on without such rows."
             )
             raise SourceError(msg)
-        self.quarantined.append(
-            (self._source.name, f"{file.name}:{position}", "null", raw_row(taken.table, row), error)
-        )
+        self.quarantined.append((self._source.name, f"{file.name}:{position}", "null", taken.rows.raw(position), error))
 
-    def _refuse_file(self, file: InputFile, error: SourceError, table: pa.Table | None = None) -> None:
-        """Set a file aside, or what is taken of it. `table` has its rows, where they can be read."""
+    def _refuse_file(self, file: InputFile, error: SourceError, rows: FileRows | None = None) -> None:
+        """Set a file aside, or what is taken of it. `rows` are those of the file, where they can be read."""
         if self._task.on_bad_file == "fail":
             raise error
         if file.picked is None:
             self.quarantined.append((self._source.name, file.place, "null", file.path, str(error)))
             return
         # They were read when they were requeued. What cannot be read now has changed, and must not be passed over.
-        if table is None or table.num_rows != file.rows:
+        if rows is None or rows.table.num_rows != file.rows:
             raise error
         for row in rows_in(file.picked):
-            self.quarantined.append((self._source.name, f"{file.name}:{row}", "null", raw_row(table, row), str(error)))
+            self.quarantined.append((self._source.name, f"{file.name}:{row}", "null", rows.raw(row), str(error)))

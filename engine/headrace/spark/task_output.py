@@ -17,6 +17,7 @@ from headrace.plan.keys import key_reader
 from headrace.plan.pipelines import plan_of
 from headrace.plan.record_columns import to_struct_array
 from headrace.plan.stages import SinkPlan, ToStage
+from headrace.sinks.partitions import by_partition, check_partition_values
 from headrace.sinks.sink import OutputFile
 from headrace.spark.columnar_rows import ColumnarRows
 from headrace.spark.reports import BatchSettings, TaskReport
@@ -169,8 +170,9 @@ class TaskOutput:
         self.count(**{("keyed_records" if name == "records" else name): value for name, value in metrics.items()})
 
     def _append(self, sink: str, rows: pa.Table) -> None:
-        staged = stage(self._batch.sinks[sink], self._file_name(), rows, self._batch.storage)
-        self._output(sink, OutputFile(staged.path, staged.rows, staged.size))
+        for partition, part in by_partition(rows, self._batch.partition_by.get(sink, ())):
+            staged = stage(self._batch.sinks[sink], self._file_name(), part, self._batch.storage)
+            self._output(sink, OutputFile(staged.path, staged.rows, staged.size, partition))
 
     def _append_changes(self, sink: SinkPlan, emitted: Sequence[Emitted]) -> None:
         schema = sink_schema(sink.record, sink.primary_key)
@@ -183,6 +185,7 @@ class TaskOutput:
         """Stage net changes for a merge: the sink's columns and the row kind."""
         schema = sink_schema(sink.record, sink.primary_key)
         rows = _sink_columns(emitted, schema)
+        check_partition_values(rows, self._batch.partition_by.get(sink.name, ()))
         kinds = pa.array([RowKind(item.kind).symbol for item in emitted], pa.string())
         rows = rows.append_column(pa.field(ROW_KIND, pa.string(), nullable=False), kinds)
         name = f"{OUTPUTS}/{sink.name}/{self._file_name()}"

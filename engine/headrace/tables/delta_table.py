@@ -7,7 +7,7 @@ from Arrow's threads, which can abort the process when it ends (seen in half of 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +16,7 @@ from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
-from deltalake import Transaction as DeltaTransaction
+from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 from pyarrow import fs
@@ -25,6 +24,7 @@ from pyarrow import fs
 from headrace import clock
 from headrace.errors import EngineBug
 from headrace.plan.columns import ROW_KIND
+from headrace.tables.delta_commit_info import commit_info, commit_properties
 from headrace.tables.delta_trace import trace_in_log
 from headrace.tables.durability import is_on_local_disk, make_folder, sync_files
 from headrace.tables.files import StagedFile, Storage, delete_files, file_system, stage
@@ -45,11 +45,7 @@ from headrace.tables.store import (
 )
 from headrace.tables.stored_rows import typed_rows
 
-CHECKPOINT_METADATA = "headrace.checkpoint"
-"""Key in a sink's commit information that names the checkpoint it was published for."""
-
 _FRAMES = re.compile(r"(?:\n\s+\d+: .*)+")
-RUN_METADATA, ATTEMPT_METADATA, INCARNATION_METADATA = "headrace.run", "headrace.attempt", "headrace.incarnation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +65,11 @@ class DeltaSnapshot:
     def schema(self) -> pa.Schema:
         """See `Snapshot.schema`."""
         return pa.schema(self.table.schema())
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """See `Snapshot.partition_columns`."""
+        return tuple(self.table.metadata().partition_columns)
 
     def files(self) -> set[str]:
         """See `Snapshot.files`.
@@ -113,7 +114,11 @@ class DeltaSnapshot:
             with _translated():
                 entries = latest.history(None if limit is None else limit + latest.version() - self.version)
             if self._latest().version() == latest.version():
-                return [Commit(entry["version"], _info(entry)) for entry in entries if entry["version"] <= self.version]
+                return [
+                    Commit(entry["version"], commit_info(entry))
+                    for entry in entries
+                    if entry["version"] <= self.version
+                ]
 
     def _latest(self) -> DeltaTable:
         with _translated():
@@ -127,7 +132,7 @@ class DeltaStore:
     uri: str
     storage: Storage = None
 
-    def create(self, schema: pa.Schema) -> None:
+    def create(self, schema: pa.Schema, partition_by: Sequence[str] = ()) -> None:
         """See `TableStore.create`."""
         make_folder(self._log)
         with _translated():
@@ -135,6 +140,7 @@ class DeltaStore:
                 self.uri,
                 schema=schema,
                 mode="ignore",
+                partition_by=[*partition_by] or None,
                 storage_options=self._options,
                 # Old versions must stay readable for as long as retention says; vacuum is ours to call.
                 configuration={"delta.logRetentionDuration": "interval 3650 days"},
@@ -168,7 +174,7 @@ class DeltaStore:
             return self._add(parent, rows.schema, [file], "append", info)
         self._sync_commit(parent)
         with _translated():
-            write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=_properties(info))
+            write_deltalake(table, rows, mode="append", schema_mode="merge", commit_properties=commit_properties(info))
         if table.version() != parent + 1:
             msg = f"rows landed at version {table.version()} of {self.uri}, not {parent + 1}"
             raise EngineBug(msg)
@@ -185,8 +191,26 @@ class DeltaStore:
         self._sync_commit(parent)
         with _translated():
             fields = Schema.from_arrow(pa.schema(columns)).fields
-            table.alter.add_columns(fields, commit_properties=_properties(info))
+            table.alter.add_columns(fields, commit_properties=commit_properties(info))
         return self._landed(parent + 1)
+
+    def optimize(self, parent: int, target_size: int, cluster_by: Sequence[str] = ()) -> int:
+        """See `TableStore.optimize`. One commit: deltalake makes more only if it is told an interval between them."""
+        table = self._open(parent)
+        self._sync_commit(parent)
+        options: dict[str, Any] = {
+            "target_size": target_size,
+            "max_concurrent_tasks": 1,
+            "commit_properties": commit_properties(NO_INFO),
+        }
+        with _translated():
+            if cluster_by:
+                table.optimize.z_order([*cluster_by], **options)
+            else:
+                table.optimize.compact(**options)
+        if table.version() != parent:
+            self.sync(table.version())
+        return table.version()
 
     def restore(self, parent: int, target: int, info: CommitInfo = NO_INFO) -> int:
         """See `TableStore.restore`."""
@@ -196,7 +220,7 @@ class DeltaStore:
             raise VersionTakenError(msg)
         self._sync_commit(parent)
         with _translated():
-            table.restore(target, commit_properties=_properties(info))
+            table.restore(target, commit_properties=commit_properties(info))
         return self._landed(parent + 1)
 
     def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:
@@ -211,7 +235,7 @@ class DeltaStore:
                 source_alias="source",
                 target_alias="target",
                 streamed_exec=False,
-                commit_properties=_properties(info),
+                commit_properties=commit_properties(info),
             )
             merge = merge.when_matched_delete(predicate=f"source.{ROW_KIND} = '-D'")
             merge = merge.when_matched_update(columns, predicate=f"source.{ROW_KIND} <> '-D'")
@@ -301,13 +325,14 @@ class DeltaStore:
         table = self._open(parent)
         self._sync_commit(parent)
         now = clock.now()
-        actions = [AddAction(file.path, file.size, {}, now, True, file.statistics()) for file in files]
+        actions = [AddAction(file.path, file.size, file.partition, now, True, file.statistics()) for file in files]
         with _translated():
             table.create_write_transaction(
                 actions,  # type: ignore[arg-type]  # a list of AddAction; the stub wants the union invariantly
                 mode=mode,
                 schema=schema,
-                commit_properties=_properties(info),
+                partition_by=table.metadata().partition_columns or None,
+                commit_properties=commit_properties(info),
             )
         return self._landed(parent + 1)
 
@@ -356,43 +381,3 @@ def _added_files(commit: bytes) -> list[str]:
     """Return the data files that a commit adds, relative to the table's folder. The log has their paths as URLs."""
     actions = [msgspec.json.decode(line) for line in commit.splitlines() if line]
     return [unquote(action["add"]["path"]) for action in actions if "add" in action]
-
-
-def _properties(info: CommitInfo) -> CommitProperties:
-    """Return properties of a commit that must be exactly the next version, or fail.
-
-    deltalake rebases a commit that finds its version taken, in silence; with no retries it fails
-    instead, and that is the compare-and-set on which fencing rests.
-    """
-    metadata = {
-        RUN_METADATA: info.run_id,
-        ATTEMPT_METADATA: info.attempt_id,
-        CHECKPOINT_METADATA: None if info.checkpoint_id is None else str(info.checkpoint_id),
-        INCARNATION_METADATA: " ".join(map(str, info.published_by)) or None,
-    }
-    return CommitProperties(
-        custom_metadata={key: value for key, value in metadata.items() if value is not None} or None,
-        max_commit_retries=0,
-        app_transactions=[DeltaTransaction(*transaction) for transaction in info.transactions] or None,
-    )
-
-
-def _info(entry: Mapping[str, Any]) -> CommitInfo:
-    return CommitInfo(
-        run_id=entry.get(RUN_METADATA),
-        attempt_id=entry.get(ATTEMPT_METADATA),
-        checkpoint_id=_checkpoint_of(entry),
-        published_by=tuple(map(int, entry.get(INCARNATION_METADATA, "").split())),
-    )
-
-
-def _checkpoint_of(entry: Mapping[str, Any]) -> int | None:
-    """Return the checkpoint that a commit published; Spark keeps it in `userMetadata`."""
-    if CHECKPOINT_METADATA in entry:
-        return int(entry[CHECKPOINT_METADATA])
-    try:
-        metadata = msgspec.json.decode(entry.get("userMetadata") or "{}")
-    except msgspec.DecodeError:
-        return None  # somebody else's text
-    published = str(metadata.get(CHECKPOINT_METADATA)) if isinstance(metadata, dict) else ""
-    return int(published) if published.isdecimal() else None

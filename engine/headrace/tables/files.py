@@ -29,6 +29,8 @@ class StagedFile(msgspec.Struct, frozen=True):
     size: int
     minimum: dict[str, Any] = {}
     maximum: dict[str, Any] = {}
+    partition: dict[str, str | None] = {}
+    """The value of each partition column, as Delta's log writes it."""
 
     def statistics(self) -> str:
         """The `stats` field of a Delta add action."""

@@ -44,6 +44,7 @@ class _Version:
     schema: pa.Schema
     files: dict[str, StagedFile]
     transactions: dict[str, int]
+    partition_columns: tuple[str, ...] = ()
     info: CommitInfo = NO_INFO
     committed_at: int = field(default_factory=clock.now)
 
@@ -61,6 +62,11 @@ class MemorySnapshot:
         """See `Snapshot.schema`."""
         return self._now.schema
 
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """See `Snapshot.partition_columns`."""
+        return self._now.partition_columns
+
     def files(self) -> set[str]:
         """See `Snapshot.files`."""
         return set(self._now.files)
@@ -68,12 +74,13 @@ class MemorySnapshot:
     def add_actions(self) -> pa.Table:
         """See `Snapshot.add_actions`."""
         rows = [
-            {"path": path}
+            {"path": path, "size_bytes": file.size}
+            | {f"partition.{name}": value for name, value in file.partition.items()}
             | {f"min.{name}": value for name, value in file.minimum.items()}
             | {f"max.{name}": value for name, value in file.maximum.items()}
             for path, file in self._now.files.items()
         ]
-        names = list(dict.fromkeys(name for row in rows for name in row)) or ["path"]
+        names = list(dict.fromkeys(name for row in rows for name in row)) or ["path", "size_bytes"]
         return pa.table({name: [row.get(name) for row in rows] for name in names})
 
     def read(self, schema: pa.Schema, *, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> pa.Table:
@@ -123,11 +130,13 @@ class MemoryStore:
         self._disk: MemoryDisk
         self._disk, self._path = disk_and_path(uri)
 
-    def create(self, schema: pa.Schema) -> None:
+    def create(self, schema: pa.Schema, partition_by: Sequence[str] = ()) -> None:
         """See `TableStore.create`."""
         if self._path not in self._disk.tables:
             self._disk.fault("commit", self._path)
-            self._disk.tables.setdefault(self._path, [_Version(schema, {}, {})])  # another one may have made it by now
+            self._disk.tables.setdefault(
+                self._path, [_Version(schema, {}, {}, tuple(partition_by))]
+            )  # another one may have made it by now
         if len(self._present()) == 1:  # whoever made it may have died before it was synced
             self._disk.sync_versions(self._path, [0])
 
@@ -165,6 +174,12 @@ class MemoryStore:
     def add_columns(self, parent: int, columns: Sequence[pa.Field], info: CommitInfo = NO_INFO) -> int:
         """See `TableStore.add_columns`."""
         return self._commit(parent, info, lambda now: replace(now, schema=pa.schema([*now.schema, *columns])))
+
+    def optimize(self, parent: int, target_size: int, cluster_by: Sequence[str] = ()) -> int:
+        """See `TableStore.optimize`. Files lie on a disk in memory: none is ever due."""
+        del target_size, cluster_by
+        self._version(parent)
+        return parent
 
     def restore(self, parent: int, target: int, info: CommitInfo = NO_INFO) -> int:
         """See `TableStore.restore`."""

@@ -129,12 +129,17 @@ class Snapshot(Protocol):
         """The columns that the table has at this version."""
         ...
 
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """The columns that the table is partitioned by."""
+        ...
+
     def files(self) -> set[str]:
         """Return the data files, relative to the table's folder."""
         ...
 
     def add_actions(self) -> pa.Table:
-        """Return the data files with their statistics: `path`, and `min.COLUMN`, `max.COLUMN` where they are known."""
+        """Return the data files with their statistics: `path`, `size_bytes`, and `partition.COLUMN`, `min.COLUMN`, `max.COLUMN` where they are known."""
         ...
 
     def read(self, schema: pa.Schema, *, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> pa.Table:
@@ -171,7 +176,7 @@ class TableStore(Protocol):
         """Where the table is."""
         ...
 
-    def create(self, schema: pa.Schema) -> None:
+    def create(self, schema: pa.Schema, partition_by: Sequence[str] = ()) -> None:
         """Make an empty table at version 0, unless there is a table."""
         ...
 
@@ -197,6 +202,13 @@ class TableStore(Protocol):
 
     def add_columns(self, parent: int, columns: Sequence[pa.Field], info: CommitInfo = NO_INFO) -> int:
         """Add columns, null in all rows so far; return the new version."""
+        ...
+
+    def optimize(self, parent: int, target_size: int, cluster_by: Sequence[str] = ()) -> int:
+        """Rewrite files that are smaller than `target_size` (bytes) into larger ones; return the new version, or `parent` if nothing is due.
+
+        No row changes, and transactions stay. With `cluster_by`, rewrite all files, ordered by these columns, if any are due.
+        """
         ...
 
     def restore(self, parent: int, target: int, info: CommitInfo = NO_INFO) -> int:

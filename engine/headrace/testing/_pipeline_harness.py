@@ -142,23 +142,34 @@ class PipelineHarness:
 
     def feed_table(self, source: str, table: pa.Table, *, file: str | None = None) -> str:
         """Put a file with rows as they are into a source's folder, and return its name. See `feed`."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         self._source(source)
-        if self.job.get("sources", {}).get(source, {}).get("format") == "delta":
+        kind = self.job.get("sources", {}).get(source, {}).get("format", "parquet")
+        if kind == "delta":
             msg = f"source '{source}' reads a Delta table: write rows to it, as with deltalake.write_deltalake"
             raise ValueError(msg)
         if source in self.topics:
             msg = f"source '{source}' reads a topic: append messages to it, as with topics['{source}'].append"
             raise ValueError(msg)
-        self._fed += 1
-        name = file or f"{self._fed:06d}.parquet"
-        path = self.folder / "input" / source / name
-        if path.exists():
-            msg = f"source '{source}' has a file {name} already: a source's files never change, so give it another name"
+        if kind != "parquet":
+            msg = f"source '{source}' reads {kind} files: write them with feed_bytes"
             raise ValueError(msg)
-        pq.write_table(table, path)
-        return name
+        content = pa.BufferOutputStream()
+        pq.write_table(table, content)
+        return self.feed_bytes(source, content.getvalue().to_pybytes(), file=file or f"{self._fed + 1:06d}.parquet")
+
+    def feed_bytes(self, source: str, content: bytes, *, file: str) -> str:
+        """Put a file of these bytes into a source's folder, and return its name: JSON lines, CSV or Avro, as the job says."""
+        self._source(source)
+        self._fed += 1
+        path = self.folder / "input" / source / file
+        if path.exists():
+            msg = f"source '{source}' has a file {file} already: a source's files never change, so give it another name"
+            raise ValueError(msg)
+        path.write_bytes(content)
+        return file
 
     # ----------------------------------------------------------------------------------------------------------- runs
 

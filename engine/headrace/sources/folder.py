@@ -1,4 +1,4 @@
-"""A folder of Parquet files as a source.
+"""A folder of files as a source.
 
 Files are taken in the order of their names and must not change once they are there. Arrival order is
 (file, the source's `order_by`, row): it does not depend on how files are grouped into micro-batches.
@@ -12,28 +12,25 @@ from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import fs
 
 from headrace.api import SourceNode
 from headrace.config import SourceConfig
 from headrace.errors import ConfigError, SourceError
 from headrace.plan.source_columns import arrival_order, event_times
+from headrace.sources.file_format import UNREADABLE, unreadable
+from headrace.sources.file_formats import format_of, read_file, stem_of
 from headrace.sources.interval import Interval
 from headrace.sources.offset import SourceOffset
 from headrace.sources.period import end_of_period
 from headrace.sources.source import Ahead, SourceFile, TakenIn
 from headrace.tables.files import Storage, file_system, path_of
 
-UNREADABLE: Final = (OSError, pa.ArrowException, UnicodeDecodeError)
-"""What reading a file raises that is gone, is no Parquet, is damaged, or has a column whose name is not UTF-8."""
 
-
-class ParquetFolder:
+class FolderSource:
     """The driver's view of the folder."""
 
     def __init__(self, source: SourceNode, config: SourceConfig, storage: Storage = None) -> None:
@@ -41,7 +38,10 @@ class ParquetFolder:
         self._node = source
         self._name = source.name
         self._config = config
+        self._storage = storage
+        self._format = format_of(config.files)
         self._store, self._folder = file_system(config.path, storage)
+        self._counts: dict[str, int] = {}
 
     def latest(self) -> str | None:
         """See `Source.latest`."""
@@ -94,18 +94,20 @@ class ParquetFolder:
     def rows(self, file: SourceFile) -> int:
         """See `Source.rows`."""
         try:
-            count: int = pq.read_metadata(f"{self._folder}/{file.name}", filesystem=self._store).num_rows
+            if file.name not in self._counts:
+                self._counts[file.name] = self._format.count(file.path, self._node, self._storage)
         except UNREADABLE as error:
             if self._config.on_bad_file == "quarantine":
                 return 0
             raise unreadable(self._name, file.path, error) from error
-        return count
+        return self._counts[file.name]
 
     def event_times(self, file: SourceFile) -> pa.Int64Array:
         """See `Source.event_times`. Where tasks are to refuse the file, no time is readable."""
         columns = [self._node.event_time, *self._node.order_by]
         try:
-            table = pq.ParquetFile(self._store.open_input_file(f"{self._folder}/{file.name}")).read(columns=columns)
+            rows = read_file(file.path, self._node, self._config.files, storage=self._storage, columns=columns)
+            table = rows.table
             if any(table.schema.names.count(name) > 1 for name in columns):
                 return pa.nulls(table.num_rows, pa.int64())
             if (order := arrival_order(table, self._node)) is not None:
@@ -142,7 +144,7 @@ class ParquetFolder:
         if pattern is None:
             return None
         try:
-            parsed = datetime.strptime(Path(name).stem, pattern)  # noqa: DTZ007 - made aware below
+            parsed = datetime.strptime(stem_of(name, self._format.suffixes), pattern)  # noqa: DTZ007 - made aware below
         except ValueError as error:
             msg = f"file '{name}' of source '{self._name}' does not fit the interval pattern '{pattern}'"
             raise SourceError(msg) from error
@@ -182,7 +184,7 @@ class ParquetFolder:
         files = [
             SourceFile(name, f"{self._config.path}/{name}", info.mtime_ns or 0)
             for name, info in names
-            if info.type is fs.FileType.File and _is_input(name)
+            if info.type is fs.FileType.File and _is_input(name, self._format.suffixes)
         ]
         return sorted(files)
 
@@ -200,7 +202,9 @@ class ParquetFolder:
     def _check_names(self) -> None:
         """Refuse a file whose name is not UTF-8, as names on local disks may be: nothing could record that it was read."""
         wrong = sorted(name for file in Path(self._folder).iterdir() if not _is_utf8(name := os.fsencode(file.name)))
-        shown = [text for name in wrong if _is_input(text := name.decode(errors="backslashreplace"))]
+        shown = [
+            text for name in wrong if _is_input(text := name.decode(errors="backslashreplace"), self._format.suffixes)
+        ]
         if shown:
             msg = (
                 f"source '{self._name}': the name of {self._config.path}/{shown[0]} is not UTF-8 ({len(shown)} such file(s)), so "
@@ -289,8 +293,8 @@ class ParquetFolder:
         return "" if interval is None else f"run interval {interval} again with --replay, "
 
 
-def _is_input(name: str) -> bool:
-    return name.endswith(".parquet") and name[0] not in "._"
+def _is_input(name: str, suffixes: Sequence[str]) -> bool:
+    return name.endswith(tuple(suffixes)) and name[0] not in "._"
 
 
 def _is_utf8(name: bytes) -> bool:
@@ -316,16 +320,3 @@ def _behind(files: Sequence[SourceFile], offset: SourceOffset) -> list[SourceFil
 
 def _moment(time: datetime) -> int:
     return round(time.timestamp() * 1000)
-
-
-def unreadable(source: str, path: str, error: Exception) -> SourceError:
-    """The error for a file that is no Parquet, is cut off, or cannot be opened."""
-    what = (
-        f"text in it, or the name of a column, is not UTF-8 ({error})"
-        if isinstance(error, UnicodeDecodeError)
-        else error
-    )
-    return SourceError(
-        f"source '{source}': cannot read {path}: {what}. Repair or remove the file, or set "
-        f"'sources.{source}.on_bad_file: quarantine' to go on without it."
-    )

@@ -15,10 +15,10 @@ from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.interval_order import taken_in
 from headrace.errors import ConfigError, SourceError
 from headrace.plan.pipelines import plan_of
+from headrace.sources.folder import FolderSource, digest
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval, moment_text
 from headrace.sources.offset import SourceOffset
-from headrace.sources.parquet_folder import ParquetFolder, digest
 from headrace.sources.source import TakenIn
 from headrace.sources.wanted import Standing, Wanted
 from headrace.tables.files import touch
@@ -51,7 +51,7 @@ class Job:
     @property
     def source(self):
         config = self.home.config()
-        return ParquetFolder(plan_of(config.code).sources[0], config.sources["purchases"])
+        return FolderSource(plan_of(config.code).sources[0], config.sources["purchases"])
 
     def plan(self, until=None, **what):
         config = self.home.config()
@@ -291,5 +291,5 @@ def test_a_folder_that_cannot_be_listed_is_named(job):
     disk = memory_disk("unlisted")
     touch("memory://unlisted/input/a.parquet")
     with disk.failing(refuse), pytest.raises(SourceError, match=r"cannot list memory://unlisted/input: .*Input/output"):
-        ParquetFolder(node, config).latest()
+        FolderSource(node, config).latest()
     forget_disk("unlisted")

@@ -1,0 +1,30 @@
+"""How files of a source are written, where their format leaves it open."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from headrace.config._types import Section
+
+
+class CsvOptions(Section, frozen=True, kw_only=True):
+    """How CSV files are written."""
+
+    delimiter: str = ","
+    """The character between two fields; "\\t" is a tab."""
+
+    header: bool = True
+    """true: the first row names the columns. false: the columns are the fields of the record in their order, then the column of the row kind if the source has one."""
+
+    null_values: tuple[str, ...] = ("",)
+    """Texts that mean null, where they are not in quotes."""
+
+    encoding: Literal["utf-8", "iso-8859-1", "iso-8859-15", "windows-1252"] = "utf-8"
+    """How the text is encoded."""
+
+
+class FileOptions(Section, frozen=True, kw_only=True):
+    """The format of a source's files, and how they are written."""
+
+    format: str = "parquet"
+    csv: CsvOptions = CsvOptions()

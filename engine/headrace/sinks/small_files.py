@@ -1,0 +1,75 @@
+"""Small files of a sink's table, and rewriting them into larger ones (Delta's OPTIMIZE)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from headrace.config import JobConfig
+from headrace.errors import StorageError
+from headrace.sinks.delta_table import delta_table_sink
+from headrace.tables.store import TableMissingError, VersionTakenError, storage_errors
+
+
+@dataclass(frozen=True, slots=True)
+class SmallFiles:
+    """What a compaction of a sink rewrites: files below the size, where a partition has two of them at least.
+
+    `files` and `size` (bytes) are those of the whole table. Of a sink that is clustered, all files are rewritten if any are.
+    """
+
+    sink: str
+    files: int
+    size: int
+    small_files: int
+    small_size: int
+
+    @property
+    def is_due(self) -> bool:
+        """Tell whether there is anything to rewrite."""
+        return self.small_files > 0
+
+
+def find_small_files(config: JobConfig, target_size: int) -> list[SmallFiles]:
+    """Return the small files of each sink that is there. Reads logs alone. Raises `StorageError`."""
+    return [found for name in sorted(config.sinks) if (found := _of_sink(config, name, target_size)) is not None]
+
+
+def _of_sink(config: JobConfig, name: str, target_size: int) -> SmallFiles | None:
+    sink = delta_table_sink(config, name)
+    with storage_errors(f"to list the files of sink '{name}' at {sink.uri}"):
+        try:
+            actions = sink.latest().add_actions()
+        except TableMissingError:
+            return None
+    partitions = [column for column in actions.schema.names if column.startswith("partition.")]
+    small: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    sizes: Sequence[int] = actions["size_bytes"].to_pylist()
+    for size, *values in zip(sizes, *(actions[column].to_pylist() for column in partitions), strict=True):
+        if size < target_size:
+            small[tuple(values)].append(size)
+    rewritten = [size for group in small.values() if len(group) > 1 for size in group]
+    return SmallFiles(name, len(sizes), sum(sizes), len(rewritten), sum(rewritten))
+
+
+def rewrite_small_files(config: JobConfig, name: str, target_size: int) -> int | None:
+    """Rewrite the small files of a sink, in one commit that changes no row; return the new version, None if nothing was due.
+
+    The commit carries no checkpoint and no transaction, so the job's position in the sink stays. The caller holds the job, so no
+    run of it publishes meanwhile. Raises `StorageError` when somebody else writes to the sink meanwhile; it is as it was then.
+    """
+    sink, columns = delta_table_sink(config, name), config.sinks[name].cluster_by
+    try:
+        with storage_errors(f"to compact sink '{name}' at {sink.uri}"):
+            before = sink.latest().version
+            after = sink.store.optimize(before, target_size, columns)
+    except TableMissingError:
+        return None
+    except VersionTakenError as error:
+        msg = (
+            f"sink '{name}' at {sink.uri} was not compacted, since somebody else wrote to it meanwhile: {error}. It is as that writer "
+            "left it: compact again when the other writer is done."
+        )
+        raise StorageError(msg) from error
+    return after if after > before else None

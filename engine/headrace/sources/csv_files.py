@@ -1,0 +1,121 @@
+"""CSV files: text in rows of fields, with names in the first row or those of the record."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from headrace.api import SourceNode
+from headrace.config import CsvOptions
+from headrace.plan.column_types import Column
+from headrace.plan.plain_values import OtherType
+from headrace.sources.csv_rows import CsvRow, csv_rows
+from headrace.sources.file_format import DamagedFileError, FileRows, content_of, typed_table, wanted_columns
+from headrace.tables.files import Storage
+
+_INTEGER: Final = re.compile(r"-?[0-9]{1,20}", re.ASCII)
+_FLOAT: Final = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|-?inf(?:inity)?|nan", re.IGNORECASE)
+_TRUTH: Final = {"true": True, "false": False}
+_ESCAPED: Final = re.compile("[\udc80-\udcff]")
+"""What decoding makes of bytes that are no text."""
+
+
+class _Rows(NamedTuple):
+    names: Sequence[str]
+    rows: Sequence[CsvRow]
+
+
+@dataclass(frozen=True, slots=True)
+class CsvFiles:
+    """See `FileFormat`. A list, map or struct is JSON in its field."""
+
+    options: CsvOptions
+
+    suffixes = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+
+    def count(self, uri: str, node: SourceNode, storage: Storage = None) -> int:
+        """See `FileFormat.count`. Reads the file."""
+        return len(self._rows(uri, node, storage).rows)
+
+    def read(self, uri: str, node: SourceNode, storage: Storage = None, columns: Collection[str] = ()) -> FileRows:
+        """See `FileFormat.read`."""
+        names, rows = self._rows(uri, node, storage)
+        faults = {
+            position: f"line {row.line} {why}"
+            for position, row in enumerate(rows)
+            if (why := self._fault(row, names)) is not None
+        }
+        wanted = [column for column in wanted_columns(node, columns) if column.name in names]
+        values = {column.name: self._values(names.index(column.name), rows, column, faults) for column in wanted}
+        table = typed_table(values, node, wanted, len(rows), faults)
+        return FileRows(table, faults, lambda number: self._raw(rows[number]))
+
+    def _rows(self, uri: str, node: SourceNode, storage: Storage) -> _Rows:
+        content = content_of(uri, storage)
+        text = content.decode(self.options.encoding, errors="surrogateescape").removeprefix("\ufeff")
+        rows = list(csv_rows(text, self.options.delimiter, frozenset(self.options.null_values)))
+        if not self.options.header:
+            return _Rows([column.name for column in wanted_columns(node)], rows)
+        if not rows:
+            msg = "it is empty, and its first row should name the columns"
+            raise DamagedFileError(msg)
+        header = rows[0]
+        fault = self._fault_of_header(header)
+        if fault is not None:
+            msg = f"its header {fault}"
+            raise DamagedFileError(msg)
+        return _Rows([name or "" for name in header.fields], rows[1:])
+
+    def _fault_of_header(self, row: CsvRow) -> str | None:
+        if _ESCAPED.search(row.text):
+            return f"is not {self.options.encoding}"
+        if not all(row.fields):
+            return "has a column without a name"
+        twice = sorted({name for name in row.fields if name and row.fields.count(name) > 1})
+        return f"has more than one column {', '.join(twice)}" if twice else row.fault
+
+    def _fault(self, row: CsvRow, names: Sequence[str]) -> str | None:
+        if _ESCAPED.search(row.text):
+            return f"is not {self.options.encoding}"
+        if row.fault is not None:
+            return row.fault
+        if len(row.fields) != len(names):
+            what = "the header has" if self.options.header else "the record has"
+            return f"has {len(row.fields)} fields, {what} {len(names)}"
+        return None
+
+    def _values(self, place: int, rows: Sequence[CsvRow], column: Column, faults: Mapping[int, str]) -> list[Any]:
+        texts = [None if position in faults else row.fields[place] for position, row in enumerate(rows)]
+        read = _reader(column)
+        return texts if read is None else [None if text is None else read(text) for text in texts]
+
+    def _raw(self, row: CsvRow) -> str:
+        if _ESCAPED.search(row.text) is None:
+            return row.text
+        content = row.text.encode(self.options.encoding, "surrogateescape")
+        return content.decode(self.options.encoding, "backslashreplace")
+
+
+def _reader(column: Column) -> Callable[[str], Any] | None:
+    """Return the function that gives the value of a text; None where it is the text. A text that is none stays, and is refused."""
+    if column.parts:
+        return _json
+    if column.is_time or pa.types.is_integer(column.type):
+        return lambda text: int(text) if _INTEGER.fullmatch(text) else text
+    if pa.types.is_floating(column.type):
+        return lambda text: float(text) if _FLOAT.fullmatch(text) else text
+    if pa.types.is_boolean(column.type):
+        return lambda text: _TRUTH.get(text.lower(), text)
+    return None
+
+
+def _json(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        return OtherType(repr(text))

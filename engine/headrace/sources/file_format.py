@@ -1,0 +1,115 @@
+"""Kinds of files that a folder can have: what reading one gives, and what it asks of each kind."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+
+from headrace.api import SourceNode
+from headrace.errors import SourceError
+from headrace.plan.column_types import Column, columns_of
+from headrace.plan.plain_values import to_column
+from headrace.plan.raw_row import raw_row
+from headrace.tables.files import Storage, file_system
+
+
+class DamagedFileError(Exception):
+    """A file is not of its format, or is cut off."""
+
+
+UNREADABLE: Final = (OSError, pa.ArrowException, UnicodeDecodeError, DamagedFileError)
+"""Reading a file raises one of these when it is gone, is damaged, is no file of its format, or names a column in bytes that are not UTF-8."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileRows:
+    """The rows of a file, bad ones among them, in their order in the file.
+
+    A row with a fault (by its number) has null in each column that cannot be read. `texts` gives the text of a row as the file has it;
+    None where the file has no texts, and the columns are all there is.
+    """
+
+    table: pa.Table
+    faults: Mapping[int, str] = field(default_factory=dict)
+    texts: Callable[[int], str] | None = field(default=None, repr=False)
+
+    def raw(self, number: int) -> str:
+        """Return the row as the quarantine keeps it: its text, or a JSON object of its columns."""
+        return raw_row(self.table, number) if self.texts is None else self.texts(number)
+
+
+class FileFormat(Protocol):
+    """One kind of file."""
+
+    @property
+    def suffixes(self) -> Sequence[str]:
+        """The endings of names of such files; others in the folder are left alone."""
+        ...
+
+    def count(self, uri: str, node: SourceNode, storage: Storage = None) -> int:
+        """Count the rows of a file, bad ones among them. Raises one of `UNREADABLE`."""
+        ...
+
+    def read(self, uri: str, node: SourceNode, storage: Storage = None, columns: Collection[str] = ()) -> FileRows:
+        """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
+        ...
+
+
+def wanted_columns(node: SourceNode, columns: Collection[str] = ()) -> list[Column]:
+    """Return the columns that a source reads: the fields of its record, and its row kind; or those of them that are asked for."""
+    wanted = list(columns_of(node.record))
+    if node.row_kind is not None and node.row_kind not in {column.name for column in wanted}:
+        wanted.append(Column(node.row_kind, pa.string(), pa.string(), nullable=True))
+    return [column for column in wanted if not columns or column.name in columns]
+
+
+def typed_table(
+    values: Mapping[str, Sequence[Any]], node: SourceNode, columns: Sequence[Column], rows: int, faults: dict[int, str]
+) -> pa.Table:
+    """Return plain values by column as a table, and add to `faults` the first one of each row that has none."""
+    fields = {column.name for column in columns_of(node.record)}
+    arrays = {}
+    for column in columns:
+        if column.name in values:
+            record = node.record if column.name in fields else None
+            arrays[column.name], column_faults = to_column(values[column.name], column, record)
+            for position, fault in column_faults.items():
+                faults.setdefault(position, f"{column.name}{fault.path} {fault.why}")
+    if not arrays:  # without a column, a table of Arrow has no rows
+        return pa.table({"": pa.nulls(rows)})
+    return pa.table(arrays)
+
+
+def content_of(uri: str, storage: Storage = None) -> bytes:
+    """Return the bytes of a file, unpacked if its name ends in `.gz`.
+
+    Raises `OSError` when it cannot be read, and `DamagedFileError` when it cannot be unpacked.
+    """
+    store, path = file_system(uri, storage)
+    with store.open_input_file(path) as file:
+        content: bytes = file.read()
+    if not uri.endswith(".gz"):
+        return content
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        msg = f"it cannot be unpacked by gzip: {error}"
+        raise DamagedFileError(msg) from error
+
+
+def unreadable(source: str, path: str, error: Exception) -> SourceError:
+    """Return the error for a file that is not of its format, is cut off, or cannot be opened."""
+    what = (
+        f"text in it, or the name of a column, is not UTF-8 ({error})"
+        if isinstance(error, UnicodeDecodeError)
+        else error
+    )
+    return SourceError(
+        f"source '{source}': cannot read {path}: {what}. Repair or remove the file, or set "
+        f"'sources.{source}.on_bad_file: quarantine' to go on without it."
+    )

@@ -1,0 +1,165 @@
+"""A record gets another field: the table of its sink gets the column, and keeps its rows (deltalake, no JVM)."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from headrace import Pipeline, Struct, Timestamp, clock
+from headrace.commit.log import CheckpointLog
+from headrace.commit.restore import restore
+from headrace.commit.run_check import new_sink_columns
+from headrace.errors import ConfigError
+from headrace.plan.pipelines import plan_of
+from headrace.tables.stores import table_store
+from headrace.testing import PipelineHarness
+
+
+class Old(Struct, frozen=True):
+    id: str
+    at: Timestamp
+
+
+class New(Struct, frozen=True):
+    id: str
+    size: int = 7
+    parts: list[int] | None = None
+    at: Timestamp = 0
+
+
+class Retyped(Struct, frozen=True):
+    id: str
+    at: Timestamp
+    size: list[str] | None = None
+
+
+def pipeline(record, mode, key=("id",)):
+    rows = Pipeline("job").source("rows", record, event_time="at")
+    if mode == "append":
+        return rows.sink("taken")
+    return rows.upsert_materialize("latest", primary_key=key).sink("taken")
+
+
+def rows_of(harness):
+    return sorted((row["id"], row.get("size", "none")) for row in harness.sink_table("taken").to_pylist())
+
+
+def announced(harness):
+    config = harness.config
+    return [*new_sink_columns(config, CheckpointLog(config.job_folder), plan_of(config.code))]
+
+
+@pytest.fixture(params=["append", "merge"])
+def mode(request):
+    return request.param
+
+
+@pytest.fixture
+def harness(mode):
+    made = PipelineHarness(pipeline(Old, mode))
+    made.feed("rows", [Old("a", 1), Old("b", 2)])
+    made.run()
+    return made
+
+
+def test_a_new_column_is_announced_and_then_added(harness, mode):
+    assert announced(harness) == []
+    harness.change(pipeline=pipeline(New, mode))
+    (sentence,) = announced(harness)
+    assert "the next run adds to sink 'taken' at" in sentence
+    assert "size (int64), parts (list<element: int64>). Rows that are there get null" in sentence
+    assert announced(harness) == [sentence]
+    harness.feed("rows", [New("c", 3, [1], at=3)])
+    harness.run()
+    assert rows_of(harness) == [("a", None), ("b", None), ("c", 3)]
+    assert announced(harness) == []
+
+
+def test_runs_without_rows_add_nothing(harness, mode):
+    harness.change(pipeline=pipeline(New, mode))
+    harness.run()
+    assert rows_of(harness) == [("a", "none"), ("b", "none")]
+
+
+def test_a_checkpoint_staged_before_is_published_behind(harness, mode):
+    harness.feed("rows", [Old("c", 3)])
+    harness.run(crash_at="commit.after")
+    harness.change(pipeline=pipeline(New, mode))
+    harness.feed("rows", [New("d", 4, at=4)])
+    harness.run()
+    assert rows_of(harness) == [("a", None), ("b", None), ("c", None), ("d", 4)]
+
+
+def test_a_crash_behind_the_new_column_is_survived(harness, mode):
+    harness.change(pipeline=pipeline(New, mode))
+    harness.feed("rows", [New("c", 3, at=3)])
+    harness.run(crash_at="commit.after")
+    store, columns = table_store(harness.config.sinks["taken"].path), announced(harness)
+    assert columns
+    store.add_columns(store.latest().version, [pa.field("size", pa.int64())])
+    harness.run()
+    assert rows_of(harness) == [("a", None), ("b", None), ("c", 3)]
+
+
+def test_a_restore_takes_the_column_back_and_a_run_adds_it_again(harness, mode):
+    first = CheckpointLog(harness.config.job_folder).last.checkpoint_id
+    harness.change(pipeline=pipeline(New, mode))
+    harness.feed("rows", [New("c", 3, at=3)])
+    harness.run()
+    before = clock.use(harness.clock)
+    try:
+        restore(harness.config, first, "again", "by-hand")
+    finally:
+        clock.use(before)
+    assert rows_of(harness) == [("a", "none"), ("b", "none")]
+    harness.run()
+    assert rows_of(harness) == [("a", None), ("b", None), ("c", 3)]
+
+
+def test_removed_and_retyped_columns_are_refused(harness, mode):
+    harness.change(pipeline=pipeline(New, mode))
+    harness.feed("rows", [New("c", 3, at=3)])
+    harness.run()
+    harness.change(pipeline=pipeline(Old, mode))
+    with pytest.raises(
+        ConfigError, match="has the columns at, id, parts, size; the pipeline writes id, at. Give the sink"
+    ):
+        harness.run()
+    harness.change(pipeline=pipeline(Retyped, mode))
+    with pytest.raises(ConfigError, match="has the columns at, id, parts, size"):
+        harness.run()
+
+
+class Texts(Struct, frozen=True):
+    id: str
+    at: str
+    time: Timestamp = 0
+
+
+def test_a_retyped_column_of_an_appended_sink_is_refused():
+    harness = PipelineHarness(pipeline(Old, "append"))
+    harness.feed("rows", [Old("a", 1)])
+    harness.run()
+    texts = Pipeline("job").source("rows", Texts, event_time="time").sink("taken")
+    harness.change(pipeline=texts)
+    harness.feed("rows", [Texts("b", "soon")])
+    with pytest.raises(
+        ConfigError, match=r"column 'at' of sink 'taken' at .* is timestamp\[us, tz=UTC\]; the pipeline writes string"
+    ):
+        harness.run()
+    assert rows_of(harness) == [("a", "none")]
+
+
+class Wide(Struct, frozen=True):
+    id: str
+    shop: str
+    at: Timestamp
+
+
+def test_a_new_column_cannot_be_of_the_key():
+    harness = PipelineHarness(pipeline(Old, "merge"))
+    harness.feed("rows", [Old("a", 1)])
+    harness.run()
+    harness.change(pipeline=pipeline(Wide, "merge", ("shop",)))
+    with pytest.raises(ConfigError, match="has no column shop, which is of the primary key now"):
+        harness.run()

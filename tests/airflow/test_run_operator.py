@@ -99,7 +99,7 @@ def run(dag_bag):
 def told(monkeypatch):
     """What the last events of assets said of the sinks, by sink."""
     events = {}
-    monkeypatch.setattr(results, "_last_told", lambda asset, sink: events.get(sink))
+    monkeypatch.setattr(results, "_last_told", lambda _, sink: events.get(sink))
     return events
 
 
@@ -225,7 +225,7 @@ def test_sink_without_news_fires_no_event(run, told, last, updated):
 )
 def test_degraded_run_warns_and_gets_a_note(run, monkeypatch, report, said):
     notes = []
-    monkeypatch.setattr("headrace.airflow._run_operator.write_note", lambda context, text, log: notes.append(text))
+    monkeypatch.setattr("headrace.airflow._run_operator.write_note", lambda _, text, __: notes.append(text))
     execute(run, report=report)
 
     assert notes == ([] if said is None else [said])
@@ -317,7 +317,7 @@ def test_whoever_mends_is_not_held_up(run, changes):
 
 
 def test_own_dag_needs_no_params(home):
-    with DAG("mine"):
+    with DAG("mine", schedule=None):
         mine = HeadraceRunOperator(task_id="flights", job="flights", home=home, max_batches="{{ 2 + 1 }}", replay=True)
     mine.allow_nested_operators = True
 
@@ -327,7 +327,7 @@ def test_own_dag_needs_no_params(home):
 
 
 def test_own_settings_win(home):
-    with DAG("mine"):
+    with DAG("mine", schedule=None):
         mine = HeadraceRunOperator(
             task_id="flights", job="flights", home=home, retries=9, outlets=[], conf={"spark.ui.enabled": "true"}
         )

@@ -126,3 +126,18 @@ def test_callback_that_is_no_function_is_refused(home, edit_job):
 
     with pytest.raises(ConfigError, match="'page me' is not package.module:function"):
         headrace_dag("flights")
+
+
+def test_dag_of_the_docs_page_can_be_parsed(home, edit_job):
+    page_text = (PROJECT / "docs" / "airflow.md").read_text()
+    section = page_text.split("## Operators for your own DAG")[1]
+    block = section.split("```python\n")[1].split("```")[0]
+    file = home / "conf" / "jobs" / "flights.yaml"
+    for job in "orders", "revenue":
+        (home / "conf" / "jobs" / f"{job}.yaml").write_text(file.read_text().replace("job: flights", f"job: {job}"))
+    names = {"__file__": str(home / "morning.py"), "__name__": "morning"}
+    exec(compile(block, str(home / "morning.py"), "exec"), names)  # noqa: S102  the page's own code
+
+    dag = names["revenue"].dag
+    assert [task.task_id for task in dag.topological_sort()] == ["orders", "revenue", "keep"]
+    DagSerialization.to_json(dag)

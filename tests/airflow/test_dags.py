@@ -13,7 +13,7 @@ import yaml
 from airflow.sdk.exceptions import ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 
-from headrace.airflow._run_operator import without_empty
+from headrace.airflow._words import plain_words
 
 PROJECT = Path(__file__).resolve().parents[2]
 MINIMAL = {
@@ -146,7 +146,7 @@ def test_a_switch_is_passed_only_when_on(dag_bag, switch, value):
     params = {"replay": False, "finish": False, "end_of_input": False, switch: value}
     words = run.render_template(["run", "--budget=", *run.application_args[-3:]], {"params": params})
 
-    assert without_empty(words) == (["run", f"--{switch.replace('_', '-')}"] if value else ["run"])
+    assert plain_words(words) == (["run", f"--{switch.replace('_', '-')}"] if value else ["run"])
 
 
 def test_switches_are_off_by_default(dag_bag):

@@ -75,3 +75,21 @@ def test_a_run_of_the_dag_fills_the_board(dag_bag, home, weather, two_days):
     board = read_table(str(home / "var" / "lake" / "flight_board"))
     assert board.num_rows > 500
     assert board.num_rows == len(set(board["flight_id"].to_pylist()))
+
+    result = result_of(run)
+    assert result["checkpoint"] == result["checkpoints"][-1]
+    assert result["rows_in"] > 500
+    assert result["sinks"]["flight_board"]["rows"] >= board.num_rows
+    assert result["sinks"]["flight_board"]["version"] >= 1
+    assert result["watermark"].startswith("2013-01-0")
+
+
+def result_of(run):
+    """Return what the task `run` of a DAG run returned."""
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        query = XComModel.get_many(key="return_value", dag_ids="flights", task_ids="run", run_id=run.run_id)
+        (found,) = session.scalars(query)
+        return XComModel.deserialize_value(found)

@@ -1,37 +1,90 @@
-"""The task `run`: what it hands to spark-submit, and which ends Airflow must not retry."""
+"""The task `run`: what it hands to spark-submit, what it returns, and which ends Airflow must not retry."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk import DAG, BaseHook
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowRescheduleException
 
 import headrace
-from headrace.errors import ConfigError
+from headrace.airflow import HeadraceRunOperator
+from headrace.airflow import _results as results
+
+REPORT = {
+    "job": "flights", "run_id": "r1", "checkpoints": [6, 7], "rows_in": 1200, "rows_out": 5, "seconds": 1.25,
+    "stopped_because": "drained", "quarantined": 0, "waiting": 0, "checkpoint": 7, "watermark": "2013-01-31T00:00:00Z",
+    "interval_start": "2013-01-31T00:00:00Z", "interval_end": "2013-02-01T00:00:00Z",
+    "sinks": {
+        "flight_board": {"rows": 5, "version": 9, "checkpoint": 7},
+        "overdue_alerts": {"rows": 0, "version": 2, "checkpoint": 3},
+        "hourly_departures": {"rows": 0, "version": 0, "checkpoint": None},
+    },
+}  # fmt: skip
+GAP = {"error": "IntervalError", "message": "there would be a gap", "exit_code": 9}
+
+
+class FakeLog:
+    """Keeps the lines that are logged, by level."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, line: str, *arguments: object) -> None:
+        self.lines.append(line % arguments if arguments else line)
 
 
 class FakeHook:
-    """Stands in for SparkSubmitHook: spark-submit ends with `exit_code`."""
+    """Stands in for SparkSubmitHook: the driver writes `report`, prints `lines`, and ends with `exit_code`."""
 
     _should_track_driver_status = False
     _is_yarn_cluster_mode = False
 
-    def __init__(self, exit_code: int) -> None:
-        self.exit_code = exit_code
+    def __init__(self, run, exit_code, report, lines) -> None:
+        self.run, self.exit_code, self.report, self.lines = run, exit_code, report, lines
+        self.shown = self._log = FakeLog()
         self._submit_sp = None
         self.applications: list[str] = []
+        self.report_file: Path | None = None
+
+    @property
+    def log(self):
+        return self._log
 
     def _should_track_driver_via_k8s_api(self) -> bool:
         return False
 
     def submit(self, application: str) -> None:
         self.applications.append(application)
+        for line in self.lines:
+            self.log.info(line)
+        (word,) = [word for word in self.run.application_args if word.startswith("--report=")]
+        self.report_file = Path(word.removeprefix("--report="))
+        if self.report is not None:
+            self.report_file.write_text(json.dumps(self.report))
         self._submit_sp = SimpleNamespace(returncode=self.exit_code)
         if self.exit_code:
             raise AirflowException(f"Cannot execute: spark-submit. Error code is: {self.exit_code}.")
+
+
+class FakeInstance(SimpleNamespace):
+    """Stands in for the task instance: knows states of the task in other runs, and keeps XComs."""
+
+    def __init__(self, states=None, max_tries=2) -> None:
+        super().__init__(dag_id="flights", task_id="run", run_id="this", map_index=-1, max_tries=max_tries, xcoms={})
+        self.states = {"this": {"run": "running"}, **(states or {})}
+
+    def xcom_push(self, key, value) -> None:
+        self.xcoms[key] = value
+
+    def get_ti_count(self, *, dag_id, task_ids, states):
+        return sum(state in states for of_run in self.states.values() for state in of_run.values())
+
+    def get_task_states(self, *, dag_id, task_ids):
+        return self.states
 
 
 @pytest.fixture
@@ -42,30 +95,70 @@ def run(dag_bag):
     return task
 
 
-def _execute(run, exit_code=0, budget=None):
-    run._hook = FakeHook(exit_code)
-    run.execute({"params": {"budget": budget}})
-    return run._hook
+@pytest.fixture(autouse=True)
+def told(monkeypatch):
+    """What the last events of assets said of the sinks, by sink."""
+    events = {}
+    monkeypatch.setattr(results, "_last_told", lambda _, sink: events.get(sink))
+    return events
+
+
+def context_of(run, *, conf=None, run_type="scheduled", logical_date="2013-01-31", **instance):
+    return {
+        "ti": FakeInstance(**instance),
+        "task": run,
+        "run_id": "this",
+        "dag_run": SimpleNamespace(conf=conf, run_type=run_type, logical_date=logical_date),
+        "outlet_events": {outlet: SimpleNamespace(extra={}) for outlet in run.outlets},
+    }
+
+
+def execute(run, exit_code=0, report=REPORT, budget="", lines=(), context=None):
+    run.application_args = ["run", "flights", f"--budget={budget}", "--max-batches=", "--replay=False", "--finish=True"]
+    run._hook = FakeHook(run, exit_code, report, lines)
+    return run.execute(context or context_of(run))
 
 
 def test_the_packages_own_driver_is_submitted(run):
-    driver = Path(headrace.__file__).parent / "cli" / "submit" / "driver.py"
+    execute(run)
 
-    assert _execute(run).applications == [str(driver)]
+    driver = Path(headrace.__file__).parent / "cli" / "submit" / "driver.py"
+    assert run._hook.applications == [str(driver)]
     assert driver.is_file()
 
 
-@pytest.mark.parametrize("exit_code", [9, 10])
+def test_options_without_a_value_are_left_out(run):
+    execute(run)
+
+    assert run.application_args[:-1] == ["run", "flights", "--finish"]
+
+
+@pytest.mark.parametrize("exit_code", [2, 5, 6, 7, 9, 10, 12])
 def test_final_exit_codes_are_not_retried(run, exit_code):
-    with pytest.raises(AirflowFailException, match=rf"exit code {exit_code}: .*not retried"):
-        _execute(run, exit_code)
+    with pytest.raises(AirflowFailException, match=f"exit code {exit_code}: not retried"):
+        execute(run, exit_code, report=None)
 
 
-@pytest.mark.parametrize("exit_code", [1, 3, 4, 8, 70, -9])
+@pytest.mark.parametrize("exit_code", [1, 3, 4, 8, 11, 13, 70, -9])
 def test_other_exit_codes_are_retried(run, exit_code):
-    with pytest.raises(AirflowException, match=f"Error code is: {exit_code}") as error:
-        _execute(run, exit_code)
+    with pytest.raises(AirflowException) as error:
+        execute(run, exit_code, report=None)
     assert not isinstance(error.value, AirflowFailException)
+
+
+def test_exception_is_headraces_sentence_once(run):
+    with pytest.raises(AirflowFailException) as error:
+        execute(run, 9, GAP)
+
+    assert str(error.value).count("there would be a gap") == 1
+    assert str(error.value).startswith("IntervalError: there would be a gap")
+    assert "spark-submit" not in str(error.value)
+    assert error.value.__suppress_context__
+
+
+def test_killed_driver_is_told_as_such(run):
+    with pytest.raises(AirflowException, match="a signal ended the command .signal 9"):
+        execute(run, -9, report=None)
 
 
 def test_failure_before_submission_is_retried(run, monkeypatch):
@@ -74,8 +167,85 @@ def test_failure_before_submission_is_retried(run, monkeypatch):
 
     monkeypatch.setattr(FakeHook, "submit", refuse)
     with pytest.raises(AirflowException, match="no connection") as error:
-        _execute(run)
+        execute(run)
     assert not isinstance(error.value, AirflowFailException)
+
+
+@pytest.mark.parametrize("shows_all", [False, True])
+def test_sparks_chatter_is_off_unless_asked_for(run, shows_all):
+    run._spark_info = shows_all
+    chatter = "26/01/31 05:00:00 INFO SparkContext: Running Spark version 4.2.0"
+    lines = [chatter, "26/01/31 05:00:01 WARN Utils: your hostname", "2026-01-31T05:00:02Z committed: checkpoint 7"]
+    execute(run, lines=lines)
+
+    assert run._hook.shown.lines == (lines if shows_all else lines[1:])
+
+
+def test_result_names_checkpoint_rows_and_interval(run):
+    result = execute(run)
+
+    assert (result["checkpoint"], result["rows_in"], result["rows_out"]) == (7, 1200, 5)
+    assert result["interval"] == ["2013-01-31T00:00:00Z", "2013-02-01T00:00:00Z"]
+    assert result["sinks"]["flight_board"]["version"] == 9
+    assert not run._hook.report_file.parent.exists()
+
+
+def test_asset_event_has_the_result(run):
+    context = context_of(run)
+    execute(run, context=context)
+
+    (event,) = [event for asset, event in context["outlet_events"].items() if asset.name == "flights.flight_board"]
+    assert (event.extra["sink"], event.extra["version"], event.extra["rows"]) == ("flight_board", 9, 5)
+    assert (event.extra["checkpoint"], event.extra["watermark"]) == (7, "2013-01-31T00:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("last", "updated"),
+    [
+        ({}, {"flights.flight_board", "flights.overdue_alerts"}),
+        ({"overdue_alerts": {"checkpoint": 3, "version": 2}}, {"flights.flight_board"}),
+        ({"flight_board": {"checkpoint": 7, "version": 9}}, {"flights.overdue_alerts"}),
+        ({"overdue_alerts": {"checkpoint": 3, "version": 40}}, {"flights.flight_board", "flights.overdue_alerts"}),
+    ],
+)
+def test_sink_without_news_fires_no_event(run, told, last, updated):
+    told.update(last)
+    execute(run)
+
+    assert {asset.name for asset in run.outlets} == updated
+
+
+@pytest.mark.parametrize(
+    ("report", "said"),
+    [
+        ({**REPORT, "waiting": 3}, "3 elements wait for services (headrace retries flights)"),
+        ({**REPORT, "quarantined": 2}, "2 rows of this run are in the quarantine (headrace quarantine flights)"),
+        (REPORT, None),
+    ],
+)
+def test_degraded_run_warns_and_gets_a_note(run, monkeypatch, report, said):
+    notes = []
+    monkeypatch.setattr("headrace.airflow._run_operator.write_note", lambda _, text, __: notes.append(text))
+    execute(run, report=report)
+
+    assert notes == ([] if said is None else [said])
+
+
+def test_links_lead_to_checkpoint_and_spark(run):
+    context = context_of(run)
+    execute(run, lines=["2026-01-31T05:00:02Z spark_ui: Spark UI at http://node:4040"], context=context)
+    links = {link.name: link.get_link(run, ti_key=None) for link in run.operator_extra_links}
+
+    assert links["Spark UI"] == "http://node:4040"
+    assert context["ti"].xcoms == {"_link_SparkUiLink": "http://node:4040"}
+    assert links["Headrace checkpoint"].endswith("/dags/flights/runs/this/tasks/run/xcom")
+
+
+def test_checkpoint_link_can_lead_elsewhere(run):
+    run._checkpoint_url = "https://viewer/{job}/{checkpoint}"
+    execute(run)
+
+    assert run.checkpoint_link == "https://viewer/flights/7"
 
 
 def test_secrets_are_expanded_by_the_task(dag_bag, edit_profile, monkeypatch):
@@ -84,22 +254,84 @@ def test_secrets_are_expanded_by_the_task(dag_bag, edit_profile, monkeypatch):
     run.allow_nested_operators = True
 
     monkeypatch.delenv("STORE_SECRET", raising=False)
-    with pytest.raises(ConfigError, match="spark.hadoop.fs.s3a.secret.key: environment variable STORE_SECRET"):
-        _execute(run)
+    with pytest.raises(AirflowFailException, match="spark.hadoop.fs.s3a.secret.key: environment variable STORE_SECRET"):
+        execute(run)
 
     monkeypatch.setenv("STORE_SECRET", "hush")
-    _execute(run)
+    execute(run)
     assert run.conf["spark.hadoop.fs.s3a.secret.key"] == "hush"
 
 
 def test_master_of_the_profile_is_a_connection(run, monkeypatch):
     monkeypatch.delenv("AIRFLOW_CONN_HEADRACE_LOCAL", raising=False)
-    _execute(run)
+    execute(run)
 
     assert BaseHook.get_connection("headrace_local").host == "local[2,4]"
 
 
 def test_budget_above_the_jobs_own_is_refused(run):
-    with pytest.raises(AirflowFailException, match="param budget: 31m is longer than the job's own budget of 1800 s"):
-        _execute(run, budget="31m")
-    _execute(run, budget="30m")
+    with pytest.raises(AirflowFailException, match="budget: 31m is longer than the job's own budget of 1800 s"):
+        execute(run, budget="31m")
+    execute(run, budget="30m")
+
+
+@pytest.mark.parametrize("task", ["check", "run"])
+def test_unknown_param_is_refused(dag_bag, task):
+    task = dag_bag().dags["flights"].get_task(task)
+    task.allow_nested_operators = True
+    context = context_of(task, conf={"max_batch": 1})
+
+    with pytest.raises(AirflowFailException, match="unknown param 'max_batch'; did you mean 'max_batches'"):
+        task._pre_execute_hook(context) if task.task_id == "check" else execute(task, context=context)
+
+
+FAILED = {"before": {"run": "failed"}}
+
+
+@pytest.mark.parametrize("state", ["failed", "upstream_failed"])
+@pytest.mark.parametrize(
+    ("run_type", "logical_date"), [("asset_triggered", None), ("manual", None), ("scheduled", "2013-01-31")]
+)
+def test_failed_run_holds_up_those_after(run, state, run_type, logical_date):
+    states = {"before": {"run": state}}
+    context = context_of(run, run_type=run_type, logical_date=logical_date, states=states)
+
+    with pytest.raises(AirflowRescheduleException):
+        execute(run, context=context)
+    assert run._hook.applications == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"run_type": "backfill"}, id="backfill"),
+        pytest.param({"run_type": "manual"}, id="manual, for a logical date"),
+        pytest.param({"max_tries": 3}, id="cleared task"),
+        pytest.param({"states": {"before": {"run": None}}}, id="the failed one was cleared"),
+        pytest.param({"states": {"before": {"run": "success"}}}, id="the failed one was mended"),
+        pytest.param({"states": {"this": {"run": "failed"}}}, id="its own earlier try"),
+    ],
+)
+def test_whoever_mends_is_not_held_up(run, changes):
+    assert execute(run, context=context_of(run, **{"states": FAILED, **changes})) is not None
+
+
+def test_own_dag_needs_no_params(home):
+    with DAG("mine", schedule=None):
+        mine = HeadraceRunOperator(task_id="flights", job="flights", home=home, max_batches="{{ 2 + 1 }}", replay=True)
+    mine.allow_nested_operators = True
+
+    assert "--max-batches={{ 2 + 1 }}" in mine.application_args
+    assert {asset.name for asset in mine.outlets} >= {"flights.flight_board"}
+    assert execute(mine, context=context_of(mine, conf={"anything": 1}))["checkpoint"] == 7
+
+
+def test_own_settings_win(home):
+    with DAG("mine", schedule=None):
+        mine = HeadraceRunOperator(
+            task_id="flights", job="flights", home=home, retries=9, outlets=[], conf={"spark.ui.enabled": "true"}
+        )
+
+    assert (mine.retries, mine.outlets) == (9, [])
+    assert mine.conf["spark.ui.enabled"] == "true"
+    assert mine.conf["spark.databricks.delta.snapshotPartitions"] == "1"

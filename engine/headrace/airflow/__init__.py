@@ -1,4 +1,4 @@
-"""Airflow DAGs of Headrace jobs: the door for DAG files.
+"""Airflow DAGs and operators of Headrace jobs: the door for DAG files.
 
 A DAG file is two lines; Airflow looks only at files that hold the words "airflow" and "dag".
 
@@ -9,8 +9,59 @@ Airflow marks every DAG of a file stale when that file has an import error, so a
 
     from headrace.airflow import check_job_files
     check_job_files("conf/jobs")
+
+For a DAG of your own there are operators and a sensor:
+
+    from headrace.airflow import HeadraceCheckpointSensor, HeadraceRunOperator
 """
 
-from headrace.airflow._dags import check_job_files, headrace_dags
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = ["check_job_files", "headrace_dags"]
+if TYPE_CHECKING:
+    from headrace.airflow._checkpoint_sensor import HeadraceCheckpointSensor
+    from headrace.airflow._command_operators import (
+        HeadraceCompactOperator,
+        HeadraceRestoreOperator,
+        HeadraceSavepointOperator,
+    )
+    from headrace.airflow._dags import check_job_files, headrace_dag, headrace_dags
+    from headrace.airflow._results import sink_asset
+    from headrace.airflow._run_operator import HeadraceRunOperator
+
+__all__ = [
+    "HeadraceCheckpointSensor",
+    "HeadraceCompactOperator",
+    "HeadraceRestoreOperator",
+    "HeadraceRunOperator",
+    "HeadraceSavepointOperator",
+    "check_job_files",
+    "headrace_dag",
+    "headrace_dags",
+    "sink_asset",
+]
+
+_MODULES = {
+    "HeadraceCheckpointSensor": "_checkpoint_sensor",
+    "HeadraceCompactOperator": "_command_operators",
+    "HeadraceRestoreOperator": "_command_operators",
+    "HeadraceRunOperator": "_run_operator",
+    "HeadraceSavepointOperator": "_command_operators",
+    "check_job_files": "_dags",
+    "headrace_dag": "_dags",
+    "headrace_dags": "_dags",
+    "sink_asset": "_results",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a name at its first use (PEP 562): Airflow imports this package for its metadata alone.
+
+    Raises `AttributeError` for a name that is not in `__all__`.
+    """
+    if name not in _MODULES:
+        msg = f"module 'headrace.airflow' has no attribute '{name}'"
+        raise AttributeError(msg)
+    value = getattr(import_module(f"headrace.airflow.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from airflow.sdk import DAG
 
-from headrace.airflow._home import find_home
+from headrace.airflow._home import dag_file, find_home, given_job
 from headrace.airflow._job_dag import job_dag
 from headrace.airflow._maintenance_dag import MAINTENANCE, maintenance_dag
 from headrace.airflow._restore_dag import RESTORE, restore_dag
@@ -26,7 +25,7 @@ def headrace_dags(folder: str) -> dict[str, DAG]:
     calling DAG file that holds it. A job file that makes no DAG is left out with a warning; `check_job_files`, called
     in another DAG file, shows it. Raises `ConfigError` when there is no such folder.
     """
-    home = find_home(folder, _calling_file())
+    home = find_home(folder, dag_file())
     built = _job_dags(home)
     for failure in built.failures:
         _log.warning("%s", failure)
@@ -34,12 +33,21 @@ def headrace_dags(folder: str) -> dict[str, DAG]:
     return {**built.dags, MAINTENANCE: maintenance_dag(jobs, home), RESTORE: restore_dag(jobs, home)}
 
 
+def headrace_dag(job: str, home: str | Path | None = None, cluster: str | None = None) -> DAG:
+    """Return the DAG of one job, as `headrace_dags` makes it. Assign it to a global name of the DAG file.
+
+    `home` is the folder that holds `conf/`: $HEADRACE_HOME, else the nearest one above the DAG file, unless given.
+    Raises `ConfigError` for a job that is not there, or whose file is wrong.
+    """
+    return job_dag(given_job(job, home, cluster))
+
+
 def check_job_files(folder: str) -> None:
     """Raise one `ConfigError` that names every job file in `folder` that makes no DAG, and says why.
 
     Call it in a DAG file of its own: Airflow marks all DAGs of a file stale when that file has an import error.
     """
-    if failures := _job_dags(find_home(folder, _calling_file())).failures:
+    if failures := _job_dags(find_home(folder, dag_file())).failures:
         raise ConfigError("\n".join(failures))
 
 
@@ -69,11 +77,3 @@ def _valid_dag(name: str, home: Path) -> DAG:
     dag = job_dag(load_job(name, home, keep_references=True))
     dag.validate()  # type: ignore[no-untyped-call]
     return dag
-
-
-def _calling_file() -> str:
-    """Return the file that called the caller of this function."""
-    file = sys._getframe(2).f_globals.get("__file__")  # noqa: SLF001  the file has no other way to say where it lies
-    if file is None:
-        raise ConfigError("the DAGs must be made in a DAG file: from its place the home is found")
-    return str(file)

@@ -1,11 +1,12 @@
-"""Find the home of jobs from the place of a DAG file."""
+"""Find the home of jobs from the place of a DAG file, and jobs in it."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
-from headrace.config import home_folder
+from headrace.config import JobConfig, home_folder, load_job
 from headrace.errors import ConfigError
 
 _JOBS = ("conf", "jobs")
@@ -31,3 +32,31 @@ def _start(folder: str, dag_file: Path) -> Path:
     # First the path that Airflow knows: a symbolic link may lead into a folder that has another name tomorrow.
     parents = [*dag_file.absolute().parents, *dag_file.resolve().parents]
     return next((parent for parent in parents if (parent / folder).is_dir()), dag_file.absolute().parent)
+
+
+def given_job(job: str | JobConfig, home: str | Path | None = None, cluster: str | None = None) -> JobConfig:
+    """Return the job that an operator in a DAG file was given, with references to the environment as they are written.
+
+    A name is a file in `conf/jobs/` of `home`: $HEADRACE_HOME, else the nearest folder above the DAG file, unless given.
+    `cluster` takes the place of the file's own. Raises `ConfigError` for a job that is not there, or whose file is wrong.
+    """
+    if isinstance(job, JobConfig):
+        return job
+    folder = find_home("conf/jobs", dag_file()) if home is None else Path(home).expanduser().absolute()
+    return load_job(job, folder, cluster, keep_references=True)
+
+
+def dag_file() -> str:
+    """Return the file that called: the nearest one on the stack that belongs neither to Headrace nor to Airflow.
+
+    Raises `ConfigError` when there is no file, as in an interactive session.
+    """
+    frame = sys._getframe(1)  # noqa: SLF001  the file has no other way to say where it lies
+    while frame.f_globals.get("__name__", "").partition(".")[0] in {"headrace", "airflow"} and frame.f_back is not None:
+        frame = frame.f_back
+    file = frame.f_globals.get("__file__")
+    if file is None:
+        raise ConfigError(
+            "the DAGs must be made in a DAG file: from its place the home is found. Or set HEADRACE_HOME, or give `home`"
+        )
+    return str(file)

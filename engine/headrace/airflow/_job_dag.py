@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 from airflow.providers.standard.operators.bash import BashOperator
-from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, Param
+from airflow.sdk import DAG, CronDataIntervalTimetable
 
+from headrace.airflow._callbacks import deadline_of, run_settings, task_settings
 from headrace.airflow._command_task import command_task
+from headrace.airflow._params import job_params, refuse_unknown_params
 from headrace.airflow._run_operator import HeadraceRunOperator
-from headrace.config import DURATION_PATTERN, JobConfig
+from headrace.config import JobConfig
 
 _EXPLANATION = """
 Runs the job `{name}` of `conf/jobs/{name}.yaml`.
@@ -23,13 +26,12 @@ Runs the job `{name}` of `conf/jobs/{name}.yaml`.
 A backfill runs its data interval, whatever the job's mode. An interval that was taken in already is refused, unless the
 param `replay` is true: then it is taken in again, with all later ones. To go back to an earlier checkpoint: `headrace_restore`.
 """
-_MOST_TASKS = 1024
 _UNSCHEDULED_START = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 def job_dag(job: JobConfig) -> DAG:
     """Return the DAG of a job, whose profile was loaded with `keep_references`."""
-    schedule = job.schedule
+    schedule, params = job.schedule, job_params(job)
     with DAG(
         dag_id=job.job,
         description=job.description,
@@ -38,78 +40,50 @@ def job_dag(job: JobConfig) -> DAG:
         start_date=schedule.starts_at() if schedule else _UNSCHEDULED_START,
         catchup=False,
         max_active_runs=1,
-        default_args={"owner": job.owner, "retries": 1, "retry_delay": job.run.retry_delay},
+        default_args=task_settings(job),
         tags=["headrace", *job.tags],
-        params=_params(job),
+        params=params,
+        deadline=deadline_of(job),
         auto_register=False,
     ) as dag:
         verify = _command(job, "verify")
-        _command(job, "check") >> _run(job) >> verify
+        _check(job, params.keys()) >> _run(job, params.keys()) >> verify
         if job.compaction.every:
             verify >> _command(job, "compact", "--every", str(job.compaction.every))
     return dag
 
 
-def _params(job: JobConfig) -> dict[str, Param]:
-    return {
-        "mode": Param(
-            "auto",
-            enum=["auto", "caught-up", "interval"],
-            description=f"auto: as the job's file says ({job.mode.replace('_', '-')}); a backfill runs its interval.",
-        ),
-        "budget": Param(
-            None,
-            type=["null", "string"],
-            pattern=DURATION_PATTERN,
-            description=f"After this, what has not begun is left to the next run; such as 10m. At most, and if empty, {job.run.budget}.",
-        ),
-        "max_batches": Param(
-            None, type=["null", "integer"], minimum=1, description="End after so many micro-batches; empty: no limit."
-        ),
-        "replay": Param(
-            False,
-            type="boolean",
-            description="Run an interval again that was taken in already, and all later ones after it.",
-        ),
-        "finish": Param(
-            False,
-            type="boolean",
-            description="At the end, call services once more for all that waits, and never again: then nothing waits.",
-        ),
-        "end_of_input": Param(
-            False,
-            type="boolean",
-            description="At the end, declare that no more input comes: the last windows close, and later runs refuse more input.",
-        ),
-        "parallelism": Param(
-            job.parallelism,
-            type=["null", "integer"],
-            minimum=1,
-            maximum=max(_MOST_TASKS, job.parallelism or 0),
-            description="Tasks per operator; empty: as the cluster's profile says. Results don't depend on it.",
-        ),
-    }
+def _check(job: JobConfig, params: Collection[str]) -> BashOperator:
+    # The first task refuses what the DAG does not know; the operator of the run does as well, for when it is cleared alone.
+    return command_task(
+        "check",
+        *("check", job.job),
+        home=job.home,
+        timeout=job.run.budget + job.run.grace,
+        pre_execute=lambda context: refuse_unknown_params(context, params),
+    )
 
 
 def _command(job: JobConfig, verb: str, *options: str) -> BashOperator:
     return command_task(verb, verb, job.job, *options, home=job.home, timeout=job.run.budget + job.run.grace)
 
 
-def _run(job: JobConfig) -> HeadraceRunOperator:
+def _run(job: JobConfig, params: Collection[str]) -> HeadraceRunOperator:
     return HeadraceRunOperator(
         task_id="run",
         job=job,
-        outlets=[_asset(job.job, sink, config.path) for sink, config in job.sinks.items()],
+        mode="{{ 'interval' if dag_run.run_type == 'backfill' else params.mode }}",
+        budget="{{ params.budget or '' }}",
+        max_batches="{{ params.max_batches or '' }}",
+        parallelism="{{ params.parallelism or '' }}",
+        replay="{{ params.replay }}",
+        finish="{{ params.finish }}",
+        end_of_input="{{ params.end_of_input }}",
+        known_params=params,
         # max_active_runs doesn't hold between backfills and other runs; these two do.
         max_active_tis_per_dag=1,
         depends_on_past=True,
-    )
-
-
-def _asset(job: str, sink: str, path: str) -> Asset:
-    return Asset(
-        name=f"{job}.{sink}",
-        uri=path if "://" in path else f"file://{path}",
-        group="headrace",
-        extra={"job": job, "sink": sink},
+        # It compares logical dates, and not every run has one.
+        hold_after_failure=True,
+        **run_settings(job),
     )

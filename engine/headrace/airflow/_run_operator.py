@@ -1,10 +1,11 @@
-"""The operator of a job's task `run`: spark-submit, through Airflow's Spark provider."""
+"""The operator of a run: spark-submit, through Airflow's Spark provider."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection
+from datetime import timedelta
 from pathlib import Path
 from subprocess import Popen
 from typing import TYPE_CHECKING, Any
@@ -13,66 +14,137 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 import headrace
-from headrace.airflow._command_task import task_environment
-from headrace.airflow._errors import final_error
+from headrace.airflow._driver_log import DriverLog
+from headrace.airflow._environment import task_environment
+from headrace.airflow._failures import failure
+from headrace.airflow._home import given_job
+from headrace.airflow._links import CheckpointLink, SparkUiLink, result_page
+from headrace.airflow._notes import write_note
+from headrace.airflow._order_of_runs import hold_behind_failed_run
+from headrace.airflow._params import refuse_unknown_params
 from headrace.airflow._process_tree import kill_descendants
+from headrace.airflow._report_file import ReportFile
+from headrace.airflow._results import Result, announce, degraded, result_of, sink_assets
+from headrace.airflow._words import option, plain_words, value_of
 from headrace.config import ClusterConfig, JobConfig, expand_settings, parse_duration
+from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperatorLink, Context
 
 _DRIVER = Path(headrace.__file__).parent / "cli" / "submit" / "driver.py"
-_MODE = "{{ 'interval' if dag_run.run_type == 'backfill' else params.mode }}"
+INTERVAL_START = "{{ dag_run.data_interval_start.isoformat() if dag_run.data_interval_start else '' }}"
+INTERVAL_END = "{{ dag_run.data_interval_end.isoformat() if dag_run.data_interval_end else '' }}"
 # A retry has the id of its run, and goes on with its work. A task that somebody cleared is another run: clearing raises
 # max_tries.
-_RUN_ID = "{{ run_id }}{{ '.' ~ (ti.max_tries - task.retries) if ti.max_tries > task.retries else '' }}"
+MODE = "{{ 'interval' if dag_run.run_type == 'backfill' else 'auto' }}"
+RUN_ID = "{{ run_id }}{{ '.' ~ (ti.max_tries - task.retries) if ti.max_tries > task.retries else '' }}"
 
 
 class HeadraceRunOperator(SparkSubmitOperator):
-    """Run a job once: the driver `cli/submit/driver.py` with the arguments of `headrace run`, on the job's cluster.
+    """Run a job once, as `headrace run` does, through spark-submit on the job's cluster profile.
 
-    The param `budget` can shorten the run's budget, never prolong it: Airflow ends the task at the budget and grace
-    of the job's file. References to the environment in the profile's Spark settings are replaced when the task runs,
-    so that the serialised DAG holds no secret.
+    Give `job` as the name of a file in `conf/jobs/`; `home` is the folder that holds `conf/` ($HEADRACE_HOME, else the nearest
+    folder above the DAG file). All other options are those of `headrace run`, may be templates, and are left out when they
+    render to nothing. The task returns the run's report, and updates the assets of the job's sinks that have news.
+
+    `budget` can shorten the run's budget, never prolong it: Airflow ends the task at the budget and grace of the job's file.
+    References to the environment in the profile's Spark settings are replaced when the task runs, so that the serialised DAG
+    holds no secret. `checkpoint_url` is where "Headrace checkpoint" leads, with `{job}`, `{checkpoint}` and `{folder}`; without
+    it, to what the task returned. `spark_info` shows Spark's lines of level INFO. `hold_after_failure` lets a run wait while the
+    same task of another run of the DAG has failed. `known_params`, if given, are the params that the DAG may be triggered with.
     """
 
-    def __init__(self, *, job: JobConfig, **kwargs: Any) -> None:
-        profile = job.profile
-        super().__init__(
-            application=str(_DRIVER),
-            name=f"headrace.{job.job}",
-            conn_id=profile.connection or _connection_id(profile),
-            deploy_mode=profile.deploy_mode,
-            conf=dict(profile.spark),
-            jars=",".join(profile.jars) or None,
-            py_files=",".join(profile.py_files) or None,
-            env_vars=task_environment(job.home),
-            application_args=_arguments(job),
-            execution_timeout=job.run.budget + job.run.grace,
-            retries=job.run.retries,
-            retry_delay=job.run.retry_delay,
-            **kwargs,
-        )
-        self._home = job.home
-        self._longest_budget = job.run.budget
+    operator_extra_links: Collection[BaseOperatorLink] = (CheckpointLink(), SparkUiLink())
+
+    def __init__(
+        self,
+        *,
+        job: str | JobConfig,
+        home: str | Path | None = None,
+        cluster: str | None = None,
+        mode: str = MODE,
+        interval_start: str | None = INTERVAL_START,
+        interval_end: str | None = INTERVAL_END,
+        run_id: str = RUN_ID,
+        budget: str | None = None,
+        max_batches: int | str | None = None,
+        parallelism: int | str | None = None,
+        backend: str | None = None,
+        replay: bool | str = False,
+        finish: bool | str = False,
+        end_of_input: bool | str = False,
+        force_fail_over: bool | str = False,
+        checkpoint_url: str | None = None,
+        spark_info: bool = False,
+        hold_after_failure: bool = False,
+        known_params: Collection[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Raises `ConfigError` for a job that is not there, or whose file is wrong."""
+        config = given_job(job, home, cluster)
+        profile = config.profile
+        own = {
+            "application": str(_DRIVER),
+            "name": f"headrace.{config.job}",
+            "conn_id": profile.connection or _connection_id(profile),
+            "deploy_mode": profile.deploy_mode,
+            "conf": {**profile.spark, **kwargs.pop("conf", {})},
+            "jars": ",".join(profile.jars) or None,
+            "py_files": ",".join(profile.py_files) or None,
+            "env_vars": {**task_environment(config.home), **kwargs.pop("env_vars", {})},
+            "execution_timeout": config.run.budget + config.run.grace,
+            "retries": config.run.retries,
+            "retry_delay": config.run.retry_delay,
+            "outlets": sink_assets(config),
+            "application_args": [
+                "run",
+                config.job,
+                option("cluster", config.cluster),
+                option("mode", mode),
+                option("interval-start", interval_start),
+                option("interval-end", interval_end),
+                option("run-id", run_id),
+                option("budget", budget or f"{config.run.budget.total_seconds():.0f}s"),
+                option("max-batches", max_batches),
+                option("parallelism", parallelism),
+                option("backend", backend),
+                option("force-fail-over", force_fail_over),
+                option("replay", replay),
+                option("finish", finish),
+                option("end-of-input", end_of_input),
+            ],
+        }
+        super().__init__(**{**own, **kwargs})
+        self.checkpoint_link = self.spark_ui_link = ""
+        self._job, self._home, self._folder = config.job, config.home, config.job_folder
+        self._longest_budget = config.run.budget
         self._master = None if profile.connection else profile.master
+        self._writes_report = profile.deploy_mode == "client"
+        self._checkpoint_url = checkpoint_url
+        self._spark_info = spark_info
+        self._holds_after_failure = hold_after_failure
+        self._known_params = None if known_params is None else frozenset(known_params)
 
-    def execute(self, context: Context) -> None:
-        """Leave out arguments without a value, replace references to the environment, and submit.
+    def execute(self, context: Context) -> Result | None:  # type: ignore[override]  # the provider's returns nothing
+        """Run the job; return what it did, None where the driver runs elsewhere and cannot hand it over.
 
-        Raises `ConfigError` for a variable that is not set, and `AirflowFailException` where a retry cannot help.
+        Raises `AirflowFailException` where a retry cannot help, `AirflowRescheduleException` behind a failed run, and
+        `AirflowException` otherwise.
         """
-        self._check_budget(context["params"]["budget"])
-        self._publish_master()
-        self.env_vars = {**(self.env_vars or {}), **_java(self._home)}
-        self.application_args = without_empty(self.application_args or [])
-        self.conf = expand_settings(self.conf or {}, os.environ)
+        if self._known_params is not None:
+            refuse_unknown_params(context, self._known_params)
+        if self._holds_after_failure:
+            hold_behind_failed_run(context, self.log)
         try:
-            super().execute(context)
-        except AirflowException as error:
-            if final := final_error(self._exit_code()):
-                raise final from error
-            raise
+            self._prepare()
+        except ConfigError as error:
+            raise AirflowFailException(f"ConfigError: {error}\n(not retried, a retry would end the same)") from None
+        with ReportFile() as report_file:
+            if self._writes_report:
+                self.application_args = [*self.application_args, option("report", report_file.path)]
+            report = self._submitted(context, report_file)
+        return None if report is None else self._finished(result_of(report), context)
 
     def on_kill(self) -> None:
         """Kill the driver, then spark-submit: the provider kills spark-submit's JVM alone.
@@ -84,13 +156,47 @@ class HeadraceRunOperator(SparkSubmitOperator):
             kill_descendants(self._submission())
             super().on_kill()
 
-    def _check_budget(self, budget: str | None) -> None:
-        if budget and parse_duration(budget) > self._longest_budget:
-            raise AirflowFailException(
-                f"param budget: {budget} is longer than the job's own budget of "
-                f"{self._longest_budget.total_seconds():.0f} s, after which Airflow ends the task. Raise run.budget in "
-                "the job's file."
-            )
+    def _prepare(self) -> None:
+        """Make the rendered arguments what spark-submit takes. Raises `ConfigError`."""
+        self.application_args: list[str] = plain_words(self.application_args or [])
+        _check_budget(value_of("budget", self.application_args), self._longest_budget)
+        self._publish_master()
+        self.env_vars = {**(self.env_vars or {}), **_java(self._home)}
+        self.conf = expand_settings(self.conf or {}, os.environ)
+
+    def _submitted(self, context: Context, report_file: ReportFile) -> Result | None:
+        """Submit, wait, and return the driver's report. Raises what ends the task when the driver fails."""
+        if self._hook is None:
+            self._hook = self._get_hook()
+
+        def keep_spark_ui(address: str) -> None:
+            self.spark_ui_link = address
+            context["ti"].xcom_push(key=SparkUiLink().xcom_key, value=address)
+
+        # The provider offers no other way to leave lines out.
+        log: Any = DriverLog(self._hook.log, on_spark_ui=keep_spark_ui, spark_info=self._spark_info)
+        self._hook._log = log  # noqa: SLF001
+        try:
+            super().execute(context)
+        except AirflowException:
+            if not (exit_code := self._exit_code()):
+                raise
+            raise failure(exit_code, report_file.content()) from None
+        return report_file.content()
+
+    def _finished(self, result: Result, context: Context) -> Result:
+        """Tell assets, links, log and note of a run that ended well."""
+        self.checkpoint_link = self._link_to(result, context)
+        if said := degraded(result):
+            self.log.warning("%s: %s", self._job, said)
+            write_note(context, said, self.log)
+        self.outlets = announce(result, self.outlets, context)
+        return result
+
+    def _link_to(self, result: Result, context: Context) -> str:
+        if self._checkpoint_url is None:
+            return result_page(context["ti"])
+        return self._checkpoint_url.format(job=self._job, checkpoint=result["checkpoint"], folder=self._folder)
 
     def _publish_master(self) -> None:
         """Make the profile's `master` a connection of this process, since spark-submit takes it from one.
@@ -110,28 +216,19 @@ class HeadraceRunOperator(SparkSubmitOperator):
         return None if submission is None else submission.returncode
 
 
-def without_empty(words: Sequence[str]) -> list[str]:
-    """Return `words` without options that have no value (`--budget=`) and without empty words."""
-    return [word for word in words if word and not word.endswith("=")]
-
-
-def _arguments(job: JobConfig) -> list[str]:
-    """Return one word per option; `without_empty` drops those without a value when the task runs."""
-    return [
-        "run",
-        job.job,
-        f"--cluster={job.cluster}",
-        f"--mode={_MODE}",
-        "--interval-start={{ dag_run.data_interval_start.isoformat() if dag_run.data_interval_start else '' }}",
-        "--interval-end={{ dag_run.data_interval_end.isoformat() if dag_run.data_interval_end else '' }}",
-        f"--run-id={_RUN_ID}",
-        f"--budget={{{{ params.budget or '{job.run.budget.total_seconds():.0f}s' }}}}",
-        "--max-batches={{ params.max_batches or '' }}",
-        "--parallelism={{ params.parallelism or '' }}",
-        "{{ '--replay' if params.replay else '' }}",
-        "{{ '--finish' if params.finish else '' }}",
-        "{{ '--end-of-input' if params.end_of_input else '' }}",
-    ]
+def _check_budget(budget: str | None, longest: timedelta) -> None:
+    """Raise `ConfigError` for a budget that is none, or is longer than the job's own."""
+    if budget is None:
+        return
+    try:
+        span = parse_duration(budget)
+    except ValueError as error:
+        raise ConfigError(f"budget: {error}") from None
+    if span > longest:
+        raise ConfigError(
+            f"budget: {budget} is longer than the job's own budget of {longest.total_seconds():.0f} s, after which Airflow ends "
+            "the task. Raise run.budget in the job's file."
+        )
 
 
 def _java(home: Path) -> dict[str, str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, cast
 
 import typer
 
 from headrace.cli._arguments import AsJson, Cluster, Job, load, new_run_id, parsed_milliseconds
+from headrace.cli._run_report import failure_reported, plain_report, write_report
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
@@ -56,6 +58,10 @@ def run(
     force_fail_over: Annotated[
         bool, typer.Option("--force-fail-over", help="Take the job from a run that still holds it.")
     ] = False,
+    report_file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--report", metavar="FILE", help="Write the result, or the error, as JSON to FILE as well."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Take in what is new, update state and sinks.
@@ -74,6 +80,9 @@ def run(
     end of time: windows close, timers of event time fire, and those that fire at the end set no other one. It includes --finish.
     Later runs refuse more input, until a restore.
 
+    With --report FILE a scheduler gets what --json prints, or {"error", "message", "exit_code"}, in FILE: also where stdout goes
+    elsewhere. What stands there is not shown on stderr as well.
+
     Example:  headrace run flights --max-batches 1
 
     Exit codes: 0 done, out of budget or told to stop; 2 configuration; 3 another run holds the job; 4 a
@@ -82,27 +91,34 @@ def run(
     had to be finished first, and took all the time: run again; 12 rows conflict over a primary key; 13 Spark
     died, or did not start: run again.
     """
+    with failure_reported(report_file):
+        config, options = _wishes(
+            job,
+            cluster,
+            run_id=run_id or new_run_id(),
+            mode=_mode(mode),
+            interval_start=parsed_milliseconds(interval_start) if interval_start else None,
+            interval_end=parsed_milliseconds(interval_end) if interval_end else None,
+            replay=replay,
+            budget=_seconds(budget),
+            max_batches=max_batches,
+            finish=finish,
+            end_of_input=end_of_input,
+            parallelism=parallelism,
+            backend=_backend(backend),
+            async_state=async_state,
+            force_fail_over=force_fail_over,
+        )
+        report = _run(config, options)
+    if report_file is not None:
+        write_report(report_file, report)
+    _show(report, options, as_json=as_json)
+
+
+def _wishes(job: str | None, cluster: str | None, **options: Any) -> tuple[JobConfig, RunOptions]:
     from headrace.spark.options import RunOptions
 
-    config = load(job, cluster)
-    options = RunOptions(
-        run_id=run_id or new_run_id(),
-        mode=_mode(mode),
-        interval_start=parsed_milliseconds(interval_start) if interval_start else None,
-        interval_end=parsed_milliseconds(interval_end) if interval_end else None,
-        replay=replay,
-        budget=_seconds(budget),
-        max_batches=max_batches,
-        finish=finish,
-        end_of_input=end_of_input,
-        parallelism=parallelism,
-        backend=_backend(backend),
-        async_state=async_state,
-        cluster=cluster,
-        force_fail_over=force_fail_over,
-    )
-    report = _run(config, options)
-    _show(report, options, as_json=as_json)
+    return load(job, cluster), RunOptions(cluster=cluster, **options)
 
 
 def _run(config: JobConfig, options: RunOptions) -> RunReport:
@@ -178,7 +194,7 @@ def _show(report: RunReport, options: RunOptions, *, as_json: bool) -> None:
     from headrace.cli._output import print_json, show, shown, table
 
     if as_json:
-        print_json(report)
+        print_json(plain_report(report))
         return
     ids = report.checkpoints
     span = "none" if not ids else str(ids[0]) if len(ids) == 1 else f"{ids[0]} to {ids[-1]}"

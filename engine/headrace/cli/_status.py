@@ -141,6 +141,8 @@ def _status(name: str) -> dict[str, Any]:
         "kind": last.kind.value if last else "never run",
         "committed": at_time(last.committed_at) if last else None,
         "watermark": at_time(last.watermark) if last else None,
+        "interval_start": at_time(last.interval_start) if last else None,
+        "interval_end": at_time(last.interval_end) if last else None,
         "rows_in": last.metrics.get("rows_in") if last else None,
         "quarantined": last.metrics.get("quarantined") if last else None,
         "checkpoints": len(log.checkpoints),

@@ -32,7 +32,7 @@ from headrace.commit.lineage import Lineage
 from headrace.commit.log import CheckpointLog
 from headrace.commit.notify import Notify, silent
 from headrace.commit.operator_keys import OperatorKeys, remembered_keys
-from headrace.commit.publish import Publisher
+from headrace.commit.publish import Publisher, Standing
 from headrace.commit.sink_position import check_sinks
 from headrace.commit.sink_tables import SinkTables, to_schemas, to_stored
 from headrace.commit.state_schemas import StateSchemas
@@ -189,6 +189,10 @@ class OpenJob:
         last = self._log.last
         assert last is not None  # noqa: S101 - open_job has made the initial one
         return last
+
+    def sink_standing(self) -> dict[str, Standing]:
+        """Return where each sink stands. A sink that is gone, or cannot be read, is left out."""
+        return self._publisher.standing()
 
     @property
     def next_id(self) -> int:

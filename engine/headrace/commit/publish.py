@@ -8,6 +8,8 @@ that belongs to a checkpoint.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -19,8 +21,15 @@ from headrace.commit.sink_tables import SinkSchemas
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, SinkMismatchError, StorageError
 from headrace.sinks.delta_table import delta_table_sink
-from headrace.sinks.sink import Publication, Sink, SparkMerge
+from headrace.sinks.sink import NEVER, Publication, Sink, SparkMerge
 from headrace.tables.store import Snapshot, TableMissingError, VersionTakenError, storage_errors
+
+
+class Standing(NamedTuple):
+    """Where a sink stands: the version of its table, and the last checkpoint that was published to it, None if none was."""
+
+    version: int
+    checkpoint: int | None
 
 
 class Publisher:
@@ -53,6 +62,16 @@ class Publisher:
         for sink in self._sinks.values():
             with storage_errors(f"to open sink '{sink.name}' at {sink.uri}"):
                 sink.create()
+
+    def standing(self) -> dict[str, Standing]:
+        """Return where each sink stands. A sink that is gone, or cannot be read, is left out."""
+        standing = {}
+        for name, sink in self._sinks.items():
+            with suppress(TableMissingError, StorageError), storage_errors(f"to open sink '{name}' at {sink.uri}"):
+                table = sink.latest()
+                published = sink.published(table)
+                standing[name] = Standing(table.version, None if published == NEVER else published)
+        return standing
 
     def publish(self, checkpoint: Checkpoint, lineage: Lineage) -> int:
         """Bring all sinks up to `checkpoint`, the head of `lineage`; return how many had to be written.

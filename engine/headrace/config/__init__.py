@@ -3,6 +3,7 @@
 Everything here imports fast and knows neither Spark nor Delta nor Airflow.
 """
 
+from headrace.config._airflow import AirflowConfig
 from headrace.config._checks import job_problems
 from headrace.config._cluster import ClusterConfig, ClusterFile
 from headrace.config._document import raise_problems
@@ -42,6 +43,7 @@ from headrace.config._urls import shown_url
 
 __all__ = [
     "DURATION_PATTERN",
+    "AirflowConfig",
     "AsyncIoConfig",
     "AsyncStateConfig",
     "ClusterConfig",

@@ -234,6 +234,11 @@ def _services(config: JobConfig) -> Iterator[Problem]:
             yield key, "a URL must not hold a user or a password; give them in the environment"
 
 
+def _deadline(config: JobConfig) -> Iterator[Problem]:
+    if config.airflow.on_deadline is not None and config.airflow.deadline is None:
+        yield "airflow.on_deadline", "it is never called without `airflow.deadline`: give one, or remove this"
+
+
 _CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
     _file_name,
     _bindings,
@@ -245,4 +250,5 @@ _CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
     _csv,
     _limits,
     _services,
+    _deadline,
 )

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from headrace.api import Strategy
+from headrace.config._airflow import AirflowConfig
 from headrace.config._cluster import HIDDEN, ClusterConfig
 from headrace.config._execution import ExecutionConfig, OperatorConfig
 from headrace.config._files import CsvOptions, FileOptions
@@ -303,6 +304,7 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     publish: PublishConfig = PublishConfig()
     compaction: CompactionConfig = CompactionConfig()
     retention: RetentionConfig = RetentionConfig()
+    airflow: AirflowConfig = AirflowConfig()
 
 
 class JobConfig(JobFile, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ import yaml
 from headrace.config._document import node_kind, tag_of
 from headrace.config._durations import RULE, parse_duration
 from headrace.config._environment import check_references, substitute
-from headrace.config._types import LOCATION, NAME, PIPELINE, SCALAR
+from headrace.config._types import FUNCTION, LOCATION, NAME, PIPELINE, SCALAR
 from headrace.names import NAME_RULE, did_you_mean
 
 _INTEGER = re.compile(r"[-+]?[0-9]+(_[0-9]+)*")
@@ -27,6 +27,7 @@ _LARGEST_INTEGER = (1 << 63) - 1
 _RULES = {
     NAME: f"is not a valid name: {NAME_RULE}",
     PIPELINE: "is not package.module:variable, as in pipelines.flights:pipeline",
+    FUNCTION: "is not package.module:function, as in company.alerts:page",
 }
 
 

@@ -15,6 +15,7 @@ NAME = "name"
 LOCATION = "location"
 SCALAR = "scalar"
 PIPELINE = "pipeline"
+FUNCTION = "function"
 
 Name = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,62}$", extra={"role": NAME})]
 """An identifier: it becomes a folder, a table or a column value."""
@@ -30,6 +31,12 @@ PipelineRef = Annotated[
     Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", extra={"role": PIPELINE}),
 ]
 """Where a pipeline object is: `package.module:variable`."""
+
+FunctionRef = Annotated[
+    str,
+    Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", extra={"role": FUNCTION}),
+]
+"""Where a function is: `package.module:function`."""
 
 Count = Annotated[int, Meta(ge=1)]
 """A whole number from 1."""

@@ -64,6 +64,19 @@ class Event(msgspec.Struct, frozen=True):
     fields: dict[str, Any] = {}
 
 
+class SinkReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a sink stands at the end of a run."""
+
+    rows: int
+    """Rows that the run gave to it, all attempts of the run together."""
+
+    version: int | None = None
+    """The Delta version of its table; None if it cannot be read."""
+
+    checkpoint: int | None = None
+    """The last checkpoint that was published to it; None if none was, or its table cannot be read."""
+
+
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a run did."""
 
@@ -79,3 +92,18 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     quarantined: int
     waiting: int = 0
     """Elements that wait for services at its end."""
+
+    checkpoint: int | None = None
+    """The job's last checkpoint, of this run or of an earlier one."""
+
+    watermark: int | None = None
+    """The watermark of that checkpoint (ms)."""
+
+    interval_start: int | None = None
+    """The start of the interval that it has taken in last (ms, inclusive)."""
+
+    interval_end: int | None = None
+    """The end of that interval (ms, exclusive)."""
+
+    sinks: dict[str, SinkReport] = {}
+    """By sink."""

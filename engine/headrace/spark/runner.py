@@ -21,6 +21,7 @@ from headrace.spark.remaining_work import RemainingWork
 from headrace.spark.replay_run import ReplayRun
 from headrace.spark.run_events import OnEvent, RunEvents
 from headrace.spark.sigterm import ended_by_sigterm
+from headrace.spark.sink_reports import sink_reports
 from headrace.spark.stage_tasks import StageTasks
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ def run(config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
     from headrace.spark.session import session
 
     spark = session(config)
+    if url := spark.sparkContext.uiWebUrl:
+        on_event(Event("spark_ui", f"Spark UI at {url}", {"url": url}))
     return run_in(spark, config, options, on_event, started=started)
 
 
@@ -100,6 +103,7 @@ def run_on(
             events.waiting(remaining.waiting, job.last.due)
         finally:
             batches.clean_up()
+        last, sinks = job.last, sink_reports(job)
     return RunReport(
         job=config.job,
         run_id=options.run_id,
@@ -110,6 +114,11 @@ def run_on(
         stopped_because=reason,
         quarantined=batches.total("quarantined"),
         waiting=remaining.waiting,
+        checkpoint=last.checkpoint_id,
+        watermark=last.watermark,
+        interval_start=last.interval_start,
+        interval_end=last.interval_end,
+        sinks=sinks,
     )
 
 

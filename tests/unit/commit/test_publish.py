@@ -90,6 +90,13 @@ def test_sink_published_before_a_crash_is_left(job):
     assert (job.sink(BOARD).version, customers(job)) == (2, (["bob"], ["ann", "bob"]))
 
 
+def test_standing_names_version_and_checkpoint(job):
+    with job.open() as opened:
+        opened.commit(Kind.BATCH, outputs=reminder(opened, "bob"))
+        opened.publish()
+        assert opened.sink_standing() == {BOARD: (1, 1), REMINDERS: (2, 2)}
+
+
 def test_sinks_without_outputs_are_not_written(job):
     with job.open() as opened:
         opened.commit(Kind.BATCH, outputs=reminder(opened, "bob"))

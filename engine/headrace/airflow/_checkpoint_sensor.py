@@ -1,0 +1,104 @@
+"""The sensor that waits until a job has come so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseSensorOperator
+from airflow.sdk.exceptions import AirflowFailException
+
+from headrace.airflow._checkpoint_trigger import CheckpointTrigger
+from headrace.airflow._command import HeadraceCommand
+from headrace.airflow._failures import failure
+from headrace.airflow._home import given_job
+from headrace.airflow._milestone import Milestone
+from headrace.config import JobConfig
+from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class HeadraceCheckpointSensor(BaseSensorOperator):
+    """Wait until a job has made a checkpoint, its watermark has come so far, or it has taken in an interval.
+
+    Give at least one of `checkpoint` (an id), `watermark` and `interval_end` (moments: a `datetime`, or ISO 8601, in UTC unless it
+    says otherwise); all may be templates, and all that are given have to be reached. It looks every `poke_interval` seconds. By
+    default it waits in the triggerer, which looks with `headrace status`; `deferrable=False` keeps a worker's place instead.
+    Returns what `headrace status` says of the job.
+    """
+
+    template_fields: Sequence[str] = ("checkpoint", "watermark", "interval_end")
+
+    def __init__(
+        self,
+        *,
+        job: str | JobConfig,
+        home: str | Path | None = None,
+        checkpoint: int | str | None = None,
+        watermark: datetime | str | None = None,
+        interval_end: datetime | str | None = None,
+        deferrable: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        """Raises `ConfigError` for a job that is not there, or whose file is wrong."""
+        config = given_job(job, home)
+        super().__init__(**kwargs)
+        self.job = config.job
+        self.checkpoint = checkpoint
+        self.watermark = watermark
+        self.interval_end = interval_end
+        self.deferrable = deferrable
+        self._home = config.home
+
+    def execute(self, context: Context) -> Any:
+        """Wait here, or in the triggerer. Raises `AirflowFailException` when there is nothing to wait for."""
+        if not self.deferrable:
+            super().execute(context)
+            return self._status()
+        status = self._status()
+        if not self._milestone().is_reached(status):
+            self.defer(trigger=self._trigger(), method_name="resume", timeout=timedelta(seconds=self.timeout))
+        return status
+
+    def poke(self, context: Context) -> bool:  # noqa: ARG002  Airflow calls it so
+        """Tell whether the job has come so far."""
+        return self._milestone().is_reached(self._status())
+
+    def resume(self, context: Context, event: dict[str, Any]) -> Any:  # noqa: ARG002  Airflow calls it so
+        """Return the status that the trigger found. Raises what ends the task where it found an error."""
+        if "exit_code" in event:
+            raise failure(event["exit_code"], event if "error" in event else None)
+        return event
+
+    def _trigger(self) -> CheckpointTrigger:
+        return CheckpointTrigger(
+            job=self.job,
+            home=str(self._home),
+            checkpoint=self.checkpoint,
+            watermark=_text(self.watermark),
+            interval_end=_text(self.interval_end),
+            poll_interval=self.poke_interval,
+        )
+
+    def _milestone(self) -> Milestone:
+        try:
+            return Milestone.of(checkpoint=self.checkpoint, watermark=self.watermark, interval_end=self.interval_end)
+        except ConfigError as error:
+            raise AirflowFailException(f"ConfigError: {error}") from None
+
+    def _status(self) -> dict[str, Any]:
+        return job_status(HeadraceCommand(["status", self.job], self._home).answer(self.log))
+
+
+def job_status(answer: dict[str, Any]) -> dict[str, Any]:
+    """Return what `headrace status JOB --json` says of its one job."""
+    (status,) = answer["jobs"]
+    return {name: value for name, value in status.items() if name != "error"}
+
+
+def _text(moment: datetime | str | None) -> str | None:
+    return moment.isoformat() if isinstance(moment, datetime) else moment

@@ -1,0 +1,47 @@
+"""How a command of Headrace that failed ends its task: at once, or with a retry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from headrace import errors
+
+_FINAL = (
+    errors.ConfigError,
+    errors.UserFunctionError,
+    errors.StateSchemaError,
+    errors.SourceError,
+    errors.IntervalError,
+    errors.SinkMismatchError,
+    errors.ConflictError,
+)
+FINAL_EXIT_CODES = frozenset(error.exit_code for error in _FINAL)
+"""A retry after these ends the same: somebody has to look first."""
+
+
+def failure(exit_code: int, report: Mapping[str, Any] | None = None) -> AirflowException:
+    """Return the exception that ends a task whose command ended with `exit_code`.
+
+    It is an `AirflowFailException`, after which Airflow does not retry, for `FINAL_EXIT_CODES`. `report` has the error as the
+    command wrote it (`error`, `message`); without it the sentence names what is known of the exit code.
+    """
+    sentence = _unreported(exit_code) if report is None else f"{report['error']}: {report['message']}"
+    if exit_code in FINAL_EXIT_CODES:
+        return AirflowFailException(f"{sentence}\n(exit code {exit_code}: not retried, a retry would end the same)")
+    return AirflowException(f"{sentence}\n(exit code {exit_code})")
+
+
+def _unreported(exit_code: int) -> str:
+    """Return a sentence for a command that could not say why it ended."""
+    if exit_code < 0:
+        return f"a signal ended the command (signal {-exit_code}; 9 often means that memory ran out). Nothing half done was left."
+    known = (
+        error for error in vars(errors).values() if isinstance(error, type) and issubclass(error, errors.HeadraceError)
+    )
+    for error in known:
+        if error.exit_code == exit_code and error not in {errors.HeadraceError, errors.EngineBug}:
+            return f"{error.__name__}: {error.__doc__} The log above has the message."
+    return f"the command ended with exit code {exit_code}. The log above says why."

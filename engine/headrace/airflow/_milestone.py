@@ -1,0 +1,65 @@
+"""What a sensor waits for: how far a job has to be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from headrace.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Milestone:
+    """A checkpoint, a watermark, the end of an interval, or several of them: all have to be reached. Times are in UTC."""
+
+    checkpoint: int | None = None
+    watermark: datetime | None = None
+    interval_end: datetime | None = None
+
+    @classmethod
+    def of(cls, *, checkpoint: object = None, watermark: object = None, interval_end: object = None) -> Self:
+        """Return a milestone from rendered texts, or values.
+
+        Raises `ConfigError` when none is given, and for a text that is no number or no moment.
+        """
+        number = None if _is_nothing(checkpoint) else _number(checkpoint)
+        reached = cls(number, _moment("watermark", watermark), _moment("interval_end", interval_end))
+        if reached == cls():
+            raise ConfigError("give the sensor a checkpoint, a watermark or an interval_end to wait for")
+        return reached
+
+    def is_reached(self, status: Mapping[str, Any]) -> bool:
+        """Tell whether a job, as `headrace status --json` shows it, has come so far."""
+        return (
+            _at_least(status["checkpoint"], self.checkpoint)
+            and _at_least(_moment("watermark", status["watermark"]), self.watermark)
+            and _at_least(_moment("interval_end", status["interval_end"]), self.interval_end)
+        )
+
+
+def _at_least(value: Any, wanted: Any) -> bool:
+    return wanted is None or (value is not None and bool(value >= wanted))
+
+
+def _is_nothing(value: object) -> bool:
+    return value is None or value in {"", "None"}
+
+
+def _number(value: object) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        raise ConfigError(f"checkpoint: '{value}' is not the id of a checkpoint") from None
+
+
+def _moment(name: str, value: object) -> datetime | None:
+    """Return a moment; one without a time zone is in UTC."""
+    if _is_nothing(value):
+        return None
+    try:
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+    except ValueError:
+        raise ConfigError(f"{name}: '{value}' is not a moment such as 2013-01-31 or 2013-01-31T05:00:00Z") from None
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

@@ -1,0 +1,55 @@
+"""A run that failed holds up those after it, also where Airflow's `depends_on_past` does not look."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowRescheduleException
+
+from headrace import clock
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+FAILED = ["failed", "upstream_failed"]
+LOOK_EVERY = timedelta(minutes=1)
+
+
+def hold_behind_failed_run(context: Context, log: Any) -> None:
+    """Put the task off for a minute, again and again, while the same task of another run of the DAG has failed.
+
+    `depends_on_past` compares logical dates, so it sees no run without one: neither the failed one nor the one to hold up.
+    Not held up is what a person started to mend something: a backfill, a cleared task, a manual run for a logical date (for
+    these Airflow's own rule holds). A failed task that is cleared, or marked as success, holds up no more: so a run that
+    occupies the DAG's only place never waits for one that cannot start.
+
+    Raises `AirflowRescheduleException`, which uses up no retry.
+    """
+    if _mends(context):
+        return
+    task_instance = context["ti"]
+    dag, task = task_instance.dag_id, task_instance.task_id
+    if not task_instance.get_ti_count(dag_id=dag, task_ids=[task], states=FAILED):
+        return
+    states = task_instance.get_task_states(dag_id=dag, task_ids=[task])
+    failed = sorted(run for run, of_run in states.items() if run != task_instance.run_id and of_run.get(task) in FAILED)
+    if failed:
+        log.warning(_sentence(task, failed))
+        # Airflow gives this class no types.
+        raise AirflowRescheduleException(datetime.fromtimestamp(clock.now() / 1000, UTC) + LOOK_EVERY)  # type: ignore[no-untyped-call]
+
+
+def _sentence(task: str, failed: list[str]) -> str:
+    others = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+    return (
+        f"task {task} of run {failed[0]}{others} failed, and holds up the runs after it. Clear it, or mark it as success, "
+        f"and this run goes on within {LOOK_EVERY.total_seconds():.0f} s."
+    )
+
+
+def _mends(context: Context) -> bool:
+    run, task_instance = context["dag_run"], context["ti"]
+    is_cleared = task_instance.max_tries > (context["task"].retries or 0)
+    is_dated = run.run_type == "manual" and run.logical_date is not None
+    return is_cleared or is_dated or run.run_type == "backfill"

@@ -1,0 +1,18 @@
+"""What Airflow asks of a provider: the entry point `apache_airflow_provider` leads here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace import __version__
+
+
+def provider_info() -> dict[str, Any]:
+    """Return the provider's metadata. Imports neither Airflow nor an operator."""
+    return {
+        "package-name": "headrace",
+        "name": "Headrace",
+        "description": "Stateful operators for pipelines on Airflow, Spark and Delta Lake",
+        "versions": [__version__],
+        "extra-links": ["headrace.airflow._links.CheckpointLink", "headrace.airflow._links.SparkUiLink"],
+    }

@@ -1,0 +1,45 @@
+"""The words of a `headrace` command from options that Airflow renders when the task runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.errors import ConfigError
+
+_NOTHING = {"", "None"}
+_ON, _OFF = {"True", "true", "1", "yes", "on"}, {"False", "false", "0", "no", "off"}
+SWITCHES = frozenset({"--replay", "--finish", "--end-of-input", "--force-fail-over"})
+
+
+def option(name: str, value: object) -> str:
+    """Return `--name=value`, where `value` may be a template; `plain_words` makes of it what the command takes."""
+    return f"--{name}={'' if value is None else value}"
+
+
+def plain_words(words: Sequence[str]) -> list[str]:
+    """Return rendered `words` as the command takes them: without options that have no value, switches without theirs.
+
+    Raises `ConfigError` for a switch that is neither true nor false.
+    """
+    plain = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals and name in SWITCHES:
+            plain += [name] if _is_on(name, value) else []
+        elif word and not (equals and name.startswith("--") and value in _NOTHING):
+            plain.append(word)
+    return plain
+
+
+def value_of(name: str, words: Sequence[str]) -> str | None:
+    """Return the value of option `--name` in `words`; None if it is not there."""
+    beginning = f"--{name}="
+    return next((word.removeprefix(beginning) for word in words if word.startswith(beginning)), None)
+
+
+def _is_on(name: str, value: str) -> bool:
+    if value in _ON:
+        return True
+    if value in _OFF | _NOTHING:
+        return False
+    raise ConfigError(f"{name}: '{value}' is neither true nor false")

@@ -1,0 +1,66 @@
+"""The file of `headrace run --report`: what a run did, or why it failed, for the scheduler that started it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from headrace.spark.options import RunReport
+
+_TIMES = ("watermark", "interval_start", "interval_end")
+
+
+def plain_report(report: RunReport) -> dict[str, Any]:
+    """Return the report as plain values, with its times as moments in UTC."""
+    import msgspec
+
+    from headrace.cli._output import at_time
+
+    plain: dict[str, Any] = msgspec.to_builtins(report)
+    return {**plain, **{name: at_time(plain[name]) for name in _TIMES}}
+
+
+@contextmanager
+def failure_reported(file: Path | None) -> Iterator[None]:
+    """Write what the block raises to `file`, and end with its exit code; without a file, let it pass.
+
+    An error of Headrace is then not shown as well: whoever asked for the file shows it. One that is not foreseen is still
+    shown with its traceback, and so is every error where the file cannot be written.
+    """
+    from headrace.errors import EngineBug, HeadraceError
+
+    try:
+        yield
+    except HeadraceError as error:
+        content = {"error": type(error).__name__, "message": str(error), "exit_code": error.exit_code}
+        if file is None or not _is_written(file, content) or isinstance(error, EngineBug):
+            raise
+        raise typer.Exit(error.exit_code) from error
+
+
+def write_report(file: Path, report: RunReport) -> None:
+    """Write what a run did. A file that cannot be written is no failure of the run: a line on stderr says it."""
+    _is_written(file, plain_report(report))
+
+
+def _is_written(file: Path, content: dict[str, Any]) -> bool:
+    """Write `content` as one JSON document, whole or not at all; tell whether it was written."""
+    import msgspec
+
+    unfinished = file.with_name(f"{file.name}.part")
+    try:
+        unfinished.write_bytes(msgspec.json.encode(content, enc_hook=str))
+        os.replace(unfinished, file)  # noqa: PTH105  Path.replace returns a path that nobody needs
+    except OSError as error:
+        print(f"--report: {file} cannot be written: {error}", file=sys.stderr)
+        with suppress(OSError):
+            unfinished.unlink(missing_ok=True)
+        return False
+    return True

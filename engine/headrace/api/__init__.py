@@ -32,7 +32,7 @@ from headrace.api.states import (
     StateIterator,
     ValueState,
 )
-from headrace.api.stream import AggregatedStream, ConnectedStreams, ProcessedStream, Stream
+from headrace.api.stream import AggregatedStream, ConnectedStreams, OperatorStream, ProcessedStream, Stream
 from headrace.api.upsert_materialize import Emit, Keep, Lag, OnConflict, Strategy, UpsertMaterialize
 from headrace.api.windowed_stream import WindowedStream
 from headrace.api.windows import WindowFunction, Windows
@@ -70,6 +70,7 @@ __all__ = [
     "OnConflict",
     "OnFailure",
     "OnGap",
+    "OperatorStream",
     "OutputMode",
     "Pipeline",
     "Process",

@@ -1,6 +1,8 @@
 """Ready-made operators, built on the public state API alone: what they do, your own code could do."""
 
+from headrace.api.join_type import JoinType
 from headrace.operators._aggregates import ArgMax, ArgMin, Avg, Count, CountDistinct, First, Last, Max, Min, Sum
+from headrace.operators._ranking import Rank
 from headrace.operators._running_aggregate import running_aggregate
 from headrace.operators._windows import Cumulative, Hopping, Session, Tumbling
 
@@ -13,9 +15,11 @@ __all__ = [
     "Cumulative",
     "First",
     "Hopping",
+    "JoinType",
     "Last",
     "Max",
     "Min",
+    "Rank",
     "Session",
     "Sum",
     "Tumbling",

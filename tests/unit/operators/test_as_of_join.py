@@ -109,7 +109,7 @@ def test_versions_and_orders_survive_a_restart(backend):
         restored.process1(Order("a", 5, 8), timestamp=5)
         restored.watermark(5)
         assert restored.kinds() == [(INSERT, Priced("a", 4, 7, 10)), (INSERT, Priced("a", 5, 8, 50))]
-        assert list(restored.state("versions", "a").values())[0].at == 5
+        assert [version.at for version in restored.state("versions", "a").values()] == [5]
 
 
 def test_an_order_waits_for_the_watermark():
@@ -209,8 +209,12 @@ def test_both_sides_need_a_key_of_one_type():
         orders.join_as_of("priced", by_rate, emit=Priced.of)
 
 
+def untyped(order, rate):
+    return Priced.of(order, rate)
+
+
 def test_the_type_of_results_must_be_known():
     orders, rates = streams()
     with pytest.raises(TypeError, match="join_as_of 'priced': emit.* needs the type of its records"):
-        orders.join_as_of("priced", rates, emit=lambda order, rate: Priced.of(order, rate))
-    assert orders.join_as_of("priced", rates, emit=lambda order, rate: Priced.of(order, rate), record=Priced)
+        orders.join_as_of("priced", rates, emit=untyped)
+    assert orders.join_as_of("priced", rates, emit=untyped, record=Priced)

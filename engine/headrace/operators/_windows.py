@@ -216,9 +216,9 @@ class Cumulative(_SlicedWindows):
 class Session(Windows):
     """Records of a key that follow each other in less than `gap`: `Session(timedelta(minutes=30))`.
 
-    A session begins with its first record and ends `gap` after its last one; a record at that very moment begins the next one,
-    whatever the watermark (in Flink's `TimeWindow` sessions that touch are one if the first has not fired yet). A record between two
-    sessions makes one of them. Sessions need a stream that takes nothing back.
+    A session begins with its first record and ends `gap` after its last one; a record at that very moment begins the next one, as in
+    Beam. In Flink (`TimeWindow.intersects`) it goes to the session before it, if that has not fired: then records that are not
+    late would be grouped by how far the watermark has come, and here they are not. A record between two sessions makes one of them. Sessions need a stream that takes nothing back.
 
     Raises `ValueError` unless `gap` is from 1 ms to 36,500 days, in whole milliseconds.
     """

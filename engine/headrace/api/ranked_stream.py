@@ -12,7 +12,7 @@ from headrace.api.ranks import Ranks
 from headrace.api.state_ttl import StateTtl
 from headrace.api.stream_base import StreamBase
 from headrace.api.stream_types import check_record
-from headrace.api.windows import has_upserts, may_retract
+from headrace.api.windows import may_retract
 
 if TYPE_CHECKING:
     from headrace.api.stream import OperatorStream
@@ -84,20 +84,13 @@ class RankedStream(StreamBase[R]):
         and is not there goes to the side output `unmatched`. None: as the graph says, which does not know what a process
         function of yours emits. With a `ttl`, state expires so long after it was written, in silence.
 
-        Raises `ValueError` without a key, for `n` below 1, a field that the record lacks, and behind a materializer, whose `+U`
-        do not say what they replace; `TypeError` for what cannot be compared, and for a result that says nothing of how a
-        field is made.
+        Raises `ValueError` without a key, for `n` below 1, and for a field that the record lacks; `TypeError` for what cannot be
+        compared, and for a result that says nothing of how a field is made.
         """
         taker = f"top '{name}'"
         self._check_keyed(taker)
         if result is not None:
             check_record(taker, result)
-        if has_upserts(self._use()):
-            msg = (
-                f"{taker}: the rows of a materializer replace others of their key without saying which: rank the stream before it, and "
-                "put the materializer behind"
-            )
-            raise ValueError(msg)
         takes_back = may_retract(self._use()) if retracting is None else retracting
         try:
             ranks = Ranks(n, by, descending, result)
@@ -132,7 +125,7 @@ class RankedStream(StreamBase[R]):
     def _check_by_time(self, method: str, name: str) -> None:
         taker = f"{method} '{name}'"
         self._check_keyed(taker)
-        if may_retract(self._use()) or has_upserts(self._use()):
+        if may_retract(self._use()):
             msg = f"{taker}: the stream may take records back, and this keeps one record of a key alone: use top() with n=1"
             raise ValueError(msg)
 

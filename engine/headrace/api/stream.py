@@ -70,7 +70,7 @@ class Stream(ChangelogStream[R], RankedStream[R], TemporalStream[R]):
 
     A stream may be used any number of times: each use gets all records. Methods take it to an operator and return the
     operator's output; `sink` ends it and returns the pipeline. `key_by` returns the same records, keyed: only `process`,
-    `window`, `top`, `connect` and `async_wait(mode=KEYED_ORDERED)` may follow it.
+    `window`, `connect`, `top`, `first_by_time`, `last_by_time`, `join_as_of` and `async_wait(mode=KEYED_ORDERED)` may follow it.
     """
 
     # ------------------------------------------------------------------------------------------------ stateless

@@ -76,7 +76,8 @@ class StreamBase(Generic[R]):
     def _check_free(self, follower: str) -> None:
         if self._key is not None:
             msg = (
-                f"key_by('{self._key}') must be followed by process(), window(), connect(), top(), join_as_of() or async_wait(mode=KEYED_ORDERED), "
+                f"key_by('{self._key}') must be followed by process(), window(), connect(), top(), first_by_time(), last_by_time(), join_as_of() "
+                "or async_wait(mode=KEYED_ORDERED), "
                 f"not by {follower}"
             )
             raise ValueError(msg)

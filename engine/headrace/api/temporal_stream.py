@@ -17,7 +17,7 @@ from headrace.api.retry_strategies import AsyncRetryStrategy
 from headrace.api.state_ttl import StateTtl
 from headrace.api.stream_base import StreamBase
 from headrace.api.stream_types import check_function, check_plain, check_record, returned_type
-from headrace.api.windows import has_upserts, may_retract
+from headrace.api.windows import may_retract
 
 if TYPE_CHECKING:
     from headrace.api.stream import OperatorStream, Stream
@@ -54,8 +54,8 @@ class TemporalStream(StreamBase[R]):
         A version is freed when the watermark reaches the next one; the last one of a key stays, or with a `ttl`, so long after it was
         written.
 
-        Raises `ValueError` without a key on both sides, for another `how`, and where records come from a materializer; `TypeError` where the
-        keys' types differ, and without the type of what `emit` returns.
+        Raises `ValueError` without a key on both sides, and for another `how`; `TypeError` where the keys' types differ, and without
+        the type of what `emit` returns.
         """
         taker = f"join_as_of '{name}'"
         self._check_joined(taker, versions)
@@ -63,9 +63,6 @@ class TemporalStream(StreamBase[R]):
             msg = f"{taker}: how must be JoinType.INNER or JoinType.LEFT, not {how}"
             raise ValueError(msg)
         gives = emitted_type(taker, emit, record)
-        if has_upserts(self._use()):
-            msg = f"{taker}: the rows of a materializer replace others of their key without saying which: join the stream before it"
-            raise ValueError(msg)
         function = operator_library().as_of_join(
             self._record, versions.record_type(), gives, emit, how=how, retracting=may_retract(self._use()), ttl=ttl
         )

@@ -12,7 +12,7 @@ from headrace.api.join_type import JoinType
 from headrace.api.ranks import Ranks
 from headrace.api.stream_types import check_record
 from headrace.api.temporal_stream import emitted_type
-from headrace.api.windows import WindowOptions, Windows, has_upserts, may_retract
+from headrace.api.windows import WindowOptions, Windows, may_retract
 
 if TYPE_CHECKING:
     from headrace.api.stream import AggregatedStream, OperatorStream, Stream
@@ -151,8 +151,8 @@ class WindowedStream(Generic[R]):
         A record that comes after its windows have fired is dropped, or goes to the side output `late_left` or `late_right`. State is freed when the
         watermark passes the end of the last window.
 
-        Raises `ValueError` for other windows on the other side, for sessions, and where a stream comes from a materializer; `TypeError`
-        where the keys' types differ, and without the type of what `emit` returns.
+        Raises `ValueError` for other windows on the other side, and for sessions; `TypeError` where the keys' types differ, and
+        without the type of what `emit` returns.
         """
         taker = f"join '{name}'"
         stream, partner = self._stream, other._stream
@@ -160,10 +160,6 @@ class WindowedStream(Generic[R]):
         if other._windows != self._windows:
             msg = f"{taker}: the windows are {self._windows} and {other._windows}: both sides need the same"
             raise ValueError(msg)
-        for side in (stream, partner):
-            if has_upserts(side._use()):
-                msg = f"{taker}: the rows of a materializer replace others of their key without saying which: join the stream before it"
-                raise ValueError(msg)
         gives = emitted_type(taker, emit, record)
         try:
             function = self._windows.joining(stream.record_type(), partner.record_type(), gives, emit, how)

@@ -15,7 +15,6 @@ from headrace.api.graph import Input, KeyBy, Process, SourceNode
 from headrace.api.join_type import JoinType
 from headrace.api.operator_function import OperatorFunction
 from headrace.api.ranks import Ranks
-from headrace.api.upsert_materialize import UpsertMaterialize
 
 In = TypeVar("In", bound=msgspec.Struct)
 Out = TypeVar("Out", bound=msgspec.Struct)
@@ -95,11 +94,3 @@ def may_retract(one: Input) -> bool:
     if isinstance(operator, Process):
         return one.side is None and isinstance(operator.function, OperatorFunction) and operator.function.retracts
     return any(may_retract(before) for before in one.node.inputs)
-
-
-def has_upserts(one: Input) -> bool:
-    """Return whether a stream comes from a materializer, by stateless steps alone: its `+U` have no `-U` before them."""
-    operator = one.node.operator
-    if isinstance(operator, UpsertMaterialize):
-        return True
-    return not isinstance(operator, Process) and any(has_upserts(before) for before in one.node.inputs)

@@ -11,7 +11,7 @@ from headrace import Pipeline, Struct, Timestamp
 from headrace.errors import UserFunctionError
 from headrace.operators import Rank, Session
 from headrace.testing import PipelineHarness
-from tests.unit.support.ranked_jobs import Best, Score, scores
+from tests.unit.support.ranked_jobs import Score, scores
 
 
 class Odd(Struct, frozen=True):
@@ -68,13 +68,6 @@ def test_lists_have_no_order():
 def test_a_top_needs_a_key():
     with pytest.raises(ValueError, match=r"top 'best' needs a key: call key_by\(\) before it"):
         Pipeline("p").source("odd", Odd, event_time="at").top("best", 1, by="weight")
-
-
-def test_rows_of_a_materializer_are_refused():
-    stream = scores().top("best", 2, by="points", result=Best)
-    latest = stream.upsert_materialize("latest", primary_key=("game", "rank")).filter(bool)
-    with pytest.raises(ValueError, match="top 'again': the rows of a materializer replace others"):
-        latest.key_by("game").top("again", 1, by="rank")
 
 
 def test_a_top_has_one_side_output():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -15,8 +15,6 @@ from headrace.api.ranks import Ranks
 from headrace.operators._sort_text import sort_text
 from headrace.operators._value_types import ValueType, annotated_type, reader, value_type
 
-_time = sort_text("event time", ValueType(int, may_be_none=False), descending=False)
-
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
 
@@ -27,7 +25,7 @@ class Rank:
 
 
 class Row(Struct, frozen=True):
-    """What is stored of a record: a text that sorts as its rank does, and its event time (ms). Its record comes behind."""
+    """What is stored of a record: a text that sorts as the value does that it is ranked by, and its event time (ms)."""
 
     order: str
     at: int
@@ -99,18 +97,23 @@ class Ranking:
 
     def row_of(self, record: Any, at: int) -> Any:
         """Return what is stored of a record; `ValueError` for a value that cannot be compared."""
-        return self.row(order=self._text(self._by(record)) + _time(at), at=at, record=record)
+        return self.row(order=self._text(self._by(record)), at=at, record=record)
 
     @staticmethod
-    def inserted(rows: Sequence[Any], row: Any) -> list[Any]:
-        """Return sorted rows with one more, which is the last to arrive."""
-        place = bisect_right(rows, row.order, key=_order)
+    def inserted(rows: Sequence[Any], row: Any, *, before_equal: bool = False) -> list[Any]:
+        """Return sorted rows with one more, which is the last to arrive; with `before_equal`, the first of its value and time."""
+        bisect = bisect_left if before_equal else bisect_right
+        place = bisect(rows, _place(row), key=_place)
         return [*rows[:place], row, *rows[place:]]
 
     @staticmethod
     def place_of(rows: Sequence[Any], row: Any) -> int | None:
-        """Return where the first row is that is equal to `row`; None where there is none."""
-        return next((place for place, other in enumerate(rows) if other == row), None)
+        """Return where the first row with an equal record is, if there is one with the same event time; None where there is none.
+
+        Event times may differ: a function that takes a record back emits it with the time of another one, unless it says a time.
+        """
+        places = [place for place, other in enumerate(rows) if other.record == row.record]
+        return min(places, key=lambda place: rows[place].at != row.at, default=None)
 
     # ------------------------------------------------------------------------------------------------------ results
 
@@ -168,8 +171,8 @@ def _taken(rest: list[Timed], timed: Timed) -> bool:
     return False
 
 
-def _order(row: Any) -> str:
-    return row.order  # type: ignore[no-any-return]
+def _place(row: Any) -> tuple[str, int]:
+    return row.order, row.at
 
 
 def _rank(record: Any, rank: int, start: int, end: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable
-from typing import Any, get_args, get_origin
+from typing import Any, NoReturn, get_args, get_origin
 
 from headrace.operators._value_types import ValueType, annotated_type
 
@@ -25,7 +25,7 @@ def sort_text(shown: str, by: ValueType, *, descending: bool) -> SortText:
     """Return the function that makes texts of values of a type. None sorts before all values; `descending` turns the order around.
 
     `shown` names the values for errors. The function raises `ValueError` for a whole number of more than 64 bits, and a float that is NaN or
-    infinite. Raises `TypeError` where the type is not known, or has no order.
+    infinite, and `TypeError` for a value of another type. Raises `TypeError` where the type is not known, or has no order.
     """
     ascending = _text_of(shown, by)
     if descending:
@@ -38,13 +38,35 @@ def _text_of(shown: str, by: ValueType) -> SortText:
         msg = f"annotate what the function {shown} returns, or give a field"
         raise TypeError(msg)
     if get_origin(by.type) is tuple and Ellipsis not in get_args(by.type):
-        parts = [_text_of(shown, annotated_type(part)) for part in get_args(by.type)]
-        return _or_null(lambda values: "".join(text(value) for text, value in zip(parts, values, strict=True)))
+        return _or_null(_tuple_text(shown, by))
     maker = _MAKERS.get(by.type)
     if maker is None:
         msg = f"{shown} is {by}, and only int, float, str, bool, bytes and tuples of them can be compared"
         raise TypeError(msg)
-    return _or_null(lambda value: maker(value, shown))
+    held = (int, float) if by.type is float else by.type
+
+    def text(value: Any) -> str:
+        if not isinstance(value, held):
+            _refuse(shown, by, value)
+        return maker(value, shown)
+
+    return _or_null(text)
+
+
+def _tuple_text(shown: str, by: ValueType) -> SortText:
+    parts = [_text_of(shown, annotated_type(part)) for part in get_args(by.type)]
+
+    def text(values: Any) -> str:
+        if not isinstance(values, tuple) or len(values) != len(parts):
+            _refuse(shown, by, values)
+        return "".join(part(value) for part, value in zip(parts, values, strict=True))
+
+    return _or_null(text)
+
+
+def _refuse(shown: str, by: ValueType, value: object) -> NoReturn:
+    msg = f"{shown} is annotated as {by}, but gave {value!r:.100}"
+    raise TypeError(msg)
 
 
 def _or_null(text: SortText) -> SortText:

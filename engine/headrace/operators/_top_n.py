@@ -69,8 +69,8 @@ class TopFunction(KeyedProcessFunction[In, Out], OperatorFunction):
 class RetractableTopFunction(TopFunction[In, Out]):
     """The first records of a stream that may take records back (Flink: `RetractableTopNFunction`).
 
-    `top` has the first records of a key, `rest` all others: by the text that they are sorted by, those of equal order in
-    order of arrival. The first record of `rest` moves up when one of `top` is taken back.
+    `top` has the first records of a key, `rest` all others: by the text that their values sort by, and those of one value sorted by
+    event time and arrival. The first record of `rest` moves up when one of `top` is taken back.
     """
 
     UNMATCHED = "unmatched"
@@ -109,11 +109,11 @@ class RetractableTopFunction(TopFunction[In, Out]):
         return rows
 
     async def _trimmed(self, rows: list[Any], new: Any) -> list[Any]:
-        """Return the first rows, and put the others into `rest`: before those of equal order, but for a new row."""
+        """Return the first rows, and put the others into `rest`: before those of equal value and time, but for a new row."""
         first, others = rows[: self._ranking.n], rows[self._ranking.n :]
         for row in reversed(others):
             equal = await self.rest.get(row.order) or []
-            await self._keep(row.order, [*equal, row] if row is new else [row, *equal])
+            await self._keep(row.order, self._ranking.inserted(equal, row, before_equal=row is not new))
         return first
 
     async def _filled(self, rows: list[Any]) -> list[Any]:

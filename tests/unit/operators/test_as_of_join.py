@@ -132,7 +132,7 @@ def test_a_deletion_ends_a_version():
         assert [record.rate for _, record in harness.kinds()] == [10, None]
 
 
-def test_a_late_version_is_not_newer_than_a_deletion():
+def test_late_versions_do_not_outlive_deletions():
     with harness_of(JoinType.LEFT) as harness:
         harness.process2(Rate("a", 3, 10), timestamp=3, kind=DELETE)
         harness.watermark(9)

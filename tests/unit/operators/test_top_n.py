@@ -167,6 +167,18 @@ def test_a_smaller_number_deletes_ranks():
     assert table_of(changes, Best) == [Best("a", "", 9, 1)]
 
 
+@pytest.mark.parametrize("points", [9, 1])
+def test_a_retraction_may_have_another_time(points):
+    """A process function emits it with the time of the record that it works on."""
+    taken_back = Score("a", 3, points)
+    with harness_of(1, retracting=True, side=True) as harness:
+        give(harness, Score("a", 2, 5), taken_back)
+        harness.process(taken_back, timestamp=8, kind=DELETE)
+        assert table_of(harness.kinds(), Best) == [Best("a", "", 5, 1)]
+        give(harness, Score("a", 2, 5), kind=DELETE)
+        assert harness.snapshot().entries == ()
+
+
 def test_all_taken_back_leaves_no_state(backend):
     given = [Score("a", at, at % 3) for at in range(7)]
     with harness_of(retracting=True, backend=backend) as harness:

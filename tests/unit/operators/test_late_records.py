@@ -218,7 +218,7 @@ def test_a_longer_lateness_keeps_state_longer():
 
 
 @pytest.mark.parametrize("watermark", [8, 9])
-def test_a_record_at_the_end_of_a_session_begins_another(watermark):
+def test_a_record_at_a_sessions_end_begins_another(watermark):
     """Whether the first session has fired or not: the watermark, and so records of other keys, must not decide."""
     with harness_of(Session(ms(10)), Totals) as harness:
         harness.process(Bid("a", 0, 1), timestamp=0)

@@ -15,7 +15,8 @@ from headrace.api.functions import (
 )
 from headrace.api.future import StateFuture
 from headrace.api.graph import AsyncWait, OutputMode, Process, SideOutput, SinkNode, SourceNode
-from headrace.api.joins import JoinFunction, JoinType, Lifetime
+from headrace.api.join_lifetime import Lifetime
+from headrace.api.join_type import JoinType
 from headrace.api.lookup_function import LookupFunction
 from headrace.api.migration import Migration
 from headrace.api.pipeline import Pipeline
@@ -33,7 +34,7 @@ from headrace.api.states import (
     StateIterator,
     ValueState,
 )
-from headrace.api.stream import AggregatedStream, ConnectedStreams, JoinedStream, ProcessedStream, Stream
+from headrace.api.stream import AggregatedStream, ConnectedStreams, OperatorStream, ProcessedStream, Stream
 from headrace.api.upsert_materialize import Emit, Keep, Lag, OnConflict, Strategy, UpsertMaterialize
 from headrace.api.windowed_stream import WindowedStream
 from headrace.api.windows import WindowFunction, Windows
@@ -57,9 +58,7 @@ __all__ = [
     "ExpiryClock",
     "ExponentialBackoff",
     "FixedDelay",
-    "JoinFunction",
     "JoinType",
-    "JoinedStream",
     "Keep",
     "KeyedBroadcastFunction",
     "KeyedCoProcessFunction",
@@ -75,6 +74,7 @@ __all__ = [
     "OnConflict",
     "OnFailure",
     "OnGap",
+    "OperatorStream",
     "OutputMode",
     "Pipeline",
     "Process",

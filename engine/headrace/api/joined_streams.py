@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
+from headrace.api.join_lifetime import Life, lives_of
+from headrace.api.join_type import JoinType
 from headrace.api.join_types import check_emit, emitted_type
-from headrace.api.joins import JoinFunction, JoinType, Life, lives_of
+from headrace.api.operator_library import operator_library
 from headrace.api.state_ttl import StateTtl
 from headrace.api.stream_base import StreamBase
 from headrace.api.windows import may_retract
 
 if TYPE_CHECKING:
-    from headrace.api.stream import JoinedStream, Stream
+    from headrace.api.stream import OperatorStream, Stream
 
 R = TypeVar("R", bound=msgspec.Struct)
 S = TypeVar("S", bound=msgspec.Struct)
@@ -40,7 +41,7 @@ class JoinableStream(StreamBase[R]):
         how: JoinType = JoinType.INNER,
         within: tuple[timedelta, timedelta] | None = None,
         state_ttl: Life | tuple[Life, Life] | None = None,
-    ) -> JoinedStream[T]:
+    ) -> OperatorStream[T]:
         """Join the records of two keyed streams whose keys are equal; this stream is the left side.
 
         `emit(left, right)` makes the result of a pair. It is a plain function, or a record type of two fields; its annotation, or
@@ -60,7 +61,7 @@ class JoinableStream(StreamBase[R]):
         where the keys' types differ, and for an `emit` that does not fit.
         """
         join = f"join '{name}'"
-        self._check_joined(join, other)
+        self._check_other(join, other)
         check_how(join, how)
         gives = emitted_type(join, emit, record)
         sides = (self._record, other.record_type())
@@ -69,22 +70,18 @@ class JoinableStream(StreamBase[R]):
             if within is None:
                 lives = _lives(state_ttl)
                 retracting = may_retract(self._use()) or may_retract(other._use())
-                function = _regular(sides, gives, emit=emit, how=how, lives=lives, retracting=retracting)
+                function = operator_library().regular_join(
+                    sides, gives, emit=emit, how=how, lives=lives, retracting=retracting
+                )
             else:
                 low, high = _bounds(within)
                 self._check_interval(other, how, state_ttl)
-                function = _interval(sides, gives, emit=emit, low=low, high=high)
+                function = operator_library().interval_join(sides, gives, emit=emit, low=low, high=high)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{join}: {error}") from None
-        return self._joined(name, other, function, gives)
+        return self._operated(name, function, gives, other)
 
-    def _joined(
-        self, name: str, other: Stream[S], function: JoinFunction[Any, Any, Any], record: type[T]
-    ) -> JoinedStream[T]:
-        """Return the stream behind a join."""
-        raise NotImplementedError
-
-    def _check_joined(self, join: str, other: StreamBase[Any]) -> None:
+    def _check_other(self, join: str, other: StreamBase[Any]) -> None:
         if not isinstance(cast("object", other), StreamBase):
             msg = f"{join} takes a stream, not {other!r:.60}"
             raise TypeError(msg)
@@ -144,22 +141,3 @@ def _bounds(within: object) -> tuple[int, int]:
             msg = f"within must have whole milliseconds, and at most 36,500 days, not {bound}"
             raise ValueError(msg)
     return low // _MILLISECOND, high // _MILLISECOND
-
-
-# Operators are built on this layer, which so can't import them; it only has to know their names when somebody joins.
-
-
-class _Operators(Protocol):
-    def regular_join(self, *arguments: Any, **options: Any) -> JoinFunction[Any, Any, Any]: ...
-
-    def interval_join(self, *arguments: Any, **options: Any) -> JoinFunction[Any, Any, Any]: ...
-
-
-def _regular(*arguments: Any, **options: Any) -> JoinFunction[Any, Any, Any]:
-    operators = cast("_Operators", import_module("headrace.operators._regular_join"))
-    return operators.regular_join(*arguments, **options)
-
-
-def _interval(*arguments: Any, **options: Any) -> JoinFunction[Any, Any, Any]:
-    operators = cast("_Operators", import_module("headrace.operators._interval_join"))
-    return operators.interval_join(*arguments, **options)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.api.functions import AsyncFunction
+from headrace.api.functions import AsyncFunction, function_types
 
 In = TypeVar("In", bound=msgspec.Struct)
 Out = TypeVar("Out", bound=msgspec.Struct)
@@ -35,3 +35,33 @@ class LookupFunction(AsyncFunction[In, Out]):
     async def invoke(self, record: In, /) -> list[Out]:
         """See `AsyncFunction.invoke`: the three steps."""
         return self.join(record, await self.look_up(self.cache_key(record)))
+
+
+def inner_lookup(function: LookupFunction[In, Out]) -> LookupFunction[In, Out]:
+    """Return the same look-up, which emits nothing for a record whose answer is negative."""
+    (takes,), gives = function_types(function)
+
+    class InnerLookup(LookupFunction[takes, gives]):  # type: ignore[valid-type]  # known when it is called
+        async def open(self, services: dict[str, str], /) -> None:
+            await function.open(services)
+
+        async def close(self) -> None:
+            await function.close()
+
+        def cache_key(self, record: Any, /) -> Hashable:
+            return function.cache_key(record)
+
+        async def look_up(self, key: Any, /) -> Any:
+            return await function.look_up(key)
+
+        def join(self, record: Any, found: Any, /) -> list[Any]:
+            return function.join(record, found) if found else []
+
+        async def timeout(self, record: Any, /) -> list[Any]:
+            return await function.timeout(record)
+
+        def default(self, record: Any, error: Exception, /) -> list[Any]:
+            return function.default(record, error)
+
+    InnerLookup.__name__ = type(function).__name__
+    return InnerLookup()

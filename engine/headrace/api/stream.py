@@ -15,6 +15,7 @@ from headrace.api.functions import (
     AsyncFunction,
     KeyedBroadcastFunction,
     KeyedCoProcessFunction,
+    KeyedFunction,
     KeyedProcessFunction,
     function_types,
     is_blocking,
@@ -36,8 +37,10 @@ from headrace.api.graph import (
     name_of,
 )
 from headrace.api.joined_streams import JoinableStream
-from headrace.api.joins import JoinFunction
+from headrace.api.operator_function import OperatorFunction
+from headrace.api.ranked_stream import RankedStream
 from headrace.api.retry_strategies import AsyncRetryStrategy, NoRetry
+from headrace.api.stream_base import StreamBase
 from headrace.api.stream_types import (
     check_callable,
     check_field,
@@ -49,6 +52,7 @@ from headrace.api.stream_types import (
     output_type,
     returned_type,
 )
+from headrace.api.temporal_stream import TemporalStream
 from headrace.api.upsert_materialize import UpsertMaterialize
 from headrace.api.windowed_stream import WindowedStream
 from headrace.api.windows import WindowFunction, Windows
@@ -62,12 +66,12 @@ S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Stream(ChangelogStream[R], JoinableStream[R]):
+class Stream(ChangelogStream[R], JoinableStream[R], RankedStream[R], TemporalStream[R]):
     """Records of one type on their way through a pipeline.
 
     A stream may be used any number of times: each use gets all records. Methods take it to an operator and return the
     operator's output; `sink` ends it and returns the pipeline. `key_by` returns the same records, keyed: only `process`,
-    `window`, `join`, `connect` and `async_wait(mode=KEYED_ORDERED)` may follow it.
+    `window`, `join`, `join_as_of`, `top`, `first_by_time`, `last_by_time`, `connect` and `async_wait(mode=KEYED_ORDERED)` may follow it.
     """
 
     # ------------------------------------------------------------------------------------------------ stateless
@@ -278,15 +282,16 @@ class Stream(ChangelogStream[R], JoinableStream[R]):
         node = self._pipeline._add(operator, *(stream._use() for stream in (self, *others)))
         return Stream(self._pipeline, node, record)
 
-    def _aggregated(self, name: str, function: WindowFunction[Any, Any], record: type[S]) -> AggregatedStream[S]:
-        node = self._pipeline._add(Process(name, str(self._key), function), self._use())
-        return AggregatedStream(self._pipeline, node, record)
+    def _operated(
+        self, name: str, function: KeyedFunction, record: type[S], *others: StreamBase[Any]
+    ) -> OperatorStream[S]:
+        streams = (self, *others)
+        key = " | ".join(str(stream._key) for stream in streams)
+        node = self._pipeline._add(Process(name, key, function), *(stream._use() for stream in streams))
+        return OperatorStream(self._pipeline, node, record)
 
-    def _joined(
-        self, name: str, other: Stream[Any], function: JoinFunction[Any, Any, Any], record: type[S]
-    ) -> JoinedStream[S]:
-        process = Process(name, f"{self._key} | {other._key}", function)
-        return JoinedStream(self._pipeline, self._pipeline._add(process, self._use(), other._use()), record)
+    def _aggregated(self, name: str, function: WindowFunction[Any, Any], record: type[S]) -> AggregatedStream[S]:
+        return AggregatedStream(self._pipeline, self._operated(name, function, record)._node, record)
 
     def _materialized(self, materializer: UpsertMaterialize, record: type[S]) -> Stream[S]:
         self._check_free(f"'{materializer.name}'")
@@ -334,40 +339,22 @@ class ProcessedStream(Stream[R]):
         return self._node.operator
 
 
-class AggregatedStream(ProcessedStream[R]):
-    """The results of windows. The records that came too late are its side output `late`."""
+class OperatorStream(ProcessedStream[R]):
+    """The output of an operator of `headrace.operators`. Its side outputs are those that the operator knows."""
 
     def side(self, name: str, record: type[S], /) -> Stream[S]:
-        """Return the stream of records that came too late: `side("late", Order)`, with the type of the records.
+        """Return a side output of the operator: `side("late", Order)`, with the type of the records.
 
-        Raises `ValueError` for another name, `TypeError` for another type.
+        Raises `ValueError` for a name that the operator does not have, `TypeError` for another type.
         """
         process = self._process
-        function = process.function
-        assert isinstance(function, WindowFunction)  # noqa: S101 - only aggregate() makes such streams
-        if name != function.LATE:
-            msg = f"aggregate '{process.name}' has no side output '{name}': it has one, '{function.LATE}'"
-            raise ValueError(msg)
-        taken = input_type(function)
-        if record is not taken:
-            msg = f"side output 'late' of '{process.name}' has records of type {taken.__name__}, not {record!r:.60}"
-            raise TypeError(msg)
-        function.emits_late = True
+        assert isinstance(process.function, OperatorFunction)  # noqa: S101 - only such functions make such streams
+        process.function.declare_side(process.name, name, record)
         return super().side(name, record)
 
 
-class JoinedStream(ProcessedStream[R]):
-    """The results of a join. Those of an interval join have the side outputs `late_left` and `late_right`."""
-
-    def side(self, name: str, record: type[S], /) -> Stream[S]:
-        """Return the stream of a side's records that came too late: `side("late_left", Order)`, with the type of the records.
-
-        Raises `ValueError` for another name, `TypeError` for another type.
-        """
-        function = self._process.function
-        assert isinstance(function, JoinFunction)  # noqa: S101 - only join() makes such streams
-        function.open_side(self._process.name, name, record)
-        return super().side(name, record)
+class AggregatedStream(OperatorStream[R]):
+    """The results of windows. The records that came too late are its side output `late`."""
 
 
 class ConnectedStreams(Generic[R, S]):

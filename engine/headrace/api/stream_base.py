@@ -12,9 +12,12 @@ from headrace.api.graph import Input, KeyBy, Node, Operator, OutputMode, name_of
 from headrace.api.stream_types import hints_of, key_types, shown_types
 
 if TYPE_CHECKING:
+    from headrace.api.functions import KeyedFunction
     from headrace.api.pipeline import Pipeline
+    from headrace.api.stream import OperatorStream
 
 R = TypeVar("R", bound=msgspec.Struct)
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 class StreamBase(Generic[R]):
@@ -62,12 +65,19 @@ class StreamBase(Generic[R]):
     def _use(self) -> Input:
         return Input(self._node, self._side, self._key, self._is_broadcast)
 
+    def _operated(
+        self, name: str, function: KeyedFunction, record: type[S], *others: StreamBase[Any]
+    ) -> OperatorStream[S]:
+        """Return the stream behind an operator of this keyed stream, and of others."""
+        raise NotImplementedError
+
     # ------------------------------------------------------------------------------------------------- checks
 
     def _check_free(self, follower: str) -> None:
         if self._key is not None:
             msg = (
-                f"key_by('{self._key}') must be followed by process(), window(), join(), connect() or async_wait(mode=KEYED_ORDERED), "
+                f"key_by('{self._key}') must be followed by process(), window(), join(), join_as_of(), top(), first_by_time(), last_by_time(), "
+                "connect() or async_wait(mode=KEYED_ORDERED), "
                 f"not by {follower}"
             )
             raise ValueError(msg)
@@ -104,6 +114,15 @@ class StreamBase(Generic[R]):
         if other._key is not None:
             self._check_same_key(other, method)
 
+    def _check_joined(self, taker: str, other: StreamBase[Any]) -> None:
+        """Raise unless both streams are keyed by the same type, and of one pipeline."""
+        for stream in (self, other):
+            if stream._key is None:
+                msg = f"{taker}: '{stream._origin}' needs a key: call key_by() before it"
+                raise ValueError(msg)
+        self._check_same_pipeline(taker, other)
+        self._check_same_key(other, taker)
+
     def _check_mode(self, name: str, mode: OutputMode) -> None:
         is_keyed = mode is OutputMode.KEYED_ORDERED
         if self._key is not None and not is_keyed:
@@ -131,7 +150,7 @@ class StreamBase(Generic[R]):
         if isinstance(wanted, type) and not issubclass(self._record, wanted):
             self._check_accepted(f"{method} {name_of(function)}", wanted)
 
-    def _check_same_key(self, other: StreamBase[Any], method: str) -> None:
+    def _check_same_key(self, other: StreamBase[Any], method: str = "connect") -> None:
         one, another = key_types(self._record, self._key), key_types(other._record, other._key)
         if one is None or another is None or one == another:
             return

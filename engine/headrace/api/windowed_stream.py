@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import msgspec
 
+from headrace.api.join_type import JoinType
+from headrace.api.ranks import Ranks
 from headrace.api.stream_types import check_record
-from headrace.api.windows import Windows, may_retract
+from headrace.api.temporal_stream import emitted_type
+from headrace.api.windows import WindowOptions, Windows, may_retract
 
 if TYPE_CHECKING:
-    from headrace.api.stream import AggregatedStream, Stream
+    from headrace.api.stream import AggregatedStream, OperatorStream, Stream
 
 R = TypeVar("R", bound=msgspec.Struct)
 S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class WindowedStream(Generic[R]):
-    """A keyed stream and its windows: `aggregate` must follow."""
+    """A keyed stream and its windows: `aggregate`, `top` or `join` must follow."""
 
     def __init__(self, stream: Stream[R], windows: Windows) -> None:
         """Hold the two; `Stream.window` makes it."""
@@ -26,7 +31,13 @@ class WindowedStream(Generic[R]):
         self._windows = windows
 
     def aggregate(
-        self, name: str, result: type[S], /, *, allowed_lateness: timedelta = timedelta(0)
+        self,
+        name: str,
+        result: type[S],
+        /,
+        *,
+        allowed_lateness: timedelta = timedelta(0),
+        early: timedelta | None = None,
     ) -> AggregatedStream[S]:
         """Emit one `result` for each key and window that has records, when the watermark reaches the window's end.
 
@@ -47,22 +58,119 @@ class WindowedStream(Generic[R]):
         goes to the side output `late` of the result, if you declare it: `.side("late", Order)` or
         `.side_output("late", Order, sink=...)`. State is freed at the same moment.
 
+        `early` is a step of event time, from the window's start on: when the watermark reaches the end of a step, the window emits
+        what it has so far, and corrects that with the next step or at its end.
+
         Raises `TypeError` for a field that says nothing of how it is made, or has another type than its aggregate gives;
-        `ValueError` for a negative lateness, a field that the record lacks, and a stream that takes records back where an
-        aggregate cannot.
+        `ValueError` for a negative lateness, an early step below 1 ms or for sessions, a field that the record lacks, and a
+        stream that takes records back where an aggregate cannot.
         """
-        stream = self._stream
-        key = stream._key
-        assert key is not None  # noqa: S101 - Stream.window has looked
         check_record(f"aggregate '{name}'", result)
+        stream, options = self._stream, self._options(allowed_lateness, early)
         try:
-            function = self._windows.aggregation(
-                stream.record_type(),
-                result,
-                key=key,
-                allowed_lateness=allowed_lateness,
-                retracting=may_retract(stream._use()),
-            )
+            function = self._windows.aggregation(stream.record_type(), result, options)
         except (TypeError, ValueError) as error:
             raise type(error)(f"aggregate '{name}': {error}") from None
         return stream._aggregated(name, function, result)
+
+    @overload
+    def top(
+        self,
+        name: str,
+        n: int,
+        /,
+        *,
+        by: str | Callable[[R], Any],
+        descending: bool = ...,
+        result: None = ...,
+        allowed_lateness: timedelta = ...,
+        early: timedelta | None = ...,
+    ) -> AggregatedStream[R]: ...
+
+    @overload
+    def top(
+        self,
+        name: str,
+        n: int,
+        /,
+        *,
+        by: str | Callable[[R], Any],
+        descending: bool = ...,
+        result: type[S],
+        allowed_lateness: timedelta = ...,
+        early: timedelta | None = ...,
+    ) -> AggregatedStream[S]: ...
+
+    def top(
+        self,
+        name: str,
+        n: int,
+        /,
+        *,
+        by: str | Callable[[R], Any],
+        descending: bool = True,
+        result: type[Any] | None = None,
+        allowed_lateness: timedelta = timedelta(0),
+        early: timedelta | None = None,
+    ) -> AggregatedStream[Any]:
+        """Emit the first `n` records of each key and window by `by`, when the watermark reaches the window's end.
+
+        `by`, `descending` and `result` are as for `Stream.top`; fields `window_start` and `window_end` of `result` that the record does
+        not have take those of the window. Results come in the order of their ranks, with the event time
+        `window_end - 1 ms`, and as inserts. `allowed_lateness`, `early`, late records and the freeing of state are as for
+        `aggregate`; a correction updates each rank that has another record.
+
+        Raises what `aggregate` and `Stream.top` raise.
+        """
+        if result is not None:
+            check_record(f"top '{name}'", result)
+        stream, options = self._stream, self._options(allowed_lateness, early)
+        try:
+            function = self._windows.ranking(stream.record_type(), Ranks(n, by, descending, result), options)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"top '{name}': {error}") from None
+        return stream._aggregated(name, function, result or stream.record_type())
+
+    def join(
+        self,
+        name: str,
+        other: WindowedStream[T],
+        /,
+        *,
+        emit: Callable[[Any, Any], S],
+        how: JoinType = JoinType.INNER,
+        record: type[S] | None = None,
+    ) -> OperatorStream[S]:
+        """Join the records of two streams that have the same key and lie in the same window.
+
+        When the watermark reaches the window's end, `emit(left, right)` is emitted for each pair, with the event time
+        `window_end - 1 ms`, in the order of their slices and of arrival. Where a key has records on one side alone, `how` says what comes
+        out: `JoinType.LEFT` and `FULL` emit `emit(left, None)`, `RIGHT` and `FULL` `emit(None, right)`. `emit` is plain; `record` is the type
+        of what it returns, unless its annotation says that. A `-U` or `-D` takes a record out of its windows.
+
+        A record that comes after its windows have fired is dropped, or goes to the side output `late_left` or `late_right`. State is freed when the
+        watermark passes the end of the last window.
+
+        Raises `ValueError` for other windows on the other side, and for sessions; `TypeError` where the keys' types differ, and
+        without the type of what `emit` returns.
+        """
+        taker = f"join '{name}'"
+        stream, partner = self._stream, other._stream
+        stream._check_joined(taker, partner)
+        if other._windows != self._windows:
+            msg = f"{taker}: the windows are {self._windows} and {other._windows}: both sides need the same"
+            raise ValueError(msg)
+        gives = emitted_type(taker, emit, record)
+        try:
+            function = self._windows.joining(stream.record_type(), partner.record_type(), gives, emit, how)
+        except ValueError as error:
+            msg = f"{taker}: {error}"
+            raise ValueError(msg) from None
+        return stream._operated(name, function, gives, partner)
+
+    def _options(self, allowed_lateness: timedelta, early: timedelta | None) -> WindowOptions:
+        key = self._stream._key
+        assert key is not None  # noqa: S101 - Stream.window has looked
+        return WindowOptions(
+            key=key, retracting=may_retract(self._stream._use()), allowed_lateness=allowed_lateness, early=early
+        )

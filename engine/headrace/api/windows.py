@@ -3,46 +3,83 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from headrace.api.functions import KeyedProcessFunction
+from headrace.api.functions import KeyedCoProcessFunction, KeyedProcessFunction, function_types
 from headrace.api.graph import Input, KeyBy, Process, SourceNode
-from headrace.api.joins import JoinFunction
+from headrace.api.join_type import JoinType
+from headrace.api.operator_function import OperatorFunction
+from headrace.api.ranks import Ranks
 
 In = TypeVar("In", bound=msgspec.Struct)
 Out = TypeVar("Out", bound=msgspec.Struct)
+Left = TypeVar("Left", bound=msgspec.Struct)
+Right = TypeVar("Right", bound=msgspec.Struct)
 
 
-class WindowFunction(KeyedProcessFunction[In, Out]):
-    """A keyed function that emits a result for each window of a key.
+class WindowFunction(KeyedProcessFunction[In, Out], OperatorFunction):
+    """A keyed function that emits results for each window of a key.
 
-    `retracts` says that it may take a result back: it then emits `-U` and `+U`, or `-D`. `emits_late` says that records which
-    come too late go to the side output `late`; else they are dropped.
+    Records that come too late go to the side output `late`, where the pipeline declares it; else they are dropped.
     """
 
+    KIND = "windows"
+    TAKER = "aggregate"
     LATE: ClassVar[str] = "late"
-    retracts: bool
-    emits_late: bool = False
 
-    @abc.abstractmethod
-    def described(self) -> dict[str, Any]:
-        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
+    @property
+    def emits_late(self) -> bool:
+        """Return whether records that come too late go to the side output `late`."""
+        return self.LATE in self.declared
+
+    def side_types(self) -> dict[str, type[msgspec.Struct]]:
+        """Return the side output `late`."""
+        return {self.LATE: function_types(self)[0][0]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowOptions:
+    """When windows of a keyed stream fire, and what comes into them."""
+
+    key: KeyBy
+    """What the records are keyed by."""
+    retracting: bool
+    """Whether the input may take records back."""
+    allowed_lateness: timedelta = timedelta(0)
+    """How long after its end a window takes records that come late."""
+    early: timedelta | None = None
+    """The step of event time after which a window emits what it has so far; None: at its end alone."""
 
 
 class Windows(abc.ABC):
     """Groups the records of a key by event time: base class of `Tumbling`, `Hopping`, `Cumulative` and `Session`."""
 
     @abc.abstractmethod
-    def aggregation(
-        self, takes: type[In], gives: type[Out], /, *, key: KeyBy, allowed_lateness: timedelta, retracting: bool
-    ) -> WindowFunction[In, Out]:
+    def aggregation(self, takes: type[In], gives: type[Out], options: WindowOptions, /) -> WindowFunction[In, Out]:
         """Return the function that makes a record `gives` of the records of each key and window.
 
-        `retracting` says that the input may take records back. Raises `ValueError` or `TypeError`, with the reason, for what
-        cannot be aggregated.
+        Raises `ValueError` or `TypeError`, with the reason, for what cannot be aggregated.
+        """
+
+    @abc.abstractmethod
+    def ranking(self, takes: type[In], ranks: Ranks, options: WindowOptions, /) -> WindowFunction[In, Any]:
+        """Return the function that emits the first records of each key and window.
+
+        Raises `ValueError` or `TypeError`, with the reason, for what cannot be ranked.
+        """
+
+    @abc.abstractmethod
+    def joining(
+        self, left: type[Left], right: type[Right], gives: type[Out], emit: Callable[[Any, Any], Any], how: JoinType, /
+    ) -> KeyedCoProcessFunction[Left, Right, Out]:
+        """Return the function that joins the records of two streams in each window.
+
+        Raises `ValueError`, with the reason, for windows that cannot be joined.
         """
 
 
@@ -55,6 +92,5 @@ def may_retract(one: Input) -> bool:
     if isinstance(operator, SourceNode):
         return operator.row_kind is not None
     if isinstance(operator, Process):
-        function = operator.function
-        return one.side is None and isinstance(function, WindowFunction | JoinFunction) and function.retracts
+        return one.side is None and isinstance(operator.function, OperatorFunction) and operator.function.retracts
     return any(may_retract(before) for before in one.node.inputs)

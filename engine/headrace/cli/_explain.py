@@ -13,7 +13,6 @@ import msgspec
 from headrace.api import (
     AsyncWait,
     Emit,
-    JoinFunction,
     Lag,
     Process,
     SinkNode,
@@ -21,9 +20,9 @@ from headrace.api import (
     StateTtl,
     Strategy,
     UpsertMaterialize,
-    WindowFunction,
 )
 from headrace.api.graph import AssignEventTime, Filter, FlatMap, KeyBy, Map, Union
+from headrace.api.operator_function import OperatorFunction
 from headrace.api.states import State
 from headrace.api.stream_types import output_type
 from headrace.cli._services import capacity_for_retries, last_measured
@@ -126,10 +125,8 @@ def _operator(config: JobConfig, operator: Any, *more: Any) -> dict[str, Any]:
 
 def kind_of(operator: object) -> str:
     """Return what an operator is, in the words of the documentation."""
-    if isinstance(operator, Process) and isinstance(operator.function, WindowFunction):
-        return "windows"
-    if isinstance(operator, Process) and isinstance(operator.function, JoinFunction):
-        return "join"
+    if isinstance(operator, Process) and isinstance(operator.function, OperatorFunction):
+        return operator.function.KIND
     return _KINDS[type(operator)]
 
 
@@ -223,7 +220,7 @@ def _process(config: JobConfig, process: Process) -> dict[str, Any]:
         "function": type(process.function).__name__,
         "key": [process.key],
         "record": output_type(process.function).__name__,
-        **_kept(process),
+        **_described(process),
         "states": [_state(state) for state in declared_states(process.function).values()],
         "side_outputs": [
             {"name": side.name, "record": side.record.__name__, "sink": side.sink}
@@ -234,10 +231,10 @@ def _process(config: JobConfig, process: Process) -> dict[str, Any]:
     }
 
 
-def _kept(process: Process) -> dict[str, Any]:
-    """Return what there is to know of windows and joins, and of how long they keep state; nothing for other functions."""
+def _described(process: Process) -> dict[str, Any]:
+    """Return what an operator of `headrace.operators` says of itself, and of how long it keeps state; nothing for other functions."""
     function = process.function
-    described = function.described() if isinstance(function, WindowFunction | JoinFunction) else {}
+    described = function.described() if isinstance(function, OperatorFunction) else {}
     return {name: _plain(value) for name, value in described.items()}
 
 

@@ -1,6 +1,7 @@
 """Ready-made operators, built on the public state API alone: what they do, your own code could do."""
 
 from headrace.operators._aggregates import ArgMax, ArgMin, Avg, Count, CountDistinct, First, Last, Max, Min, Sum
+from headrace.operators._ranking import Rank
 from headrace.operators._running_aggregate import running_aggregate
 from headrace.operators._windows import Cumulative, Hopping, Session, Tumbling
 
@@ -16,6 +17,7 @@ __all__ = [
     "Last",
     "Max",
     "Min",
+    "Rank",
     "Session",
     "Sum",
     "Tumbling",

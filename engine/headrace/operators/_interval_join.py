@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.api import Context, JoinFunction, ListState, Struct
+from headrace.api import Context, KeyedCoProcessFunction, ListState, Struct
+from headrace.api.operator_function import OperatorFunction
 
 In1 = TypeVar("In1", bound=Struct)
 In2 = TypeVar("In2", bound=Struct)
@@ -45,13 +46,16 @@ class _Side(Struct, frozen=True):
         return "right" if self.number else "left"
 
 
-class IntervalJoin(JoinFunction[In1, In2, Out]):
+class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
     """Joins records whose times lie in an interval of each other, as Flink's `IntervalJoinOperator` does.
 
     A side is cut into slices of event time, each a quarter of the interval. A slice is a list in the namespace of its start (ms), so a
     record reads six lists of the other side at most, however many records there are. An event-time timer frees a slice when no
     record of the other side can match it any more.
     """
+
+    KIND = "join"
+    TAKER = "join"
 
     left: ListState[Any]
     right: ListState[Any]
@@ -80,7 +84,7 @@ class IntervalJoin(JoinFunction[In1, In2, Out]):
             raise ValueError(msg)
         at = ctx.timestamp
         if at <= ctx.watermark:
-            if side.late in self.emits_late:
+            if side.late in self.declared:
                 ctx.output(side.late, record)
             return
         first, last = at + side.low, at + side.high
@@ -114,8 +118,8 @@ class IntervalJoin(JoinFunction[In1, In2, Out]):
         kept_for = [timedelta(milliseconds=max(side.high + self._length, 0)) for side in self._sides]
         return {
             "join": f"interval, {' to '.join(map(_signed, self._bounds))}",
-            "late_records": f"of side outputs {', '.join(sorted(self.emits_late))} go there, others are dropped"
-            if self.emits_late
+            "late_records": f"of side outputs {', '.join(sorted(self.declared))} go there, others are dropped"
+            if self.declared
             else "are dropped",
             "left_kept_for": kept_for[0],
             "right_kept_for": kept_for[1],
@@ -148,7 +152,7 @@ def _kept(record: type[Struct]) -> type[Struct]:
 
 def interval_join(
     sides: tuple[type[In1], type[In2]], gives: type[Out], /, *, emit: Callable[..., Out], low: int, high: int
-) -> JoinFunction[In1, In2, Out]:
+) -> KeyedCoProcessFunction[In1, In2, Out]:
     """Return the function that joins records of both `sides` into `gives`, where `right.time - left.time` is from `low` to `high` (ms)."""
     takes1, takes2 = sides
     types = (_kept(takes1), _kept(takes2))
@@ -158,6 +162,9 @@ def interval_join(
     class Join(IntervalJoin[takes1, takes2, gives]):  # type: ignore[valid-type]  # known when it is called
         left = ListState(f"left_{within}", types[0])
         right = ListState(f"right_{within}", types[1])
-        late: ClassVar[Mapping[str, type[Struct]]] = {LATE_LEFT: takes1, LATE_RIGHT: takes2}
+
+        def side_types(self) -> dict[str, type[Struct]]:
+            """Return the side outputs of records that come too late."""
+            return {LATE_LEFT: takes1, LATE_RIGHT: takes2}
 
     return Join(emit, low, high, types)

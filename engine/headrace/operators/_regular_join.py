@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.api import Context, JoinFunction, JoinType, Lifetime, MapState, RowKind, StateTtl, Struct
+from headrace.api import Context, JoinType, KeyedCoProcessFunction, Lifetime, MapState, RowKind, StateTtl, Struct
+from headrace.api.operator_function import OperatorFunction
 
 In1 = TypeVar("In1", bound=Struct)
 In2 = TypeVar("In2", bound=Struct)
@@ -46,13 +47,16 @@ class _Side:
     ttl: StateTtl | None
 
 
-class RegularJoin(JoinFunction[In1, In2, Out]):
+class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
     """Joins two changelogs of equal keys, as Flink's `StreamingJoinOperator` does.
 
     The state of a side is a multiset: a map from a record's digest to the record and the number of its copies. Of a side whose records are
     in the result without a match, it also has how many matches each copy has: at the first one its row without a match is taken back, and
     with the last one it comes again.
     """
+
+    KIND = "join"
+    TAKER = "join"
 
     left: MapState[str, Any]
     right: MapState[str, Any]
@@ -213,7 +217,7 @@ def regular_join(
     how: JoinType,
     lives: tuple[StateTtl | None, StateTtl | None],
     retracting: bool,
-) -> JoinFunction[In1, In2, Out]:
+) -> KeyedCoProcessFunction[In1, In2, Out]:
     """Return the function that joins records of both `sides` into `gives`.
 
     `lives` are the TTL of left and right; `retracting` says that a side may take records back.

@@ -9,11 +9,13 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import msgspec
 
-from headrace.api import AggregateFunction, RowKind, Struct
+from headrace.api import AggregateFunction, Context, RowKind, Struct
 from headrace.api.graph import KeyBy
 from headrace.operators._accumulators import Accumulator, Change, OwnAccumulator
 from headrace.operators._aggregates import Aggregate
+from headrace.operators._emit_change import emit_change
 from headrace.operators._value_types import ValueType, annotated_type, reader, value_type
+from headrace.operators._window_result import WindowResult
 
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
@@ -38,7 +40,7 @@ class _Rows(Struct):
     rows: int
 
 
-class ResultRecord:
+class ResultRecord(WindowResult):
     """How results are made of records. `takes` and `gives` are the types of both; `key` says what the records are keyed by.
 
     Raises `TypeError` for a field that says nothing of how it is made, or has another type than what makes it; `ValueError` for
@@ -110,11 +112,11 @@ class ResultRecord:
     # ------------------------------------------------------------------------------------------------------ records
 
     def create(self) -> Any:
-        """Return the slice of no records."""
+        """See `WindowResult`."""
         return self.slice(rows=0, aggregates=self._aggregates(*(field.accumulator.create() for field in self.fields)))
 
     def add(self, change: Change, part: Any) -> Any:
-        """Return `part` with a change in it; it is changed in place."""
+        """See `WindowResult`."""
         part.rows += change.sign
         states, record = part.aggregates, change.record
         for field in self.fields:
@@ -125,7 +127,7 @@ class ResultRecord:
         return part
 
     def merge(self, one: Any, other: Any) -> Any:
-        """Return `one` with all that is in `other`, which stays as it is; the records of `one` are the earlier ones."""
+        """See `WindowResult`."""
         one.rows += other.rows
         mine, others = one.aggregates, other.aggregates
         for field in self.fields:
@@ -142,15 +144,19 @@ class ResultRecord:
             values[field.name] = field.accumulator.result(getattr(part.aggregates, field.name))
         return self.gives(**values)
 
+    def emit(self, ctx: Context, before: Any, after: Any, *, at: int, before_at: int | None = None) -> None:
+        """See `WindowResult`."""
+        emit_change(ctx, before, after, at=at, before_at=before_at)
+
     # -------------------------------------------------------------------------------------------------- retractions
 
     def retraction_refused_by(self) -> list[str]:
         """Return the aggregates that cannot take a record out again."""
         return [f"{field.name} = {field.aggregate}" for field in self.fields if not field.can_retract]
 
-    def described(self) -> list[str]:
+    def described(self) -> dict[str, Any]:
         """Return the aggregates, for people."""
-        return [f"{field.name} = {field.aggregate}" for field in self.fields]
+        return {"aggregates": [f"{field.name} = {field.aggregate}" for field in self.fields]}
 
 
 def sign_of(kind: RowKind) -> int:
@@ -180,23 +186,3 @@ def _end(key: Any, start: int, end: int) -> int:
 def _key_part(annotation: Any, place: int | None, key: Any, start: int, end: int) -> Any:
     del start, end
     return msgspec.convert(key if place is None else key[place], annotation)
-
-
-def aggregate_function(record: ResultRecord) -> AggregateFunction[Change, Any, Any]:
-    """Return the function of a state that holds slices; its result is the slice itself."""
-    slice_type = record.slice
-
-    class Slices(AggregateFunction[Change, slice_type, slice_type]):  # type: ignore[valid-type]  # known when it is called
-        def create_accumulator(self) -> Any:
-            return record.create()
-
-        def add(self, value: Change, accumulator: Any, /) -> Any:
-            return record.add(value, accumulator)
-
-        def get_result(self, accumulator: Any, /) -> Any:
-            return accumulator
-
-        def merge(self, one: Any, other: Any, /) -> Any:
-            return record.merge(one, other)
-
-    return Slices()

@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from headrace.api import AggregatingState, Context, MapState, Struct, WindowFunction
-from headrace.api.graph import KeyBy
 from headrace.operators._accumulators import Change
-from headrace.operators._result_record import ResultRecord, aggregate_function
-from headrace.operators._sliced_aggregation import FREE, emit_change
+from headrace.operators._calendar import check_in_calendar
+from headrace.operators._sliced_aggregation import FREE
+from headrace.operators._window_result import WindowResult, aggregate_function
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
@@ -42,11 +42,11 @@ class SessionAggregation(WindowFunction[In, Out]):
     sessions: MapState[str, Span]
     accumulators: AggregatingState[Change, Any, Any]
 
-    def __init__(self, shown: str, record: ResultRecord, *, gap: int, lateness: int) -> None:
+    def __init__(self, shown: str, result: WindowResult, *, gap: int, lateness: int) -> None:
         """`shown` names the sessions for people; `gap` and `lateness` are in milliseconds."""
         self._shown = shown
         self._gap = gap
-        self._record = record
+        self._made = result
         self._lateness = lateness
         self.retracts = lateness > 0
 
@@ -65,6 +65,7 @@ class SessionAggregation(WindowFunction[In, Out]):
             if self.emits_late:
                 ctx.output(self.LATE, record)
             return
+        check_in_calendar(ctx, whole.start, whole.end, self._lateness)
         fired = [each for each in joined if self._has_fired(each.span, ctx)]
         before = [(each.span.end - 1, await self._result(each, ctx)) for each in fired]
         session = _Live(joined[0].name if joined else str(ctx.timestamp), whole)
@@ -80,7 +81,7 @@ class SessionAggregation(WindowFunction[In, Out]):
         if span is None:
             return
         if name == ctx.namespace:
-            ctx.collect(await self._result(_Live(name, span), ctx))
+            self._made.emit(ctx, None, await self._result(_Live(name, span), ctx), at=timestamp)
         if self._over_at(span) <= timestamp:
             await self.sessions.remove(name)
             await self.accumulators.namespace(name).clear()
@@ -114,17 +115,16 @@ class SessionAggregation(WindowFunction[In, Out]):
         if self._lateness:
             ctx.timers.register_event_time(self._over_at(session.span), f"{FREE}{session.name}")
 
-    @staticmethod
-    def _correct(before: Sequence[tuple[int, Any]], after: tuple[int, Any], ctx: Context) -> None:
+    def _correct(self, before: Sequence[tuple[int, Any]], after: tuple[int, Any], ctx: Context) -> None:
         """Take back what was emitted, and emit what is true now, if it is due. Results have their event times (ms) before them."""
         at, now = after
         if len(before) == 1:
             ((before_at, result),) = before
-            emit_change(ctx, result, now, at=at, before_at=before_at)
+            self._made.emit(ctx, result, now, at=at, before_at=before_at)
             return
         for before_at, result in before:
-            emit_change(ctx, result, None, at=before_at)
-        emit_change(ctx, None, now, at=at)
+            self._made.emit(ctx, result, None, at=before_at)
+        self._made.emit(ctx, None, now, at=at)
 
     @staticmethod
     def _has_fired(span: Span, ctx: Context) -> bool:
@@ -136,13 +136,13 @@ class SessionAggregation(WindowFunction[In, Out]):
 
     async def _result(self, session: _Live, ctx: Context) -> Any:
         part = await self.accumulators.namespace(session.name).get()
-        return self._record.result(part, ctx.key, session.span.start, session.span.end)
+        return self._made.result(part, ctx.key, session.span.start, session.span.end)
 
     def described(self) -> dict[str, Any]:
         """See `WindowFunction.described`."""
         return {
             "windows": self._shown,
-            "aggregates": self._record.described(),
+            **self._made.described(),
             "allowed_lateness": timedelta(milliseconds=self._lateness),
             "late_records": "go to side output 'late'" if self.emits_late else "are dropped",
             "state_kept": "two rows and a timer for each key and open session",
@@ -152,16 +152,13 @@ class SessionAggregation(WindowFunction[In, Out]):
 
 
 def session_aggregation(
-    name: str, takes: type[In], gives: type[Out], /, *, shown: str, key: KeyBy, gap: int, lateness: int
-) -> WindowFunction[In, Out]:
-    """Return the function that aggregates `takes` over sessions into `gives`; its states begin with `name`.
-
-    Errors are those of `ResultRecord`.
-    """
-    record = ResultRecord(takes, gives, key)
+    name: str, result: WindowResult, /, *, shown: str, gap: int, lateness: int
+) -> WindowFunction[Any, Any]:
+    """Return the function that makes results of sessions; its states begin with `name`. `gap` and `lateness` are in ms."""
+    takes, gives = result.takes, result.gives
 
     class Aggregation(SessionAggregation[takes, gives]):  # type: ignore[valid-type]  # known when it is called
         sessions = MapState(name, str, Span)
-        accumulators = AggregatingState(f"{name}_accumulators", aggregate_function(record))
+        accumulators = AggregatingState(f"{name}_accumulators", aggregate_function(result))
 
-    return Aggregation(shown, record, gap=gap, lateness=lateness)
+    return Aggregation(shown, result, gap=gap, lateness=lateness)

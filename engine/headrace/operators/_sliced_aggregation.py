@@ -1,42 +1,53 @@
-"""Aggregates over tumbling, hopping and cumulative windows: a record is added to one slice, windows merge slices when they fire."""
+"""Results of tumbling, hopping and cumulative windows: a record is added to one slice, windows merge slices when they fire."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from headrace.api import AggregatingState, Context, RowKind, Struct, WindowFunction
-from headrace.api.graph import KeyBy
+from headrace.api import AggregatingState, Context, Struct, ValueState, WindowFunction
 from headrace.operators._accumulators import Change
-from headrace.operators._result_record import ResultRecord, aggregate_function, sign_of
+from headrace.operators._calendar import check_in_calendar
+from headrace.operators._result_record import sign_of
 from headrace.operators._slices import Sliced, slices_between
+from headrace.operators._window_result import WindowResult, aggregate_function
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
 
 FREE = "free "
 """The namespace of a timer that frees a slice begins with it; then comes the slice's start. It sorts behind that of windows."""
+EARLY = "early "
+"""The namespace of a timer that emits a window's result so far begins with it; then comes the window's end."""
 
 
 class SlicedAggregation(WindowFunction[In, Out]):
-    """Aggregates over windows that are made of slices.
+    """Results of windows that are made of slices.
 
-    The state holds the accumulators of a slice in the namespace of its start (ms). An event-time timer at the last moment of each
-    window makes it fire; one in a namespace of its own frees a slice when no window can need it any more.
+    The state holds what is stored of a slice in the namespace of its start (ms). An event-time timer at the last moment of each
+    window makes it fire; one in a namespace of its own frees a slice when no window can need it any more. With early results, a
+    timer for each open window emits what it has so far, and `emitted` keeps that until the window fires.
     """
 
     slices: AggregatingState[Change, Any, Any]
+    emitted: ValueState[Any]
 
-    def __init__(self, windows: Sliced, record: ResultRecord, lateness: int, *, retracting: bool) -> None:
-        """`lateness` is in milliseconds."""
+    def __init__(
+        self, windows: Sliced, result: WindowResult, *, lateness: int, early: int | None, retracting: bool
+    ) -> None:
+        """`lateness` and `early` are in milliseconds."""
         self._windows = windows
-        self._record = record
+        self._made = result
         self._lateness = lateness
-        self._refusing = record.retraction_refused_by()
-        self.retracts = lateness > 0 or retracting
+        self._early = early
+        self._refusing = result.retraction_refused_by()
+        self.retracts = lateness > 0 or early is not None or retracting
 
     async def process(self, record: In, ctx: Context, /) -> None:
-        """Add a record to its slice. Windows that have fired already are corrected."""
+        """Add a record to its slice. Windows that have fired already are corrected.
+
+        Raises `ValueError` for a retraction where something cannot take a record back, and for a window outside the calendar.
+        """
         if ctx.row_kind.is_retraction and self._refusing:
             msg = f"{', '.join(self._refusing)} cannot take a record back, and this one is {ctx.row_kind.symbol}"
             raise ValueError(msg)
@@ -46,6 +57,7 @@ class SlicedAggregation(WindowFunction[In, Out]):
             if self.emits_late:
                 ctx.output(self.LATE, record)
             return
+        check_in_calendar(ctx, self._windows.start_of(ends[0]), ends[-1], self._lateness)
         fired = [end for end in ends if end - 1 <= ctx.watermark < self._over_at(end)]
         before = [await self._result(end, ctx) for end in fired]
         slice_ = self.slices.namespace(str(start))
@@ -53,16 +65,26 @@ class SlicedAggregation(WindowFunction[In, Out]):
             self._register(start, ends, ctx)
         await slice_.add(Change(record, ctx.timestamp, sign_of(ctx.row_kind)))
         for end, result in zip(fired, before, strict=True):
-            emit_change(ctx, result, await self._result(end, ctx), at=end - 1)
+            self._made.emit(ctx, result, await self._result(end, ctx), at=end - 1)
+        if self._early is not None:
+            self._register_early(ends, self._early, ctx)
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
-        """Emit a window's result, or free a slice."""
+        """Emit a window's result, or what it has so far, or free a slice."""
+        if ctx.namespace.startswith(EARLY):
+            await self._emit_early(int(ctx.namespace.removeprefix(EARLY)), ctx)
+            return
         if ctx.namespace:
             await self._free(int(ctx.namespace.removeprefix(FREE)), ctx)
             return
         end = timestamp + 1
         parts = await self._parts(end)
-        emit_change(ctx, None, self._merged(parts, end, ctx), at=timestamp)
+        before = None
+        if self._early is not None:
+            emitted = self.emitted.namespace(str(end))
+            before = await emitted.value()
+            await emitted.clear()
+        self._made.emit(ctx, before, self._merged(parts, end, ctx), at=timestamp)
         for start in parts:
             if self._windows.ends_of(start)[-1] == end:
                 await self._free(start, ctx)
@@ -74,6 +96,30 @@ class SlicedAggregation(WindowFunction[In, Out]):
                 ctx.timers.register_event_time(end - 1)
         if self._lateness:
             ctx.timers.register_event_time(self._over_at(ends[-1]), f"{FREE}{start}")
+
+    # ------------------------------------------------------------------------------------------------ early results
+
+    def _register_early(self, ends: list[int], step: int, ctx: Context) -> None:
+        """Register the next early result of each window that has not fired: at the end of the step that the watermark is in.
+
+        Steps count from the window's start. Before it, the first one is next.
+        """
+        for end in ends:
+            start = self._windows.start_of(end)
+            steps = max(0, (ctx.watermark + 1 - start) // step) + 1
+            at = start + steps * step - 1
+            if at < end - 1:
+                ctx.timers.register_event_time(at, f"{EARLY}{end}")
+
+    async def _emit_early(self, end: int, ctx: Context) -> None:
+        emitted = self.emitted.namespace(str(end))
+        before, now = await emitted.value(), await self._result(end, ctx)
+        if end - 1 <= ctx.watermark or before == now:
+            return  # the window fires at this watermark, too; or nothing has changed
+        self._made.emit(ctx, before, now, at=end - 1)
+        await emitted.update(now)
+
+    # ----------------------------------------------------------------------------------------------------- results
 
     async def _free(self, start: int, ctx: Context) -> None:
         """Free a slice, or come back when it is time to: when its timer was set, the lateness may have been another one."""
@@ -102,58 +148,51 @@ class SlicedAggregation(WindowFunction[In, Out]):
         if not parts:
             return None
         first, *others = parts.values()
-        whole = self._record.merge(self._record.create(), first) if others else first
+        whole = self._made.merge(self._made.create(), first) if others else first
         for part in others:
-            whole = self._record.merge(whole, part)
-        return self._record.result(whole, ctx.key, self._windows.start_of(end), end)
+            whole = self._made.merge(whole, part)
+        return self._made.result(whole, ctx.key, self._windows.start_of(end), end)
 
     def described(self) -> dict[str, Any]:
-        """See `WindowFunction.described`."""
+        """See `OperatorFunction.described`."""
+        early = {} if self._early is None else {"early_results": timedelta(milliseconds=self._early)}
+        kept = "a row for each key and slice, a timer for each key and open window"
+        if early:
+            kept += "; for early results, one more row and timer for each key and open window"
         return {
             "windows": str(self._windows),
-            "aggregates": self._record.described(),
+            **self._made.described(),
+            **early,
             "allowed_lateness": timedelta(milliseconds=self._lateness),
             "late_records": "go to side output 'late'" if self.emits_late else "are dropped",
-            "state_kept": "a row for each key and slice, a timer for each key and open window",
+            "state_kept": kept,
             "state_freed": "when the watermark passes the end of a slice's last window"
             + (" by allowed_lateness" if self._lateness else ""),
         }
 
 
-def emit_change(ctx: Context, before: Any, after: Any, *, at: int, before_at: int | None = None) -> None:
-    """Emit what has become of a result: nothing where it is the same; None is no result.
-
-    `at` is the event time of the result (ms), `before_at` that of the one before it, if it is another. A result is taken back
-    with the event time that it was emitted with, so windows downstream find it where they have put it.
-    """
-    before_at = at if before_at is None else before_at
-    if before == after:
-        return
-    if before is None:
-        ctx.collect(after, timestamp=at)
-    elif after is None:
-        ctx.collect(before, RowKind.DELETE, timestamp=before_at)
-    else:
-        ctx.collect(before, RowKind.UPDATE_BEFORE, timestamp=before_at)
-        ctx.collect(after, RowKind.UPDATE_AFTER, timestamp=at)
-
-
 def sliced_aggregation(
-    windows: Sliced, takes: type[In], gives: type[Out], /, *, key: KeyBy, lateness: int, retracting: bool
-) -> WindowFunction[In, Out]:
-    """Return the function that aggregates `takes` over windows into `gives`.
+    windows: Sliced, result: WindowResult, /, *, lateness: int, early: int | None, retracting: bool
+) -> WindowFunction[Any, Any]:
+    """Return the function that makes results of windows. `lateness` and `early` are in milliseconds.
 
-    Raises `ValueError` where the input may take records back, and an aggregate cannot; else as `ResultRecord`.
+    Raises `ValueError` where the input may take records back, and the result cannot.
     """
-    record = ResultRecord(takes, gives, key)
-    if retracting and (refusing := record.retraction_refused_by()):
+    if retracting and (refusing := result.retraction_refused_by()):
         msg = (
             f"the stream may have -U and -D, and {', '.join(refusing)} cannot take a record back: use Count, CountDistinct, Sum "
             "and Avg, or a stream that takes nothing back"
         )
         raise ValueError(msg)
+    takes, gives = result.takes, result.gives
 
     class Aggregation(SlicedAggregation[takes, gives]):  # type: ignore[valid-type]  # known when it is called
-        slices = AggregatingState(windows.name, aggregate_function(record))
+        slices = AggregatingState(windows.name, aggregate_function(result))
 
-    return Aggregation(windows, record, lateness, retracting=retracting)
+    if early is None:
+        return Aggregation(windows, result, lateness=lateness, early=None, retracting=retracting)
+
+    class EarlyAggregation(Aggregation):
+        emitted = ValueState(f"{windows.name}_emitted", result.result_type)
+
+    return EarlyAggregation(windows, result, lateness=lateness, early=early, retracting=retracting)

@@ -6,17 +6,26 @@ Windows are half open: a record at `window_end` is in the next one. They have fi
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from headrace.api import Struct, WindowFunction, Windows
-from headrace.api.graph import KeyBy
+from headrace.api import KeyedCoProcessFunction, Struct, WindowFunction, Windows
+from headrace.api.join_type import JoinType
+from headrace.api.ranks import Ranks
+from headrace.api.windows import WindowOptions
+from headrace.operators._ranked_window import RankedWindow
+from headrace.operators._result_record import ResultRecord
 from headrace.operators._session_aggregation import session_aggregation
 from headrace.operators._sliced_aggregation import sliced_aggregation
+from headrace.operators._window_join import window_join
+from headrace.operators._window_result import WindowResult
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
+Left = TypeVar("Left", bound=Struct)
+Right = TypeVar("Right", bound=Struct)
 
 _MILLISECOND = timedelta(milliseconds=1)
 _LONGEST = timedelta(days=36_500)
@@ -29,12 +38,30 @@ class _SlicedWindows(Windows):
 
     __slots__ = ()
 
-    def aggregation(
-        self: Any, takes: type[In], gives: type[Out], /, *, key: KeyBy, allowed_lateness: timedelta, retracting: bool
-    ) -> WindowFunction[In, Out]:
+    def aggregation(self, takes: type[In], gives: type[Out], options: WindowOptions, /) -> WindowFunction[In, Out]:
         """See `Windows.aggregation`."""
-        lateness = _length("allowed_lateness", allowed_lateness, least=_ZERO)
-        return sliced_aggregation(self, takes, gives, key=key, lateness=lateness, retracting=retracting)
+        return self._function(ResultRecord(takes, gives, options.key), options)
+
+    def ranking(self, takes: type[In], ranks: Ranks, options: WindowOptions, /) -> WindowFunction[In, Any]:
+        """See `Windows.ranking`."""
+        return self._function(RankedWindow(takes, ranks, retracting=options.retracting), options)
+
+    def joining(
+        self: Any,
+        left: type[Left],
+        right: type[Right],
+        gives: type[Out],
+        emit: Callable[[Any, Any], Any],
+        how: JoinType,
+        /,
+    ) -> KeyedCoProcessFunction[Left, Right, Out]:
+        """See `Windows.joining`."""
+        return window_join(self, (left, right, gives), emit, how)
+
+    def _function(self: Any, result: WindowResult, options: WindowOptions) -> WindowFunction[Any, Any]:
+        lateness = _length("allowed_lateness", options.allowed_lateness, least=_ZERO)
+        early = None if options.early is None else _length("early", options.early)
+        return sliced_aggregation(self, result, lateness=lateness, early=early, retracting=options.retracting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +216,9 @@ class Cumulative(_SlicedWindows):
 class Session(Windows):
     """Records of a key that follow each other in less than `gap`: `Session(timedelta(minutes=30))`.
 
-    A session begins with its first record and ends `gap` after its last one; a record at that very moment begins the next one,
-    whatever the watermark (in Flink's `TimeWindow` sessions that touch are one if the first has not fired yet). A record between two
-    sessions makes one of them. Sessions need a stream that takes nothing back.
+    A session begins with its first record and ends `gap` after its last one; a record at that very moment begins the next one, as in
+    Beam. In Flink (`TimeWindow.intersects`) it goes to the session before it, if that has not fired: then records that are not
+    late would be grouped by how far the watermark has come, and here they are not. A record between two sessions makes one of them. Sessions need a stream that takes nothing back.
 
     Raises `ValueError` unless `gap` is from 1 ms to 36,500 days, in whole milliseconds.
     """
@@ -211,20 +238,40 @@ class Session(Windows):
         """Return what the state of these sessions is called."""
         return f"session_{_shown(self.gap)}"
 
-    def aggregation(
-        self, takes: type[In], gives: type[Out], /, *, key: KeyBy, allowed_lateness: timedelta, retracting: bool
-    ) -> WindowFunction[In, Out]:
+    def aggregation(self, takes: type[In], gives: type[Out], options: WindowOptions, /) -> WindowFunction[In, Out]:
         """See `Windows.aggregation`."""
-        if retracting:
+        self._check(options)
+        return self._function(ResultRecord(takes, gives, options.key), options)
+
+    def ranking(self, takes: type[In], ranks: Ranks, options: WindowOptions, /) -> WindowFunction[In, Any]:
+        """See `Windows.ranking`."""
+        self._check(options)
+        return self._function(RankedWindow(takes, ranks, retracting=False), options)
+
+    def joining(
+        self, left: type[Left], right: type[Right], gives: type[Out], emit: Callable[[Any, Any], Any], how: JoinType, /
+    ) -> KeyedCoProcessFunction[Left, Right, Out]:
+        """Refuse: see `Windows.joining`."""
+        del left, right, gives, emit, how
+        msg = "sessions of two streams have no common windows: join Tumbling, Hopping or Cumulative windows"
+        raise ValueError(msg)
+
+    def _function(self, result: WindowResult, options: WindowOptions) -> WindowFunction[Any, Any]:
+        lateness = _length("allowed_lateness", options.allowed_lateness, least=_ZERO)
+        gap = self.gap // _MILLISECOND
+        return session_aggregation(self.name, result, shown=str(self), gap=gap, lateness=lateness)
+
+    @staticmethod
+    def _check(options: WindowOptions) -> None:
+        if options.retracting:
             msg = (
                 "sessions need a stream that takes nothing back, and this one may have -U or -D: a record that is taken back could "
                 "divide a session; use Tumbling, Hopping or Cumulative windows"
             )
             raise ValueError(msg)
-        lateness = _length("allowed_lateness", allowed_lateness, least=_ZERO)
-        return session_aggregation(
-            self.name, takes, gives, shown=str(self), key=key, gap=self.gap // _MILLISECOND, lateness=lateness
-        )
+        if options.early is not None:
+            msg = "sessions have no early results: their end is not known before; use Tumbling, Hopping or Cumulative windows"
+            raise ValueError(msg)
 
 
 def _floor(at: int, length: int, offset: timedelta) -> int:

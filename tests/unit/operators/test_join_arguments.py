@@ -188,7 +188,7 @@ def test_later_operators_know_that_a_join_retracts(stream, may_retract):
 @pytest.mark.parametrize(
     ("name", "record", "error", "message"),
     [
-        ("late", Order, ValueError, "join 'near' has no side output 'late' .it has: 'late_left', 'late_right'"),
+        ("late", Order, ValueError, "join 'near' has no side output 'late': it has 'late_left' and 'late_right'"),
         ("late_left", Offer, TypeError, "side output 'late_left' of 'near' has records of type Order, not"),
     ],
 )
@@ -198,5 +198,5 @@ def test_other_side_outputs_are_refused(name, record, error, message):
 
 
 def test_a_regular_join_has_no_side_outputs():
-    with pytest.raises(ValueError, match="join 'joined' has no side output 'late_left' .it has: none"):
+    with pytest.raises(ValueError, match="join 'joined' has no side output 'late_left': it has none"):
         joined().side("late_left", Order)

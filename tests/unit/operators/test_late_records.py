@@ -215,3 +215,15 @@ def test_a_longer_lateness_keeps_state_longer():
         assert [kind for kind, _ in harness.kinds()] == [INSERT, BEFORE, AFTER]
         harness.watermark(100)
         assert_nothing_left(harness)
+
+
+@pytest.mark.parametrize("watermark", [8, 9])
+def test_a_record_at_a_sessions_end_begins_another(watermark):
+    """Whether the first session has fired or not: the watermark, and so records of other keys, must not decide."""
+    with harness_of(Session(ms(10)), Totals) as harness:
+        harness.process(Bid("a", 0, 1), timestamp=0)
+        harness.watermark(watermark)
+        harness.process(Bid("a", 10, 1), timestamp=10)
+        harness.watermark(100)
+        spans = [(record.window_start, record.window_end) for _, record in harness.kinds()]
+    assert spans == [(0, 10), (10, 20)]

@@ -47,3 +47,14 @@ def test_the_function_of_the_page_is_an_aggregate(page):
     harness.feed("orders", [page.Order("a", "ann", 0, 5), page.Order("a", "bob", 1, 8)])
     harness.run(end_of_input=True)
     assert harness.sink("spreads") == [page.Spreads("a", HOUR, 3)]
+
+
+def test_early_results_come_as_the_page_says(page):
+    minute = HOUR // 60
+    harness = PipelineHarness(page.soon, bucket=1)
+    harness.feed("orders", [page.Order("7", "ann", at * minute, 5) for at in (3, 11)])
+    harness.run()
+    assert [(row.window_start, row.orders) for row in harness.sink("revenue_so_far")] == [(0, 2)]
+    harness.feed("orders", [page.Order("7", "ann", at * minute, 5) for at in (25, 61)])
+    harness.run()
+    assert [(row.window_start, row.orders) for row in harness.sink("revenue_so_far")] == [(0, 3)]

@@ -70,14 +70,23 @@ class Totals(Struct, frozen=True):
     bidders: Annotated[int, CountDistinct("bidder")]
 
 
-def window_pipeline(windows, result=Summary, *, lag=0, late=False, lateness=0, row_kind=None, sink="summaries"):
-    """Return a pipeline of one window aggregation; lengths are in ms."""
+def window_pipeline(
+    windows, result=Summary, *, lag=0, late=False, lateness=0, row_kind=None, early=None, sink="summaries", only=None
+):
+    """Return a pipeline of one window aggregation; lengths are in ms, and `only` is a predicate."""
+    bids = Pipeline("bids").source(
+        "bids", Bid, event_time="at", out_of_orderness=timedelta(milliseconds=lag), row_kind=row_kind
+    )
     results = (
-        Pipeline("bids")
-        .source("bids", Bid, event_time="at", out_of_orderness=timedelta(milliseconds=lag), row_kind=row_kind)
+        (bids if only is None else bids.filter(only))
         .key_by("item")
         .window(windows)
-        .aggregate("summary", result, allowed_lateness=timedelta(milliseconds=lateness))
+        .aggregate(
+            "summary",
+            result,
+            allowed_lateness=timedelta(milliseconds=lateness),
+            early=None if early is None else timedelta(milliseconds=early),
+        )
     )
     if late:
         results = results.side_output("late", Bid, sink="late")

@@ -1,0 +1,47 @@
+"""Keyed functions that come with the package: what the graph, `explain` and side outputs ask of them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+
+class OperatorFunction:
+    """A keyed function of `headrace.operators`: a base class beside `KeyedProcessFunction` or `KeyedCoProcessFunction`.
+
+    `retracts` says that it may take back what it emitted: it then emits `-U` and `+U`, or `-D`. `declared` has the names of the side
+    outputs that the pipeline takes; records for others are dropped.
+    """
+
+    KIND: ClassVar[str]
+    """What `headrace explain` calls it."""
+    TAKER: ClassVar[str]
+    """The stream's method that makes it, for errors."""
+
+    retracts: bool = False
+    declared: frozenset[str] = frozenset()
+
+    def described(self) -> dict[str, Any]:
+        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
+        raise NotImplementedError
+
+    def side_types(self) -> dict[str, type[msgspec.Struct]]:
+        """Return the side outputs that the function has, and the types of their records."""
+        return {}
+
+    def declare_side(self, operator: str, name: str, record: object) -> None:
+        """Emit records to the side output `name` from now on. `operator` is the name of the operator, for errors.
+
+        Raises `ValueError` for a side output that the function does not have, `TypeError` for another type of records.
+        """
+        sides = self.side_types()
+        if name not in sides:
+            shown = " and ".join(f"'{side}'" for side in sides) or "none"
+            has = f"one, {shown}" if len(sides) == 1 else shown
+            msg = f"{self.TAKER} '{operator}' has no side output '{name}': it has {has}"
+            raise ValueError(msg)
+        if record is not sides[name]:
+            msg = f"side output '{name}' of '{operator}' has records of type {sides[name].__name__}, not {record!r:.60}"
+            raise TypeError(msg)
+        self.declared |= {name}

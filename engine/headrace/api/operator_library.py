@@ -1,0 +1,72 @@
+"""The door to the functions of `headrace.operators`, which methods of streams put into a pipeline.
+
+Those functions are built on this package, so it cannot import them when it is imported itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+from headrace.api.functions import KeyedCoProcessFunction, KeyedProcessFunction
+from headrace.api.join_type import JoinType
+from headrace.api.ranks import Ranks
+from headrace.api.state_ttl import StateTtl
+
+
+class OperatorLibrary(Protocol):
+    """What makes the functions. Types and arguments are those of the stream's methods; errors say what is wrong with them."""
+
+    def top_n(
+        self, takes: type, ranks: Ranks, *, retracting: bool, ttl: StateTtl | None
+    ) -> KeyedProcessFunction[Any, Any]:
+        """Return the function of `Stream.top`."""
+        ...
+
+    def first_by_time(self, takes: type, *, ttl: StateTtl | None, at_watermark: bool) -> KeyedProcessFunction[Any, Any]:
+        """Return the function of `Stream.first_by_time`."""
+        ...
+
+    def last_by_time(self, takes: type, *, ttl: StateTtl | None) -> KeyedProcessFunction[Any, Any]:
+        """Return the function of `Stream.last_by_time`."""
+        ...
+
+    def as_of_join(
+        self,
+        left: type,
+        right: type,
+        gives: type,
+        emit: Callable[[Any, Any], Any],
+        *,
+        how: JoinType,
+        retracting: bool,
+        ttl: StateTtl | None,
+    ) -> KeyedCoProcessFunction[Any, Any, Any]:
+        """Return the function of `Stream.join_as_of`."""
+        ...
+
+    def regular_join(
+        self,
+        sides: tuple[type, type],
+        gives: type,
+        /,
+        *,
+        emit: Callable[..., Any],
+        how: JoinType,
+        lives: tuple[StateTtl | None, StateTtl | None],
+        retracting: bool,
+    ) -> KeyedCoProcessFunction[Any, Any, Any]:
+        """Return the function of `Stream.join` without `within`."""
+        ...
+
+    def interval_join(
+        self, sides: tuple[type, type], gives: type, /, *, emit: Callable[..., Any], low: int, high: int
+    ) -> KeyedCoProcessFunction[Any, Any, Any]:
+        """Return the function of `Stream.join` with `within`."""
+        ...
+
+
+def operator_library() -> OperatorLibrary:
+    """Return the functions of `headrace.operators`, which are imported when a pipeline needs the first one."""
+    return cast("OperatorLibrary", import_module("headrace.operators._library"))

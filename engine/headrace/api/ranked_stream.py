@@ -1,0 +1,135 @@
+"""Operators that keep some records of each key: the first by a value, or by event time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import msgspec
+
+from headrace.api.operator_library import operator_library
+from headrace.api.ranks import Ranks
+from headrace.api.state_ttl import StateTtl
+from headrace.api.stream_base import StreamBase
+from headrace.api.stream_types import check_record
+from headrace.api.windows import may_retract
+
+if TYPE_CHECKING:
+    from headrace.api.stream import OperatorStream
+
+R = TypeVar("R", bound=msgspec.Struct)
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class RankedStream(StreamBase[R]):
+    """The methods of `Stream` that rank the records of each key."""
+
+    @overload
+    def top(
+        self,
+        name: str,
+        n: int,
+        /,
+        *,
+        by: str | Callable[[R], Any],
+        descending: bool = ...,
+        result: None = ...,
+        retracting: bool | None = ...,
+        ttl: StateTtl | None = ...,
+    ) -> OperatorStream[R]: ...
+
+    @overload
+    def top(
+        self,
+        name: str,
+        n: int,
+        /,
+        *,
+        by: str | Callable[[R], Any],
+        descending: bool = ...,
+        result: type[S],
+        retracting: bool | None = ...,
+        ttl: StateTtl | None = ...,
+    ) -> OperatorStream[S]: ...
+
+    def top(
+        self,
+        name: str,
+        n: int,
+        /,
+        *,
+        by: str | Callable[[R], Any],
+        descending: bool = True,
+        result: type[Any] | None = None,
+        retracting: bool | None = None,
+        ttl: StateTtl | None = None,
+    ) -> OperatorStream[Any]:
+        """Keep the first `n` records of each key by `by`, and emit each change of them; needs `key_by` before it.
+
+        `by` is a field or a plain function of the record; what it gives is text, a number, a truth value, bytes, or a tuple of them. The
+        largest comes first, or with `descending=False` the smallest; None is smaller than any value. Of equal ones, the
+        earliest by event time comes first, and of those the first to arrive. `result` is the type of what is emitted: it
+        takes fields of the record by their names, and the rank where a field is annotated with it.
+
+            class Best(Struct, frozen=True):
+                game: str
+                player: str
+                rank: Annotated[int, Rank()]           # 1 for the first
+
+        Then each rank that has another record is updated (`-U`, `+U`). Without `result`, or without a rank in it, the records
+        are emitted, and those that fall behind are deleted (`-D`). What is emitted has the event time of its record, also when
+        it is taken back.
+
+        `retracting` says whether the stream has `-U` and `-D`: then all records of a key are stored, and one that is taken back
+        and is not there goes to the side output `unmatched`. None: as the graph says, which does not know what a process
+        function of yours emits. With a `ttl`, state expires so long after it was written, in silence.
+
+        Raises `ValueError` without a key, for `n` below 1, and for a field that the record lacks; `TypeError` for what cannot be
+        compared, and for a result that says nothing of how a field is made.
+        """
+        taker = f"top '{name}'"
+        self._check_keyed(taker)
+        if result is not None:
+            check_record(taker, result)
+        takes_back = may_retract(self._use()) if retracting is None else retracting
+        try:
+            ranks = Ranks(n, by, descending, result)
+            function = operator_library().top_n(self._record, ranks, retracting=takes_back, ttl=ttl)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{taker}: {error}") from None
+        return self._operated(name, function, result or self._record)
+
+    def first_by_time(
+        self, name: str, /, *, at_watermark: bool = False, ttl: StateTtl | None = None
+    ) -> OperatorStream[R]:
+        """Keep the first record of each key by event time; needs `key_by` before it. Of one moment, the first to arrive stays.
+
+        It is emitted at once (`+I`); an earlier one that comes later replaces it (`-U`, `+U`). With `at_watermark` it is emitted
+        when the watermark reaches its event time, as an insert that is final: records that come too late for that are dropped.
+        With a `ttl`, a key is new again so long after its row was written; without one its row stays.
+
+        Raises `ValueError` without a key, and for a stream that may take records back: use `top` with `n=1` there.
+        """
+        self._check_by_time("first_by_time", name)
+        function = operator_library().first_by_time(self._record, ttl=ttl, at_watermark=at_watermark)
+        return self._operated(name, function, self._record)
+
+    def last_by_time(self, name: str, /, *, ttl: StateTtl | None = None) -> OperatorStream[R]:
+        """Keep the last record of each key by event time; needs `key_by` before it. Of one moment, the last to arrive stays.
+
+        It is emitted at once; each later one replaces it (`-U`, `+U`). `ttl` and errors are as for `first_by_time`.
+        """
+        self._check_by_time("last_by_time", name)
+        return self._operated(name, operator_library().last_by_time(self._record, ttl=ttl), self._record)
+
+    def _check_by_time(self, method: str, name: str) -> None:
+        taker = f"{method} '{name}'"
+        self._check_keyed(taker)
+        if may_retract(self._use()):
+            msg = f"{taker}: the stream may take records back, and this keeps one record of a key alone: use top() with n=1"
+            raise ValueError(msg)
+
+    def _check_keyed(self, taker: str) -> None:
+        if self._key is None:
+            msg = f"{taker} needs a key: call key_by() before it"
+            raise ValueError(msg)

@@ -1,0 +1,122 @@
+"""Joins of a stream with what is known about its keys: versions by event time, and answers of a service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import msgspec
+
+from headrace.api.async_io import CircuitBreaker, LookupCache, OnFailure
+from headrace.api.graph import OutputMode, name_of
+from headrace.api.join_type import JoinType
+from headrace.api.lookup_function import LookupFunction, inner_lookup
+from headrace.api.operator_library import operator_library
+from headrace.api.retry_strategies import AsyncRetryStrategy
+from headrace.api.state_ttl import StateTtl
+from headrace.api.stream_base import StreamBase
+from headrace.api.stream_types import check_function, check_plain, check_record, returned_type
+from headrace.api.windows import may_retract
+
+if TYPE_CHECKING:
+    from headrace.api.stream import OperatorStream, Stream
+
+R = TypeVar("R", bound=msgspec.Struct)
+S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class TemporalStream(StreamBase[R]):
+    """The methods of `Stream` that join records with versions and answers."""
+
+    def join_as_of(
+        self,
+        name: str,
+        versions: Stream[S],
+        /,
+        *,
+        emit: Callable[[R, Any], T],
+        how: JoinType = JoinType.INNER,
+        record: type[T] | None = None,
+        ttl: StateTtl | None = None,
+    ) -> OperatorStream[T]:
+        """Join each record with the one of `versions` that is valid at its event time; both are keyed by the same type.
+
+        A record of `versions` is valid from its event time on, until the next one of its key. A `-D` ends the version before it, from
+        its own event time on; a `-U` changes nothing. Of several versions of one moment, the last to arrive is valid.
+
+        A record waits until the watermark reaches its event time, and is then emitted as `emit(record, version)`, with its own event
+        time and row kind. Without a valid version, `JoinType.INNER` emits nothing, `JoinType.LEFT` emits `emit(record, None)`. `emit` is
+        plain; `record` is the type of what it returns, unless its annotation says that. A record that comes late is dropped, or goes to
+        the side output `late`. A version that comes late holds for the records that still wait.
+
+        A version is freed when the watermark reaches the next one; the last one of a key stays, or with a `ttl`, so long after it was
+        written.
+
+        Raises `ValueError` without a key on both sides, and for another `how`; `TypeError` where the keys' types differ, and without
+        the type of what `emit` returns.
+        """
+        taker = f"join_as_of '{name}'"
+        self._check_joined(taker, versions)
+        if how not in {JoinType.INNER, JoinType.LEFT}:
+            msg = f"{taker}: how must be JoinType.INNER or JoinType.LEFT, not {how}"
+            raise ValueError(msg)
+        gives = emitted_type(taker, emit, record)
+        function = operator_library().as_of_join(
+            self._record, versions.record_type(), gives, emit, how=how, retracting=may_retract(self._use()), ttl=ttl
+        )
+        return self._operated(name, function, gives, versions)
+
+    def lookup(
+        self,
+        name: str,
+        function: LookupFunction[Any, S],
+        /,
+        *,
+        timeout: timedelta,
+        how: JoinType = JoinType.INNER,
+        cache: LookupCache | None = None,
+        mode: OutputMode = OutputMode.UNORDERED,
+        capacity: int = 100,
+        retry: AsyncRetryStrategy | None = None,
+        park_after: timedelta | None = None,
+        on_failure: OnFailure = OnFailure.FAIL,
+        breaker: CircuitBreaker | None = None,
+        service: str | None = None,
+    ) -> Stream[S]:
+        """Join each record with what a service says for its key: `async_wait` with a `LookupFunction` and a cache.
+
+        `JoinType.INNER` emits nothing for a record whose answer is negative (None, or anything else that is false), and does not call
+        `join` for it; `JoinType.LEFT` calls `join(record, answer)` for all. `cache` is `LookupCache()` unless given: 10,000 answers for each
+        task, for as long as it lives. The other arguments are those of `async_wait`.
+
+        Raises `ValueError` for another `how`, `TypeError` for another kind of function; else as `async_wait`.
+        """
+        taker = f"lookup '{name}'"
+        check_function(taker, function, LookupFunction)
+        if how not in {JoinType.INNER, JoinType.LEFT}:
+            msg = f"{taker}: how must be JoinType.INNER or JoinType.LEFT, not {how}"
+            raise ValueError(msg)
+        return cast("Stream[R]", self).async_wait(
+            name,
+            inner_lookup(function) if how is JoinType.INNER else function,
+            timeout=timeout,
+            cache=LookupCache() if cache is None else cache,
+            mode=mode,
+            capacity=capacity,
+            retry=retry,
+            park_after=park_after,
+            on_failure=on_failure,
+            breaker=breaker,
+            service=service,
+        )
+
+
+def emitted_type(taker: str, emit: Callable[..., Any], record: type[T] | None) -> type[T]:
+    """Return the type of what `emit` returns. Raises `TypeError` where nothing says it."""
+    check_plain(taker, emit)
+    if record is None:
+        return returned_type(f"{taker}: emit", emit)
+    check_record(f"{taker}: emit {name_of(emit)}", record)
+    return record

@@ -1,0 +1,155 @@
+"""Join each record with the version of its key that was valid at its event time (Flink: `TemporalRowTimeJoinOperator`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from headrace.api import Context, KeyedCoProcessFunction, ListState, MapState, RowKind, StateTtl, Struct
+from headrace.api.join_type import JoinType
+from headrace.api.operator_function import OperatorFunction
+from headrace.operators._sort_text import sort_text
+from headrace.operators._value_types import ValueType
+
+Left = TypeVar("Left", bound=Struct)
+Right = TypeVar("Right", bound=Struct)
+Out = TypeVar("Out", bound=Struct)
+
+_time = sort_text("event time", ValueType(int, may_be_none=False), descending=False)
+
+
+class Waiting(Struct, frozen=True):
+    """A left record that waits for the watermark, and its row kind."""
+
+    record: Any
+    kind: int
+
+
+class Version(Struct, frozen=True):
+    """What a key is from an event time (ms) on; the record is None where it was deleted."""
+
+    at: int
+    record: Any
+
+
+class AsOfJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunction):
+    """Joins left records with the versions that the right stream makes of a key.
+
+    `waiting` has the left records that the watermark has not reached, in the namespace of their event time (ms), with a timer of that
+    time. `versions` has the versions by event time, as a text that sorts; a timer at each one frees those before it.
+    """
+
+    KIND = "as-of join"
+    TAKER = "join_as_of"
+    LATE = "late"
+
+    waiting: ListState[Any]
+    versions: MapState[str, Any]
+
+    def __init__(
+        self,
+        types: tuple[type[Struct], Any, Any],
+        emit: Callable[[Any, Any], Any],
+        *,
+        how: JoinType,
+        retracting: bool,
+        ttl: StateTtl | None,
+    ) -> None:
+        """`types` are those of left records, of what waits, and of versions."""
+        self._left, self._waiting, self._version = types
+        self._emit = emit
+        self._how = how
+        self._ttl = ttl
+        self.retracts = retracting
+
+    async def process1(self, record: Left, ctx: Context, /) -> None:
+        """Let a left record wait until no earlier version can come. One that the watermark has reached is late."""
+        if ctx.timestamp <= ctx.watermark:
+            if self.LATE in self.declared:
+                ctx.output(self.LATE, record)
+            return
+        waiting = self.waiting.namespace(str(ctx.timestamp))
+        await waiting.add(self._waiting(record=record, kind=int(ctx.row_kind)))
+        ctx.timers.register_event_time(ctx.timestamp)
+
+    async def process2(self, record: Right, ctx: Context, /) -> None:
+        """Take in a version. `-U` changes nothing: the row that replaces it has its own event time. `-D` ends the version before it."""
+        if ctx.row_kind is RowKind.UPDATE_BEFORE:
+            return
+        is_deleted = ctx.row_kind is RowKind.DELETE
+        version = self._version(at=ctx.timestamp, record=None if is_deleted else record)
+        await self.versions.put(_time(ctx.timestamp), version)
+        if ctx.timestamp > ctx.watermark:
+            ctx.timers.register_event_time(ctx.timestamp)
+        else:
+            await self._valid(ctx.watermark)
+
+    async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
+        """Join the left records of this moment, and free the versions that no later one can need."""
+        version = await self._valid(timestamp)
+        right = None if version is None else version.record
+        waiting = self.waiting.namespace(str(timestamp))
+        if right is not None or self._how is JoinType.LEFT:
+            for left in await waiting.get():
+                ctx.collect(self._emit(left.record, right), RowKind(left.kind))
+        await waiting.clear()
+
+    async def _valid(self, at: int) -> Any:
+        """Return the version that is valid at a moment (ms), None without one, and free those before it.
+
+        A deletion stays as versions do: a late version from before it must not come back to life.
+        """
+        valid = None
+        async for version in self.versions.values():
+            if version.at > at:
+                break
+            if valid is not None:
+                await self.versions.remove(_time(valid.at))
+            valid = version
+        return valid
+
+    def side_types(self) -> dict[str, type[Struct]]:
+        """See `OperatorFunction.side_types`."""
+        return {self.LATE: self._left}
+
+    def described(self) -> dict[str, Any]:
+        """See `OperatorFunction.described`."""
+        last = (
+            "the last version of a key stays"
+            if self._ttl is None
+            else "the last version of a key until its ttl is over"
+        )
+        return {
+            "join": self._how.value,
+            "late_records": "go to side output 'late'" if self.LATE in self.declared else "are dropped",
+            "state_kept": "a row for each left record and each version that the watermark has not reached, and one for the last "
+            "version of each key; a timer for each of their event times",
+            "state_freed": f"when the watermark reaches the left record, or the next version; {last}",
+        }
+
+
+def as_of_join(
+    left: type[Left],
+    right: type[Right],
+    gives: type[Out],
+    emit: Callable[[Any, Any], Any],
+    *,
+    how: JoinType,
+    retracting: bool,
+    ttl: StateTtl | None,
+) -> KeyedCoProcessFunction[Left, Right, Out]:
+    """Return the function of `Stream.join_as_of`."""
+    waits: Any = msgspec.defstruct(
+        f"Waiting{left.__name__}", [("record", left), ("kind", int)], bases=(Waiting,), frozen=True
+    )
+    version: Any = msgspec.defstruct(
+        f"{right.__name__}Version", [("at", int), ("record", right | None)], bases=(Version,), frozen=True
+    )
+
+    class AsOfJoin(AsOfJoinFunction[left, right, gives]):  # type: ignore[valid-type]  # known when it is called
+        waiting = ListState("waiting", waits)
+        versions = MapState("versions", str, version, ttl=ttl)
+
+    return AsOfJoin((left, waits, version), emit, how=how, retracting=retracting, ttl=ttl)

@@ -1,0 +1,21 @@
+"""The calendar: times that `datetime`, SQL and the tables can say."""
+
+from __future__ import annotations
+
+from headrace.api import Context
+
+FIRST_TIME = -62_135_596_800_000
+LAST_TIME = 253_402_300_799_999
+"""Milliseconds of the years 1 and 9999."""
+
+
+def check_in_calendar(ctx: Context, start: int, end: int, lateness: int) -> None:
+    """Raise `ValueError` for a window that begins before the year 1, or ends, or takes late records, after the year 9999 (ms)."""
+    if start >= FIRST_TIME and end + lateness <= LAST_TIME:
+        return
+    side = "begins before the year 1" if start < FIRST_TIME else "ends after the year 9999"
+    msg = (
+        f"the record has the event time {ctx.timestamp} (ms since 1970), and a window of that time {side}, which no table can hold. "
+        "Nothing was changed. Take such records out with filter() before the window, or correct their event time"
+    )
+    raise ValueError(msg)

@@ -1,0 +1,86 @@
+"""The first records of a window: what a ranking makes of its records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from headrace.api import Context, Struct
+from headrace.api.ranks import Ranks
+from headrace.operators._accumulators import Change
+from headrace.operators._ranking import Ranking
+from headrace.operators._window_result import WindowResult
+
+
+class _Rows(Struct):
+    """What is stored of some records: the first of them, or where records may be taken back, all of them."""
+
+    first: list[Any]
+
+
+class RankedWindow(WindowResult):
+    """The first records of a window. Its result is the list of what is emitted."""
+
+    def __init__(self, takes: type[Struct], ranks: Ranks, *, retracting: bool) -> None:
+        """`retracting` says that records may be taken back: then all of a window are kept. Errors are those of `Ranking`."""
+        self._ranking = Ranking(takes, ranks, windowed=True)
+        self._retracting = retracting
+        self.takes, self.gives = takes, self._ranking.gives
+        self.slice: Any = msgspec.defstruct(f"{takes.__name__}Ranks", [("first", self._ranking.rows)], bases=(_Rows,))
+
+    @property
+    def result_type(self) -> Any:
+        """See `WindowResult`."""
+        return list[self.gives]  # type: ignore[name-defined]  # known when it is called
+
+    def create(self) -> Any:
+        """See `WindowResult`."""
+        return self.slice(first=[])
+
+    def add(self, change: Change, part: Any) -> Any:
+        """See `WindowResult`. A record that is taken back, and was never there, changes nothing."""
+        row = self._ranking.row_of(change.record, change.at)
+        if change.sign < 0:
+            place = self._ranking.place_of(part.first, row)
+            if place is not None:
+                part.first.pop(place)
+            return part
+        part.first = self._kept(self._ranking.inserted(part.first, row))
+        return part
+
+    def merge(self, one: Any, other: Any) -> Any:
+        """See `WindowResult`."""
+        rows = one.first
+        for row in other.first:
+            rows = self._ranking.inserted(rows, row)
+        one.first = self._kept(rows)
+        return one
+
+    def _kept(self, rows: list[Any]) -> list[Any]:
+        return rows if self._retracting else rows[: self._ranking.n]
+
+    def result(self, part: Any, key: Any, start: int, end: int) -> Any:
+        """See `WindowResult`."""
+        del key
+        if part is None or not part.first:
+            return None
+        return self._ranking.results(part.first[: self._ranking.n], start, end)
+
+    def emit(self, ctx: Context, before: Any, after: Any, *, at: int, before_at: int | None = None) -> None:
+        """See `WindowResult`."""
+        before_at = at if before_at is None else before_at
+        self._ranking.emit(
+            ctx, [(result, before_at) for result in before or ()], [(result, at) for result in after or ()]
+        )
+
+    def retraction_refused_by(self) -> list[str]:
+        """Return nothing if all records are kept; else the ranking."""
+        return [] if self._retracting else ["the ranking"]
+
+    def described(self) -> dict[str, Any]:
+        """See `WindowResult`."""
+        kept = (
+            "all records of the window" if self._retracting else f"{self._ranking.n} records for each slice or session"
+        )
+        return {**self._ranking.described(), "records_kept": kept}

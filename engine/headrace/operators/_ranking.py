@@ -1,0 +1,190 @@
+"""The first records of a key in some order, and the changes that they make to a table of ranks."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Annotated, Any, get_args, get_origin
+
+import msgspec
+
+from headrace.api import Context, RowKind, Struct
+from headrace.api.ranks import Ranks
+from headrace.operators._sort_text import sort_text
+from headrace.operators._value_types import ValueType, annotated_type, reader, value_type
+
+WINDOW_START = "window_start"
+WINDOW_END = "window_end"
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """The field of a result that takes the rank: `rank: Annotated[int, Rank()]`. The first record has rank 1."""
+
+
+class Row(Struct, frozen=True):
+    """What is stored of a record: a text that sorts as the value does that it is ranked by, and its event time (ms)."""
+
+    order: str
+    at: int
+    record: Any
+
+
+Maker = Callable[[Any, int, int, int], Any]
+"""Makes a field of the result of a record, its rank, and the window's start and end (ms)."""
+
+
+class Ranking:
+    """How records are ranked, and what is emitted of them.
+
+    Of several with equal values, the one with the earliest event time comes first, and of those the first to arrive.
+
+    `row` is the type of what is stored of a record, `rows` that of a list of them. Raises `TypeError` for what cannot be compared, and for a field of the result that
+    says nothing of how it is made; `ValueError` for a field that the records lack.
+    """
+
+    def __init__(self, takes: type[Struct], ranks: Ranks, *, windowed: bool) -> None:
+        """`windowed` says that there are windows, whose start and end the result may have."""
+        self.takes = takes
+        self.gives = ranks.result or takes
+        self.n = ranks.n
+        by = value_type(takes, ranks.by)
+        self._shown_by = repr(ranks.by) if isinstance(ranks.by, str) else getattr(ranks.by, "__name__", "by")
+        self._by = reader(ranks.by)
+        self._text = sort_text(self._shown_by, by, descending=ranks.descending)
+        self._descending = ranks.descending
+        self._is_ranked = False
+        self._makers: list[tuple[str, Maker]] | None = None
+        if ranks.result is not None:
+            made = [(field.name, self._maker(field, windowed=windowed)) for field in msgspec.structs.fields(self.gives)]
+            self._makers = made
+        self.row: Any = msgspec.defstruct(
+            f"Ranked{takes.__name__}", [("order", str), ("at", int), ("record", takes)], bases=(Row,), frozen=True
+        )
+        self.rows: Any = list[self.row]  # type: ignore[name-defined]  # known when it is called
+
+    # -------------------------------------------------------------------------------------------------- annotations
+
+    def _maker(self, field: msgspec.structs.FieldInfo, *, windowed: bool) -> Maker:
+        wanted = annotated_type(field.type)
+        metadata = get_args(field.type)[1:] if get_origin(field.type) is Annotated else ()
+        if any(isinstance(each, Rank) for each in metadata):
+            self._check_type(field.name, wanted, ValueType(int, may_be_none=False), "Rank()")
+            self._is_ranked = True
+            return _rank
+        if field.name in self.takes.__struct_fields__:
+            self._check_type(field.name, wanted, value_type(self.takes, field.name), f"field '{field.name}'")
+            read = attrgetter(field.name)
+            return lambda record, rank, start, end: read(record)  # noqa: ARG005 - all makers take them
+        if windowed and field.name in {WINDOW_START, WINDOW_END}:
+            self._check_type(field.name, wanted, ValueType(int, may_be_none=False), field.name)
+            return _start if field.name == WINDOW_START else _end
+        known = f"those of {self.takes.__name__}" + (f", '{WINDOW_START}' and '{WINDOW_END}'" if windowed else "")
+        msg = (
+            f"field '{field.name}' of {self.gives.__name__} does not say how it is made: annotate it, as in Annotated[int, Rank()]; "
+            f"fields without an annotation are {known}"
+        )
+        raise TypeError(msg)
+
+    def _check_type(self, name: str, wanted: ValueType, given: ValueType, shown: str) -> None:
+        if given.type != wanted.type or (given.may_be_none and not wanted.may_be_none):
+            msg = f"field '{name}' of {self.gives.__name__} is {wanted}, but {shown} gives {given}: correct the annotation"
+            raise TypeError(msg)
+
+    # --------------------------------------------------------------------------------------------------------- rows
+
+    def row_of(self, record: Any, at: int) -> Any:
+        """Return what is stored of a record; `ValueError` for a value that cannot be compared."""
+        return self.row(order=self._text(self._by(record)), at=at, record=record)
+
+    @staticmethod
+    def inserted(rows: Sequence[Any], row: Any, *, before_equal: bool = False) -> list[Any]:
+        """Return sorted rows with one more, which is the last to arrive; with `before_equal`, the first of its value and time."""
+        bisect = bisect_left if before_equal else bisect_right
+        place = bisect(rows, _place(row), key=_place)
+        return [*rows[:place], row, *rows[place:]]
+
+    @staticmethod
+    def place_of(rows: Sequence[Any], row: Any) -> int | None:
+        """Return where the first row with an equal record is, if there is one with the same event time; None where there is none.
+
+        Event times may differ: a function that takes a record back emits it with the time of another one, unless it says a time.
+        """
+        places = [place for place, other in enumerate(rows) if other.record == row.record]
+        return min(places, key=lambda place: rows[place].at != row.at, default=None)
+
+    # ------------------------------------------------------------------------------------------------------ results
+
+    def results(self, rows: Sequence[Any], start: int = 0, end: int = 0) -> list[Any]:
+        """Return what is emitted of the first rows: of a window, which has this start and end (ms)."""
+        if self._makers is None:
+            return [row.record for row in rows]
+        return [
+            self.gives(**{name: make(row.record, rank, start, end) for name, make in self._makers})
+            for rank, row in enumerate(rows, 1)
+        ]
+
+    def emit(self, ctx: Context, before: Sequence[Timed], after: Sequence[Timed]) -> None:
+        """Emit what turns one list of results into the other.
+
+        With ranks each rank that has another result is updated. Without them, results that are there no more are deleted, and new
+        ones inserted. A result is taken back with the event time that it was emitted with.
+        """
+        if self._is_ranked:
+            for rank in range(max(len(before), len(after))):
+                _update(ctx, before[rank : rank + 1], after[rank : rank + 1])
+            return
+        rest = list(before)
+        new = [timed for timed in after if not _taken(rest, timed)]
+        for result, at in rest:
+            ctx.collect(result, RowKind.DELETE, timestamp=at)
+        for result, at in new:
+            ctx.collect(result, timestamp=at)
+
+    def described(self) -> dict[str, Any]:
+        """Return the ranking, for people."""
+        first = "largest" if self._descending else "smallest"
+        return {"ranks": f"the first {self.n} by {self._shown_by}, {first} first"}
+
+
+Timed = tuple[Any, int]
+"""A result and its event time (ms)."""
+
+
+def _update(ctx: Context, before: Sequence[Timed], after: Sequence[Timed]) -> None:
+    """Emit what has become of one rank; each of the two has one result or none."""
+    if list(before) == list(after):
+        return
+    for result, at in before:
+        ctx.collect(result, RowKind.UPDATE_BEFORE if after else RowKind.DELETE, timestamp=at)
+    for result, at in after:
+        ctx.collect(result, RowKind.UPDATE_AFTER if before else RowKind.INSERT, timestamp=at)
+
+
+def _taken(rest: list[Timed], timed: Timed) -> bool:
+    """Take a result out of `rest`, and return whether it was there."""
+    if timed in rest:
+        rest.remove(timed)
+        return True
+    return False
+
+
+def _place(row: Any) -> tuple[str, int]:
+    return row.order, row.at
+
+
+def _rank(record: Any, rank: int, start: int, end: int) -> int:
+    del record, start, end
+    return rank
+
+
+def _start(record: Any, rank: int, start: int, end: int) -> int:
+    del record, rank, end
+    return start
+
+
+def _end(record: Any, rank: int, start: int, end: int) -> int:
+    del record, rank, start
+    return end

@@ -1,0 +1,172 @@
+"""The first records of each key, with their ranks, as a changelog (Flink: `ROW_NUMBER() OVER (...) <= n`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from headrace.api import Context, KeyedProcessFunction, MapState, StateTtl, Struct, ValueState
+from headrace.api.operator_function import OperatorFunction
+from headrace.api.ranks import Ranks
+from headrace.operators._ranking import Ranking
+from headrace.operators._state_lives import freed_by
+
+In = TypeVar("In", bound=Struct)
+Out = TypeVar("Out", bound=Struct)
+
+
+class TopFunction(KeyedProcessFunction[In, Out], OperatorFunction):
+    """The first records of a stream that takes nothing back (Flink: `AppendOnlyTopNFunction`).
+
+    The state keeps the first records of a key, in order, in one value; what falls behind them is forgotten.
+    """
+
+    KIND = "top n"
+    TAKER = "top"
+    retracts = True
+
+    top: ValueState[list[Any]]
+
+    def __init__(self, ranking: Ranking, ttl: StateTtl | None) -> None:
+        """`ttl` is that of the states."""
+        self._ranking = ranking
+        self._ttl = ttl
+
+    async def process(self, record: In, ctx: Context, /) -> None:
+        """Put a record in its place. Raises `ValueError` for one that is taken back."""
+        if ctx.row_kind.is_retraction:
+            msg = (
+                f"this top-N was made for a stream that takes nothing back, and this record is {ctx.row_kind.symbol}: "
+                "give top() the argument retracting=True"
+            )
+            raise ValueError(msg)
+        before = await self.top.value() or []
+        row = self._ranking.row_of(record, ctx.timestamp)
+        after = self._ranking.inserted(before, row)[: self._ranking.n]
+        if len(after) == len(before) and after[-1] is not row and after[-1] is before[-1]:
+            return  # behind the last rank
+        await self.top.update(after)
+        self._emit(ctx, before, after)
+
+    def _emit(self, ctx: Context, before: Sequence[Any], after: Sequence[Any]) -> None:
+        """Emit the changes from one list of rows to another one. A result has the event time of its record."""
+        ranking = self._ranking
+        ranking.emit(
+            ctx,
+            list(zip(ranking.results(before), [row.at for row in before], strict=True)),
+            list(zip(ranking.results(after), [row.at for row in after], strict=True)),
+        )
+
+    def described(self) -> dict[str, Any]:
+        """See `OperatorFunction.described`."""
+        return {
+            **self._ranking.described(),
+            "state_kept": f"a row for each key, with its first {self._ranking.n} records",
+            "state_freed": freed_by(self._ttl),
+        }
+
+
+class RetractableTopFunction(TopFunction[In, Out]):
+    """The first records of a stream that may take records back (Flink: `RetractableTopNFunction`).
+
+    `top` has the first records of a key, `rest` all others: by the text that their values sort by, and those of one value sorted by
+    event time and arrival. The first record of `rest` moves up when one of `top` is taken back.
+    """
+
+    UNMATCHED = "unmatched"
+
+    rest: MapState[str, list[Any]]
+
+    async def process(self, record: In, ctx: Context, /) -> None:
+        """Put a record in its place, or take one away: of several that are equal, the first.
+
+        A record that is taken back, and is not there, goes to the side output `unmatched`.
+        """
+        stored = await self.top.value() or []
+        row = self._ranking.row_of(record, ctx.timestamp)
+        rows = await self._filled(stored)
+        if ctx.row_kind.is_retraction:
+            after = await self._without(rows, row)
+            if after is None:
+                self._unmatched(record, ctx)
+                after = rows
+        else:
+            after = await self._trimmed(self._ranking.inserted(rows, row), row)
+        if not _same(after, stored):
+            await (self.top.update(after) if after else self.top.clear())
+            self._emit(ctx, stored, after)
+
+    async def _without(self, rows: list[Any], row: Any) -> list[Any] | None:
+        """Return the first rows without one; None where there is no such row."""
+        place = self._ranking.place_of(rows, row)
+        if place is not None:
+            return await self._filled([*rows[:place], *rows[place + 1 :]])
+        equal = await self.rest.get(row.order) or []
+        place = self._ranking.place_of(equal, row)
+        if place is None:
+            return None
+        await self._keep(row.order, [*equal[:place], *equal[place + 1 :]])
+        return rows
+
+    async def _trimmed(self, rows: list[Any], new: Any) -> list[Any]:
+        """Return the first rows, and put the others into `rest`: before those of equal value and time, but for a new row."""
+        first, others = rows[: self._ranking.n], rows[self._ranking.n :]
+        for row in reversed(others):
+            equal = await self.rest.get(row.order) or []
+            await self._keep(row.order, self._ranking.inserted(equal, row, before_equal=row is not new))
+        return first
+
+    async def _filled(self, rows: list[Any]) -> list[Any]:
+        """Return `n` rows, where there are so many: those behind them move up. There may be more, where `n` was larger before."""
+        rows = list(rows)
+        while len(rows) < self._ranking.n:
+            found = None
+            async for entry in self.rest.entries():
+                found = entry
+                break
+            if found is None:
+                break
+            order, (first, *others) = found
+            await self._keep(order, others)
+            rows.append(first)
+        return rows
+
+    async def _keep(self, order: str, rows: list[Any]) -> None:
+        await (self.rest.put(order, rows) if rows else self.rest.remove(order))
+
+    def _unmatched(self, record: In, ctx: Context) -> None:
+        if self.UNMATCHED in self.declared:
+            ctx.output(self.UNMATCHED, record)
+
+    def side_types(self) -> dict[str, type[Struct]]:
+        """See `OperatorFunction.side_types`."""
+        return {self.UNMATCHED: self._ranking.takes}
+
+    def described(self) -> dict[str, Any]:
+        """See `OperatorFunction.described`."""
+        kept = f"a row for each key, with its first {self._ranking.n} records, and a row for each different value behind them"
+        unmatched = "go to side output 'unmatched'" if self.UNMATCHED in self.declared else "are dropped"
+        return {**super().described(), "state_kept": kept, "unmatched_retractions": unmatched}
+
+
+def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+def top_n(takes: type[In], ranks: Ranks, *, retracting: bool, ttl: StateTtl | None) -> KeyedProcessFunction[In, Any]:
+    """Return the function of `Stream.top`. Errors are those of `Ranking`."""
+    ranking = Ranking(takes, ranks, windowed=False)
+    gives, rows = ranking.gives, ranking.rows
+
+    if not retracting:
+
+        class Top(TopFunction[takes, gives]):  # type: ignore[valid-type]  # known when it is called
+            top = ValueState("top", rows, ttl=ttl)
+
+        return Top(ranking, ttl)
+
+    class RetractableTop(RetractableTopFunction[takes, gives]):  # type: ignore[valid-type]  # known when it is called
+        top = ValueState("top", rows, ttl=ttl)
+        rest = MapState("rest", str, rows, ttl=ttl)
+
+    return RetractableTop(ranking, ttl)

@@ -1,0 +1,129 @@
+"""Join the records of two streams that have the same key and lie in the same window (Flink SQL: window join)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from headrace.api import Context, KeyedCoProcessFunction, ListState, Struct
+from headrace.api.join_type import JoinType
+from headrace.api.operator_function import OperatorFunction
+from headrace.operators._calendar import check_in_calendar
+from headrace.operators._slices import Sliced, slices_between
+
+Left = TypeVar("Left", bound=Struct)
+Right = TypeVar("Right", bound=Struct)
+Out = TypeVar("Out", bound=Struct)
+
+
+class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunction):
+    """Joins what two streams have in each window, when the watermark reaches its end.
+
+    A record is stored once, in the namespace of its slice's start (ms). An event-time timer at the last moment of each window joins the
+    records of its slices.
+    """
+
+    KIND = "window join"
+    TAKER = "join"
+    LATE_LEFT = "late_left"
+    LATE_RIGHT = "late_right"
+
+    left: ListState[Any]
+    right: ListState[Any]
+
+    def __init__(
+        self, windows: Sliced, types: tuple[type[Struct], type[Struct]], emit: Callable[[Any, Any], Any], how: JoinType
+    ) -> None:
+        """`types` are those of left and right records."""
+        self._windows = windows
+        self._types = types
+        self._emit = emit
+        self._how = how
+
+    async def process1(self, record: Left, ctx: Context, /) -> None:
+        """Store a left record; one whose windows have all fired is late."""
+        await self._take(self.left, self.LATE_LEFT, record, ctx)
+
+    async def process2(self, record: Right, ctx: Context, /) -> None:
+        """Store a right record; one whose windows have all fired is late."""
+        await self._take(self.right, self.LATE_RIGHT, record, ctx)
+
+    async def _take(self, side: ListState[Any], late: str, record: Any, ctx: Context) -> None:
+        start = self._windows.slice_of(ctx.timestamp)
+        ends = self._windows.ends_of(start)
+        if ends[-1] - 1 <= ctx.watermark:
+            if late in self.declared:
+                ctx.output(late, record)
+            return
+        check_in_calendar(ctx, self._windows.start_of(ends[0]), ends[-1], 0)
+        records = side.namespace(str(start))
+        if ctx.row_kind.is_retraction:
+            held = await records.get()
+            if record in held:
+                held = list(held)
+                held.remove(record)
+                await (records.update(held) if held else records.clear())
+            return
+        await records.add(record)
+        for end in ends:
+            if end - 1 > ctx.watermark:
+                ctx.timers.register_event_time(end - 1)
+
+    async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
+        """Join the records of the window that ends now, and free the slices that it was the last one of."""
+        end = timestamp + 1
+        starts = list(slices_between(self._windows, end))
+        lefts, rights = await self._records(self.left, starts), await self._records(self.right, starts)
+        for left, right in self._pairs(lefts, rights):
+            ctx.collect(self._emit(left, right))
+        for start in starts:
+            if self._windows.ends_of(start)[-1] == end:
+                await self.left.namespace(str(start)).clear()
+                await self.right.namespace(str(start)).clear()
+
+    @staticmethod
+    async def _records(side: ListState[Any], starts: Iterable[int]) -> list[Any]:
+        reads = [side.namespace(str(start)).get() for start in starts]
+        return [record for read in reads for record in await read]
+
+    def _pairs(self, lefts: list[Any], rights: list[Any]) -> Iterable[tuple[Any, Any]]:
+        if lefts and rights:
+            return ((left, right) for left in lefts for right in rights)
+        if lefts and self._how in {JoinType.LEFT, JoinType.FULL}:
+            return ((left, None) for left in lefts)
+        if rights and self._how in {JoinType.RIGHT, JoinType.FULL}:
+            return ((None, right) for right in rights)
+        return ()
+
+    def side_types(self) -> dict[str, type[Struct]]:
+        """See `OperatorFunction.side_types`."""
+        return {self.LATE_LEFT: self._types[0], self.LATE_RIGHT: self._types[1]}
+
+    def described(self) -> dict[str, Any]:
+        """See `OperatorFunction.described`."""
+        sides = " and ".join(f"'{name}'" for name in sorted(self.declared))
+        return {
+            "windows": str(self._windows),
+            "join": self._how.value,
+            "late_records": f"go to side output {sides}" if sides else "are dropped",
+            "state_kept": "a row for each record of an open window, a timer for each key and open window",
+            "state_freed": "when the watermark passes the end of a slice's last window",
+        }
+
+
+def window_join(
+    windows: Sliced,
+    types: tuple[type[Left], type[Right], type[Out]],
+    emit: Callable[[Any, Any], Any],
+    how: JoinType,
+    /,
+) -> KeyedCoProcessFunction[Left, Right, Out]:
+    """Return the function of `WindowedStream.join`; `types` are those of left and right records, and of what `emit` returns."""
+    takes, joins, gives = types
+    name = windows.name
+
+    class WindowJoin(WindowJoinFunction[takes, joins, gives]):  # type: ignore[valid-type]  # known when it is called
+        left = ListState(f"{name}_left", takes)
+        right = ListState(f"{name}_right", joins)
+
+    return WindowJoin(windows, (takes, joins), emit, how)

@@ -1,0 +1,84 @@
+"""What `explain` says of rankings, first and last records, and joins by time: what they keep, and when it is freed."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+PIPELINE = """\
+from datetime import timedelta
+from typing import Annotated
+
+from headrace import Pipeline, StateTtl, Struct, Timestamp
+from headrace import JoinType
+from headrace.operators import Rank, Tumbling
+
+class Order(Struct, frozen=True):
+    shop: str
+    at: Timestamp
+    cents: int
+
+class Best(Struct, frozen=True):
+    shop: str
+    cents: int
+    rank: Annotated[int, Rank()]
+
+def first(order: Order, other: Order) -> Order:
+    return order
+
+pipeline = Pipeline("shops")
+orders = pipeline.source("orders", Order, event_time="at").key_by("shop")
+others = pipeline.source("others", Order, event_time="at", row_kind="kind").key_by("shop")
+orders.top("best", 3, by="cents", result=Best, ttl=StateTtl(timedelta(days=1))).sink("best")
+others.top("worst", 2, by="cents", descending=False).side_output("unmatched", Order, sink="unmatched").sink("worst")
+hour = Tumbling(timedelta(hours=1))
+orders.window(hour).top("hourly", 3, by="cents", early=timedelta(minutes=5)).sink("hourly")
+orders.first_by_time("first", at_watermark=True).sink("first")
+orders.join_as_of("as_of", others, emit=first, how=JoinType.LEFT).sink("as_of")
+orders.window(hour).join("both", others.window(hour), emit=first).sink("both")
+"""
+SINKS = ["best", "worst", "unmatched", "hourly", "first", "as_of", "both"]
+JOB = f"""\
+job: shops
+pipeline: shops_pipeline:pipeline
+sources:
+  orders: {{path: orders}}
+  others: {{path: others}}
+sinks: {{{", ".join(f"{name}: {{path: lake/{name}, mode: append}}" for name in SINKS)}}}
+"""
+
+
+@pytest.fixture
+def operators(home, headrace):
+    (home / "shops_pipeline.py").write_text(PIPELINE)
+    (home / "conf/jobs/shops.yaml").write_text(JOB)
+    yield {
+        operator["operator"]: operator
+        for stage in json.loads(headrace("explain shops --json").stdout)["stages"]
+        for operator in stage["operators"]
+        if operator["kind"] != "sink"
+    }
+    sys.modules.pop("shops_pipeline", None)
+
+
+def test_json_says_what_operators_keep(operators):
+    best, worst, hourly = operators["best"], operators["worst"], operators["hourly"]
+    assert (best["kind"], best["ranks"]) == ("top n", "the first 3 by 'cents', largest first")
+    assert best["state_kept"] == "a row for each key, with its first 3 records"
+    assert best["state_freed"] == "when its ttl is over"
+    assert worst["ranks"] == "the first 2 by 'cents', smallest first"
+    assert worst["state_freed"] == "never: give a ttl to bound it"
+    assert worst["unmatched_retractions"] == "go to side output 'unmatched'"
+    assert (hourly["kind"], hourly["early_results"]) == ("windows", "5m")
+    assert hourly["records_kept"] == "3 records for each slice or session"
+
+
+def test_json_says_what_joins_keep(operators):
+    first, as_of, both = operators["first"], operators["as_of"], operators["both"]
+    assert (first["kind"], first["emits"]) == ("first by event time", "when the watermark reaches it")
+    assert (as_of["kind"], as_of["join"]) == ("as-of join", "left")
+    assert as_of["state_freed"].endswith("the last version of a key stays")
+    assert (both["kind"], both["join"], both["windows"]) == ("window join", "inner", "tumbling, 1h")
+    assert both["state_freed"] == "when the watermark passes the end of a slice's last window"

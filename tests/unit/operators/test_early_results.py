@@ -1,0 +1,161 @@
+"""Early results show a window as it is when the watermark reaches the end of a step, and are corrected later."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import Pipeline, RowKind
+from headrace.operators import Cumulative, Hopping, Session, Tumbling
+from headrace.testing import KeyedHarness, PipelineHarness
+from tests.unit.support.changelog_table import by_fields, table_of
+from tests.unit.support.window_jobs import Bid, Totals, window_pipeline
+from tests.unit.support.windows_by_hand import summaries, summary_of, windows_of
+
+INSERT, BEFORE, AFTER, DELETE = RowKind
+FAR = 1000
+BIDS = st.builds(
+    Bid, st.sampled_from("ab"), st.integers(-20, 30), st.none() | st.integers(-9, 9), st.sampled_from("xy")
+)
+
+
+def ms(number):
+    return timedelta(milliseconds=number)
+
+
+WINDOWS = st.sampled_from([Tumbling(ms(10)), Hopping(ms(10), ms(5)), Cumulative(ms(12), ms(4))])
+
+
+def function_of(windows, *, early=3, lateness=0):
+    pipeline = window_pipeline(windows, Totals, early=early, lateness=lateness)
+    return next(each for each in pipeline.operators if each.name == "summary").function
+
+
+def harness_of(windows, *, backend="hashmap", **options):
+    return KeyedHarness(function_of(windows, **options), key=lambda bid: bid.item, backend=backend)
+
+
+class Model:
+    """What each window shows: its records when the watermark last reached the end of a step, or its own."""
+
+    def __init__(self, windows, step):
+        self.windows, self.step = windows, step
+        self.watermark = -FAR
+        self.records, self.shown = defaultdict(list), {}
+
+    def take(self, bid):
+        for start, end in windows_of(self.windows, bid.at):
+            if end - 1 > self.watermark:
+                self.records[bid.item, start, end].append(bid)
+
+    def advance(self, watermark):
+        before, self.watermark = self.watermark, max(self.watermark, watermark)
+        for window, bids in self.records.items():
+            _, start, end = window
+            moments = [*range(start + self.step - 1, end - 1, self.step), end - 1]
+            if any(before < moment <= self.watermark for moment in moments):
+                self.shown[window] = list(bids)
+
+    @property
+    def table(self):
+        found = []
+        for (item, start, end), bids in self.shown.items():
+            count, _, total, _, _, mean, bidders, *_ = summary_of(list(enumerate(bids)))
+            found.append(Totals(item, start, end, count, total, mean, bidders))
+        return by_fields(found)
+
+
+@settings(max_examples=60)
+@given(windows=WINDOWS, step=st.integers(1, 11), events=st.lists(BIDS | st.integers(-20, 40), max_size=25))
+def test_each_step_shows_the_window_so_far(windows, step, events):
+    model = Model(windows, step)
+    with harness_of(windows, early=step) as harness:
+        for event in [*events, FAR]:
+            if isinstance(event, int):
+                model.advance(event)
+                harness.watermark(model.watermark)
+            else:
+                model.take(event)
+                harness.process(event, timestamp=event.at)
+            assert table_of(harness.kinds(), Totals) == model.table
+        assert harness.snapshot().entries == ()
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
+def test_an_early_result_is_corrected_after_a_restart(backend):
+    windows = Tumbling(ms(10))
+    with harness_of(windows, backend=backend) as harness:
+        harness.process(Bid("a", 1, 5, "x"), timestamp=1)
+        harness.watermark(2)
+        first = Totals("a", 0, 10, 1, 5, 5.0, 1)
+        assert harness.kinds() == [(INSERT, first)]
+        snapshot = harness.snapshot()
+    options = {"key": lambda bid: bid.item, "backend": backend}
+    with KeyedHarness.restore(snapshot, function_of(windows), **options) as restored:
+        restored.process(Bid("a", 4, 7, "x"), timestamp=4)
+        restored.watermark(9)
+        assert restored.kinds() == [(BEFORE, first), (AFTER, Totals("a", 0, 10, 2, 12, 6.0, 1))]
+        assert {each.timestamp for each in restored._process.emitted} == {9}
+
+
+def test_an_early_result_that_still_holds_stays():
+    with harness_of(Tumbling(ms(10))) as harness:
+        harness.process(Bid("a", 1, 5), timestamp=1)
+        for watermark in range(12):
+            harness.watermark(watermark)
+        assert [kind for kind, _ in harness.kinds()] == [INSERT]
+
+
+def test_late_records_correct_after_early_ones():
+    with harness_of(Tumbling(ms(10)), lateness=5) as harness:
+        for at, watermark in ((1, 2), (2, 9), (3, 30)):
+            harness.process(Bid("a", at, 5), timestamp=at)
+            harness.watermark(watermark)
+        assert [kind for kind, _ in harness.kinds()] == [INSERT, BEFORE, AFTER, BEFORE, AFTER]
+
+
+@settings(max_examples=4)
+@given(bids=st.lists(BIDS, min_size=1, max_size=15), seed=st.integers(0, 1 << 30))
+def test_early_results_end_as_results_do(bids, seed):
+    chance = random.Random(seed)
+    harness = PipelineHarness(latest(chance.choice([1, 4])), bucket=chance.choice([1, 3]))
+    harness.feed("bids", bids[:7])
+    harness.run(crash_at=chance.choice([None, "task.half:1", "commit.after"]))
+    harness.feed("bids", bids[7:])
+    harness.run(end_of_input=True)
+    found = [(row.item, row.window_start, row.window_end, row.bids, row.total) for row in harness.sink("latest")]
+    assert sorted(found) == sorted((*row[:4], row[5]) for row in summaries(Tumbling(ms(10)), bids))
+
+
+def latest(early):
+    bids = Pipeline("bids").source("bids", Bid, event_time="at", out_of_orderness=ms(60)).key_by("item")
+    totals = bids.window(Tumbling(ms(10))).aggregate("totals", Totals, early=ms(early))
+    key = ("item", "window_start")
+    return totals.upsert_materialize("one", primary_key=key, upsert_key=key).sink("latest")
+
+
+def test_open_windows_get_early_results_later():
+    with harness_of(Tumbling(ms(10)), early=None) as before:
+        before.process(Bid("a", 1, 5), timestamp=1)
+        snapshot = before.snapshot()
+    options = {"key": lambda bid: bid.item}
+    with KeyedHarness.restore(snapshot, function_of(Tumbling(ms(10))), **options) as harness:
+        harness.process(Bid("a", 2, 5), timestamp=2)
+        harness.watermark(FAR)
+        assert [record.bids for _, record in harness.kinds()] == [2]
+
+
+@pytest.mark.parametrize(("early", "message"), [(0, "early must be from 1 ms"), (-5, "early must be from 1 ms")])
+def test_a_step_without_meaning_is_refused(early, message):
+    with pytest.raises(ValueError, match=f"aggregate 'summary': {message}"):
+        function_of(Tumbling(ms(10)), early=early)
+
+
+def test_sessions_have_no_early_results():
+    with pytest.raises(ValueError, match="aggregate 'summary': sessions have no early results"):
+        function_of(Session(ms(10)))

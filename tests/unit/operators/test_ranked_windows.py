@@ -1,0 +1,127 @@
+"""The first records of windows: what sorting gives, with late records, retractions and early results."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import timedelta
+from operator import attrgetter
+from typing import Annotated
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import Pipeline, RowKind, Struct, Timestamp
+from headrace.operators import Count, Cumulative, Hopping, Rank, Session, Tumbling
+from headrace.testing import KeyedHarness, PipelineHarness
+from tests.unit.support.changelog_table import by_fields, table_of
+from tests.unit.support.ranked_jobs import BestOfWindow, Score, ranked, scores
+from tests.unit.support.window_jobs import Bid
+from tests.unit.support.windows_by_hand import windows_of
+
+INSERT, BEFORE, AFTER, DELETE = RowKind
+SCORES = st.builds(
+    Score, st.sampled_from("ab"), st.integers(-20, 30), st.none() | st.integers(-2, 2), st.sampled_from("xyz")
+)
+EVENTS = st.lists(st.tuples(SCORES, st.booleans()) | st.integers(-20, 40), max_size=30)
+FAR = 1000
+
+
+def ms(number):
+    return timedelta(milliseconds=number)
+
+
+SLICED = st.sampled_from([Tumbling(ms(10)), Hopping(ms(10), ms(5)), Cumulative(ms(12), ms(4))])
+
+
+def harness_of(windows, n=2, *, row_kind=None, **options):
+    stream = scores(row_kind=row_kind).window(windows).top("best", n, by="points", result=BestOfWindow, **options)
+    return KeyedHarness(stream.operators[-1].function, key=attrgetter("game"))
+
+
+def change(held, row, *, is_retraction):
+    """Add a row, or take the first one with its record away."""
+    if not is_retraction:
+        held.append(row)
+    elif (found := next((other for other in held if other[1] == row[1]), None)) is not None:
+        held.remove(found)
+
+
+@settings(max_examples=25)
+@given(
+    windows=SLICED,
+    events=EVENTS,
+    n=st.integers(1, 3),
+    lateness=st.sampled_from([0, 7]),
+    early=st.none() | st.integers(1, 6),
+)
+@pytest.mark.parametrize("retracting", [False, True])
+def test_windows_rank_what_sorting_ranks(retracting, windows, events, n, lateness, early):
+    rows, watermark = defaultdict(list), -FAR
+    options = {"allowed_lateness": ms(lateness), "early": early and ms(early)}
+    with harness_of(windows, n, row_kind="kind" if retracting else None, **options) as harness:
+        for number, event in enumerate([*events, FAR]):
+            if isinstance(event, int):
+                watermark = max(watermark, event)
+                harness.watermark(watermark)
+                continue
+            score, is_retraction = event[0], event[1] and retracting
+            for window in windows_of(windows, score.at):
+                if window[1] - 1 + lateness > watermark:
+                    change(rows[score.game, window], (number, score), is_retraction=is_retraction)
+            harness.process(score, timestamp=score.at, kind=DELETE if is_retraction else INSERT)
+        expected = [
+            BestOfWindow(start, score.game, score.player, score.points, rank)
+            for (_, (start, _)), held in rows.items()
+            for rank, score in enumerate(ranked(held, n), 1)
+        ]
+        assert table_of(harness.kinds(), BestOfWindow) == by_fields(expected)
+        assert harness.snapshot().entries == ()
+
+
+def test_a_window_emits_its_ranks_once():
+    with harness_of(Tumbling(ms(10))) as harness:
+        for at in range(5):
+            harness.process(Score("a", at, at), timestamp=at)
+        harness.watermark(9)
+        assert harness.kinds() == [
+            (INSERT, BestOfWindow(0, "a", "", 4, 1)),
+            (INSERT, BestOfWindow(0, "a", "", 3, 2)),
+        ]
+
+
+def test_sessions_rank_their_records():
+    with harness_of(Session(ms(5)), n=1, allowed_lateness=ms(50)) as harness:
+        for at in (0, 8):
+            harness.process(Score("a", at, at), timestamp=at)
+        harness.watermark(20)
+        harness.process(Score("a", 4, 4), timestamp=4)
+        one, other = BestOfWindow(0, "a", "", 0, 1), BestOfWindow(8, "a", "", 8, 1)
+        assert harness.kinds()[:4] == [(INSERT, one), (INSERT, other), (DELETE, one), (DELETE, other)]
+        assert harness.kinds()[4:] == [(INSERT, BestOfWindow(0, "a", "", 8, 1))]
+
+
+class Bids(Struct, frozen=True):
+    item: str
+    window_start: Timestamp
+    window_end: Timestamp
+    bids: Annotated[int, Count()]
+
+
+class Hot(Struct, frozen=True):
+    window_end: Timestamp
+    item: str
+    bids: int
+    rank: Annotated[int, Rank()]
+
+
+def test_results_of_windows_are_ranked_by_window():
+    """The hottest items of each window, as query 5 of Nexmark asks for them."""
+    source = Pipeline("p").source("bids", Bid, event_time="at")
+    counts = source.key_by("item").window(Hopping(ms(10), ms(5))).aggregate("counts", Bids)
+    hot = counts.key_by("window_end").window(Tumbling(ms(5))).top("hot", 1, by="bids", result=Hot)
+    harness = PipelineHarness(hot.sink("hot"), bucket=1)
+    harness.feed("bids", [Bid("a", 1, 1), Bid("b", 2, 1), Bid("b", 7, 1)])
+    harness.run(end_of_input=True)
+    found = sorted((row.window_end, row.item, row.bids, row.rank) for row in harness.sink("hot"))
+    assert found == [(5, "a", 1, 1), (10, "b", 2, 1), (15, "b", 1, 1)]

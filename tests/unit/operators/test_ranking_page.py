@@ -1,0 +1,49 @@
+"""The examples of docs/ranking.md are pipelines, and give what the page says."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.testing import PipelineHarness
+from tests.unit.support.doc_pages import page_module
+
+MINUTE = 60_000
+
+
+@pytest.fixture
+def page(monkeypatch):
+    return page_module("ranking", monkeypatch)
+
+
+def run(pipeline, source, records):
+    harness = PipelineHarness(pipeline, bucket=1)
+    harness.feed(source, records)
+    harness.run(end_of_input=True)
+    return harness
+
+
+def test_the_example_ranks_the_best(page):
+    records = [
+        page.Score("chess", at, name, points) for at, name, points in [(1, "ann", 50), (2, "bob", 70), (3, "cy", 40)]
+    ]
+    rows = run(page.best, "scores", records).sink("best")
+    assert sorted((row.rank, row.player, row.points) for row in rows) == [(1, "bob", 70), (2, "ann", 50)]
+
+
+def test_without_ranks_the_best_are_there(page):
+    records = [page.Score("chess", at, "ann", points) for at, points in [(1, 50), (2, 70), (3, 60)]]
+    rows = run(page.two_best._pipeline, "scores", records).sink("two_best")
+    assert sorted(row.points for row in rows) == [60, 70]
+
+
+def test_the_hottest_items_are_ranked_by_window(page):
+    records = [page.Bid(item, at * MINUTE) for item, at in [("a", 1), ("b", 2), ("b", 7)]]
+    rows = run(page.hot, "bids", records).sink("hot_items")
+    found = sorted((row.window_end // MINUTE, row.rank, row.item, row.bids) for row in rows)
+    assert found == [(5, 1, "a", 1), (5, 2, "b", 1), (10, 1, "b", 2), (10, 2, "a", 1), (15, 1, "b", 1)]
+
+
+def test_each_score_comes_once(page):
+    records = [page.Score("chess", at, "ann", points) for at, points in [(5, 1), (3, 2), (4, 3)]]
+    rows = run(page.once._pipeline, "scores", records).sink("scores_once")
+    assert [(row.at, row.points) for row in rows] == [(3, 2)]

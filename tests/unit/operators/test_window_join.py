@@ -1,0 +1,163 @@
+"""Window joins give what a nested loop over the windows gives."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from datetime import timedelta
+from operator import attrgetter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import JoinType, Pipeline, RowKind
+from headrace.operators import Cumulative, Hopping, Session, Tumbling
+from headrace.testing import KeyedHarness, PipelineHarness, SideRecord
+from tests.unit.support.changelog_table import by_fields
+from tests.unit.support.priced_jobs import Order, Priced, Rate
+from tests.unit.support.windows_by_hand import windows_of
+
+INSERT, BEFORE, AFTER, DELETE = RowKind
+CURRENCIES = st.sampled_from("ab")
+ORDERS = st.builds(Order, CURRENCIES, st.integers(-20, 30), st.integers(1, 2))
+RATES = st.builds(Rate, CURRENCIES, st.integers(-20, 30), st.integers(1, 2))
+FAR = 1000
+
+
+def ms(number):
+    return timedelta(milliseconds=number)
+
+
+TEN = Tumbling(ms(10))
+WINDOWS = st.sampled_from([TEN, Hopping(ms(10), ms(5)), Cumulative(ms(12), ms(4))])
+
+
+def joined(windows, how=JoinType.INNER, *, other=None, lag=0, emit=Priced.of):
+    pipeline, lag = Pipeline("shop"), ms(lag)
+    orders = pipeline.source("orders", Order, event_time="at", out_of_orderness=lag).key_by("currency")
+    rates = pipeline.source("rates", Rate, event_time="at", out_of_orderness=lag).key_by("currency")
+    return orders.window(windows).join("priced", rates.window(other or windows), emit=emit, how=how)
+
+
+def harness_of(windows, how=JoinType.INNER, backend="hashmap"):
+    stream = joined(windows, how)
+    stream.side("late_left", Order)
+    stream.side("late_right", Rate)
+    sides = {"late_left": Order, "late_right": Rate}
+    key = (attrgetter("currency"), attrgetter("currency"))
+    return KeyedHarness(stream.operators[-1].function, key=key, backend=backend, side_outputs=sides)
+
+
+class Model:
+    """The records of each key and window, and those that came too late."""
+
+    def __init__(self, windows, how):
+        self.windows, self.how = windows, how
+        self.watermark = -FAR
+        self.groups = defaultdict(lambda: ([], []))
+        self.late = []
+
+    def take(self, record, kind=INSERT):
+        side = isinstance(record, Rate)
+        spans = windows_of(self.windows, record.at)
+        spans = [span for span in spans if span[1] - 1 > self.watermark]
+        for span in spans:
+            held = self.groups[record.currency, span][side]
+            if not kind.is_retraction:
+                held.append(record)
+            elif record in held:
+                held.remove(record)
+        if not spans:
+            self.late.append(record)
+
+    @property
+    def results(self):
+        for lefts, rights in self.groups.values():
+            yield from (Priced.of(left, right) for left in lefts for right in rights)
+            if not rights and self.how in {JoinType.LEFT, JoinType.FULL}:
+                yield from (Priced.of(left, None) for left in lefts)
+            if not lefts and self.how in {JoinType.RIGHT, JoinType.FULL}:
+                yield from (Priced.of(None, right) for right in rights)
+
+
+@settings(max_examples=60)
+@given(
+    windows=WINDOWS,
+    how=st.sampled_from(JoinType),
+    events=st.lists(
+        st.tuples(ORDERS | RATES, st.sampled_from([INSERT, INSERT, BEFORE, AFTER, DELETE])) | st.integers(-20, 40),
+        max_size=25,
+    ),
+)
+def test_windows_join_what_a_loop_joins(windows, how, events):
+    model = Model(windows, how)
+    with harness_of(windows, how) as harness:
+        for event in [*events, FAR]:
+            if isinstance(event, int):
+                model.watermark = max(model.watermark, event)
+                harness.watermark(model.watermark)
+                continue
+            record, kind = event
+            model.take(record, kind)
+            give = harness.process1 if isinstance(record, Order) else harness.process2
+            give(record, timestamp=record.at, kind=kind)
+        assert {kind for kind, _ in harness.kinds()} <= {INSERT}
+        assert by_fields(record for _, record in harness.kinds()) == by_fields(model.results)
+        late = [each.record for each in harness.output() if isinstance(each, SideRecord)]
+        assert by_fields(late) == by_fields(model.late)
+        assert harness.snapshot().entries == ()
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
+def test_windows_survive_a_restart(backend):
+    hopping = Hopping(ms(10), ms(5))
+    with harness_of(hopping, backend=backend) as harness:
+        harness.process1(Order("a", 2, 7), timestamp=2)
+        harness.process2(Rate("a", 6, 60), timestamp=6)
+        snapshot = harness.snapshot()
+    function = joined(hopping).operators[-1].function
+    options = {"key": (attrgetter("currency"), attrgetter("currency")), "backend": backend}
+    with KeyedHarness.restore(snapshot, function, **options) as restored:
+        restored.watermark(FAR)
+        assert restored.kinds() == [(INSERT, Priced("a", 2, 7, 60))]
+        assert restored._process.emitted[0].timestamp == 9
+
+
+@settings(max_examples=4)
+@given(
+    orders=st.lists(ORDERS, min_size=1, max_size=12), rates=st.lists(RATES, max_size=8), seed=st.integers(0, 1 << 30)
+)
+def test_splits_tasks_and_crashes_change_nothing(orders, rates, seed):
+    chance = random.Random(seed)
+    how = chance.choice(list(JoinType))
+    harness = PipelineHarness(
+        joined(TEN, how, lag=60).sink("priced"), bucket=chance.choice([1, 3]), parallelism=chance.choice([1, 2])
+    )
+    model = Model(TEN, how)
+    for record in [*orders, *rates]:
+        model.take(record)
+    harness.feed("rates", rates[:3])
+    harness.feed("orders", orders[:5])
+    harness.run(crash_at=chance.choice([None, "task.half:1", "commit.after"]))
+    harness.feed("orders", orders[5:])
+    harness.feed("rates", rates[3:])
+    harness.run(end_of_input=True)
+    assert by_fields(harness.sink("priced")) == by_fields(model.results)
+
+
+def test_both_sides_need_the_same_windows():
+    with pytest.raises(ValueError, match="join 'priced': the windows are tumbling, 10ms and tumbling, 5ms: both sides"):
+        joined(TEN, other=Tumbling(ms(5)))
+
+
+def test_sessions_cannot_be_joined():
+    with pytest.raises(ValueError, match="join 'priced': sessions of two streams have no common windows"):
+        joined(Session(ms(5)))
+
+
+def test_a_join_says_which_sides_are_late():
+    with pytest.raises(
+        ValueError, match="join 'priced' has no side output 'late': it has 'late_left' and 'late_right'"
+    ):
+        joined(TEN).side("late", Order)

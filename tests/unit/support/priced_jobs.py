@@ -1,0 +1,52 @@
+"""Records and results of joins by event time, for the tests of them; `pipeline` is what tasks of Spark load."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+from headrace import JoinType, Pipeline, Struct, Timestamp
+from headrace.operators import Rank, Tumbling
+
+
+class Order(Struct, frozen=True):
+    currency: str
+    at: Timestamp
+    cents: int
+
+
+class Rate(Struct, frozen=True):
+    currency: str
+    at: Timestamp
+    rate: int
+
+
+class Priced(Struct, frozen=True):
+    currency: str | None
+    at: Timestamp | None
+    cents: int | None
+    rate: int | None
+
+    @classmethod
+    def of(cls, order: Order | None, rate: Rate | None) -> Priced:
+        currency = order.currency if order is not None else rate and rate.currency
+        return cls(currency, order and order.at, order and order.cents, rate and rate.rate)
+
+
+class Largest(Struct, frozen=True):
+    currency: str
+    rank: Annotated[int, Rank()]
+    cents: int
+
+
+SECOND = Tumbling(timedelta(seconds=1))
+LAG = timedelta(seconds=4)
+pipeline = Pipeline("priced_orders")
+_orders = pipeline.source("orders", Order, event_time="at", out_of_orderness=LAG).key_by("currency")
+_rates = pipeline.source("rates", Rate, event_time="at", out_of_orderness=LAG).key_by("currency")
+_orders.join_as_of("priced", _rates, emit=Priced.of, how=JoinType.LEFT).sink("priced")
+_orders.window(SECOND).join("both", _rates.window(SECOND), emit=Priced.of, how=JoinType.FULL).sink("both")
+_orders.window(SECOND).top("seconds", 2, by="cents", result=Largest).sink("seconds")
+_orders.top("largest", 3, by="cents", result=Largest).upsert_materialize(
+    "latest", primary_key=("currency", "rank"), upsert_key=("currency", "rank")
+).sink("largest")

@@ -39,7 +39,7 @@ class TopTen(KeyedProcessFunction[Bid, RankedBid]):
         await self.top.update(Top(tuple(after)))
         for place, one in enumerate(after):
             if one not in before[place : place + 1]:
-                ctx.collect(RankedBid(*msgspec.structs.astuple(one), place + 1), RowKind.UPDATE_AFTER)
+                ctx.collect(RankedBid(**msgspec.structs.asdict(one), rank_number=place + 1), RowKind.UPDATE_AFTER)
 
 
 pipeline = (

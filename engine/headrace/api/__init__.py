@@ -15,6 +15,7 @@ from headrace.api.functions import (
 )
 from headrace.api.future import StateFuture
 from headrace.api.graph import AsyncWait, OutputMode, Process, SideOutput, SinkNode, SourceNode
+from headrace.api.joins import JoinFunction, JoinType, Lifetime
 from headrace.api.lookup_function import LookupFunction
 from headrace.api.migration import Migration
 from headrace.api.pipeline import Pipeline
@@ -32,7 +33,7 @@ from headrace.api.states import (
     StateIterator,
     ValueState,
 )
-from headrace.api.stream import AggregatedStream, ConnectedStreams, ProcessedStream, Stream
+from headrace.api.stream import AggregatedStream, ConnectedStreams, JoinedStream, ProcessedStream, Stream
 from headrace.api.upsert_materialize import Emit, Keep, Lag, OnConflict, Strategy, UpsertMaterialize
 from headrace.api.windowed_stream import WindowedStream
 from headrace.api.windows import WindowFunction, Windows
@@ -56,11 +57,15 @@ __all__ = [
     "ExpiryClock",
     "ExponentialBackoff",
     "FixedDelay",
+    "JoinFunction",
+    "JoinType",
+    "JoinedStream",
     "Keep",
     "KeyedBroadcastFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "Lag",
+    "Lifetime",
     "ListState",
     "LookupCache",
     "LookupFunction",

@@ -123,6 +123,13 @@ class Context(Protocol):
         """Emit a record to the side output `name`, which the pipeline must declare."""
         ...
 
+    def quarantine(self, reason: str, /) -> None:
+        """Set the record that is processed aside in the job's quarantine, with the reason. What was emitted stays emitted.
+
+        For input that nothing can be made of. Raises `RuntimeError` in a timer, which has no record.
+        """
+        ...
+
 
 class BroadcastContext(Protocol):
     """What a broadcast record's code knows. There is no key, nothing can be emitted, and no timer registered."""

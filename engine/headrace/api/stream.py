@@ -35,6 +35,8 @@ from headrace.api.graph import (
     Union,
     name_of,
 )
+from headrace.api.joined_streams import JoinableStream
+from headrace.api.joins import JoinFunction
 from headrace.api.retry_strategies import AsyncRetryStrategy, NoRetry
 from headrace.api.stream_types import (
     check_callable,
@@ -60,12 +62,12 @@ S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-class Stream(ChangelogStream[R]):
+class Stream(ChangelogStream[R], JoinableStream[R]):
     """Records of one type on their way through a pipeline.
 
     A stream may be used any number of times: each use gets all records. Methods take it to an operator and return the
     operator's output; `sink` ends it and returns the pipeline. `key_by` returns the same records, keyed: only `process`,
-    `window`, `connect` and `async_wait(mode=KEYED_ORDERED)` may follow it.
+    `window`, `join`, `connect` and `async_wait(mode=KEYED_ORDERED)` may follow it.
     """
 
     # ------------------------------------------------------------------------------------------------ stateless
@@ -280,10 +282,15 @@ class Stream(ChangelogStream[R]):
         node = self._pipeline._add(Process(name, str(self._key), function), self._use())
         return AggregatedStream(self._pipeline, node, record)
 
+    def _joined(
+        self, name: str, other: Stream[Any], function: JoinFunction[Any, Any, Any], record: type[S]
+    ) -> JoinedStream[S]:
+        process = Process(name, f"{self._key} | {other._key}", function)
+        return JoinedStream(self._pipeline, self._pipeline._add(process, self._use(), other._use()), record)
+
     def _materialized(self, materializer: UpsertMaterialize, record: type[S]) -> Stream[S]:
         self._check_free(f"'{materializer.name}'")
-        key = KeyBy(materializer.keyed_by)
-        use = Input(self._node, self._side, key)
+        use = Input(self._node, self._side, KeyBy(materializer.keyed_by))
         return Stream(self._pipeline, self._pipeline._add(materializer, use), record)
 
 
@@ -346,6 +353,20 @@ class AggregatedStream(ProcessedStream[R]):
             msg = f"side output 'late' of '{process.name}' has records of type {taken.__name__}, not {record!r:.60}"
             raise TypeError(msg)
         function.emits_late = True
+        return super().side(name, record)
+
+
+class JoinedStream(ProcessedStream[R]):
+    """The results of a join. Those of an interval join have the side outputs `late_left` and `late_right`."""
+
+    def side(self, name: str, record: type[S], /) -> Stream[S]:
+        """Return the stream of a side's records that came too late: `side("late_left", Order)`, with the type of the records.
+
+        Raises `ValueError` for another name, `TypeError` for another type.
+        """
+        function = self._process.function
+        assert isinstance(function, JoinFunction)  # noqa: S101 - only join() makes such streams
+        function.open_side(self._process.name, name, record)
         return super().side(name, record)
 
 

@@ -67,7 +67,7 @@ class StreamBase(Generic[R]):
     def _check_free(self, follower: str) -> None:
         if self._key is not None:
             msg = (
-                f"key_by('{self._key}') must be followed by process(), window(), connect() or async_wait(mode=KEYED_ORDERED), "
+                f"key_by('{self._key}') must be followed by process(), window(), join(), connect() or async_wait(mode=KEYED_ORDERED), "
                 f"not by {follower}"
             )
             raise ValueError(msg)
@@ -91,18 +91,18 @@ class StreamBase(Generic[R]):
             )
             raise TypeError(msg)
 
-    def _check_connected(self, other: StreamBase[Any]) -> None:
+    def _check_connected(self, other: StreamBase[Any], method: str = "connect") -> None:
         if self._is_broadcast:
             msg = f"connect: '{self._origin}' is a broadcast(): call connect() on the keyed stream, and give it the broadcast"
             raise ValueError(msg)
         if self._key is None:
-            msg = f"connect: '{self._origin}' needs a key: call key_by() before it"
+            msg = f"{method}: '{self._origin}' needs a key: call key_by() before it"
             raise ValueError(msg)
         if other._key is None and not other._is_broadcast:
-            msg = f"connect: '{other._origin}' needs a key, too: call key_by() before it, or broadcast()"
-            raise ValueError(msg)
+            msg = f"{method}: '{other._origin}' needs a key, too: call key_by() before it"
+            raise ValueError(msg if method != "connect" else f"{msg}, or broadcast()")
         if other._key is not None:
-            self._check_same_key(other)
+            self._check_same_key(other, method)
 
     def _check_mode(self, name: str, mode: OutputMode) -> None:
         is_keyed = mode is OutputMode.KEYED_ORDERED
@@ -131,12 +131,12 @@ class StreamBase(Generic[R]):
         if isinstance(wanted, type) and not issubclass(self._record, wanted):
             self._check_accepted(f"{method} {name_of(function)}", wanted)
 
-    def _check_same_key(self, other: StreamBase[Any]) -> None:
+    def _check_same_key(self, other: StreamBase[Any], method: str) -> None:
         one, another = key_types(self._record, self._key), key_types(other._record, other._key)
         if one is None or another is None or one == another:
             return
         msg = (
-            f"connect: '{self._origin}' is keyed by {self._key} ({shown_types(one)}), and '{other._origin}' by {other._key} "
+            f"{method}: '{self._origin}' is keyed by {self._key} ({shown_types(one)}), and '{other._origin}' by {other._key} "
             f"({shown_types(another)}): a key must have the same type on both sides; key_by() a function that converts one"
         )
         raise TypeError(msg)

@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.api.functions import KeyedProcessFunction
 from headrace.api.graph import Input, KeyBy, Process, SourceNode
+from headrace.api.joins import JoinFunction
 
 In = TypeVar("In", bound=msgspec.Struct)
 Out = TypeVar("Out", bound=msgspec.Struct)
@@ -54,5 +55,6 @@ def may_retract(one: Input) -> bool:
     if isinstance(operator, SourceNode):
         return operator.row_kind is not None
     if isinstance(operator, Process):
-        return one.side is None and isinstance(operator.function, WindowFunction) and operator.function.retracts
+        function = operator.function
+        return one.side is None and isinstance(function, WindowFunction | JoinFunction) and function.retracts
     return any(may_retract(before) for before in one.node.inputs)

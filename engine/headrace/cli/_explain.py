@@ -13,6 +13,7 @@ import msgspec
 from headrace.api import (
     AsyncWait,
     Emit,
+    JoinFunction,
     Lag,
     Process,
     SinkNode,
@@ -127,6 +128,8 @@ def kind_of(operator: object) -> str:
     """Return what an operator is, in the words of the documentation."""
     if isinstance(operator, Process) and isinstance(operator.function, WindowFunction):
         return "windows"
+    if isinstance(operator, Process) and isinstance(operator.function, JoinFunction):
+        return "join"
     return _KINDS[type(operator)]
 
 
@@ -214,7 +217,7 @@ def _process(config: JobConfig, process: Process) -> dict[str, Any]:
         "function": type(process.function).__name__,
         "key": [process.key],
         "record": output_type(process.function).__name__,
-        **_windows(process),
+        **_kept(process),
         "states": [_state(state) for state in declared_states(process.function).values()],
         "side_outputs": [
             {"name": side.name, "record": side.record.__name__, "sink": side.sink}
@@ -225,10 +228,10 @@ def _process(config: JobConfig, process: Process) -> dict[str, Any]:
     }
 
 
-def _windows(process: Process) -> dict[str, Any]:
-    """Return what there is to know of windows, and of how long they keep state; nothing for other functions."""
+def _kept(process: Process) -> dict[str, Any]:
+    """Return what there is to know of windows and joins, and of how long they keep state; nothing for other functions."""
     function = process.function
-    described = function.described() if isinstance(function, WindowFunction) else {}
+    described = function.described() if isinstance(function, WindowFunction | JoinFunction) else {}
     return {name: _plain(value) for name, value in described.items()}
 
 

@@ -38,7 +38,7 @@ from headrace.execution.fast_drain import PROCESS, BufferedRequest, Held, chunke
 from headrace.execution.held_records import HeldRecords
 from headrace.execution.keyed_work import Call
 from headrace.execution.options import AsyncStateOptions
-from headrace.execution.process_context import Outputs, ProcessContext
+from headrace.execution.process_context import Outputs, ProcessContext, Refused
 from headrace.execution.record_codec import RecordCodec, shown_record
 from headrace.execution.request import AsyncExecutor
 from headrace.execution.state_executor import executor_for
@@ -144,6 +144,11 @@ class KeyedProcess:
     def side_outputs(self) -> dict[str, list[Emitted]]:
         """What went to each declared side output so far."""
         return self._outputs.sides
+
+    @property
+    def refused(self) -> list[Refused]:
+        """What user code has set aside so far."""
+        return self._outputs.refused_records
 
     def run(
         self,

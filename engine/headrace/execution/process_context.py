@@ -6,7 +6,7 @@ import heapq
 import operator as operators
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,12 +26,22 @@ END_OF_INPUT = LATEST_TIMER // 2
 """The last watermark (ms), far beyond any event time. What is stamped with it still has room for a TTL."""
 
 
+class Refused(NamedTuple):
+    """A record that user code has set aside: its place, its key, and the reason."""
+
+    order: bytes
+    key_json: bytes
+    record: msgspec.Struct
+    reason: str
+
+
 class Outputs:
     """Where the records of one operator and task go, and which types they must have."""
 
     def __init__(self, operator: Process) -> None:
         """Start with nothing emitted."""
         self.main: list[Emitted] = []
+        self.refused_records: list[Refused] = []
         self.sides: dict[str, list[Emitted]] = {side.name: [] for side in operator.side_outputs}
         self.type = output_type(operator.function)
         self._side_types = {side.name: side.record for side in operator.side_outputs}
@@ -55,6 +65,7 @@ class Outputs:
         """Put what records of different keys have emitted into arrival order."""
         for emitted in (self.main, *self.sides.values()):
             emitted.sort(key=_order_of)
+        self.refused_records.sort(key=_order_of)
 
 
 _order_of = operators.itemgetter(0)
@@ -163,6 +174,12 @@ class ProcessContext(RecordContext):
         order = output_order(self.order, self.index)
         self.index += 1
         self._outputs.sides[name].append(_emitted((order, self.timestamp, RowKind.INSERT, record)))
+
+    def quarantine(self, reason: str, /) -> None:
+        """See `Context.quarantine`."""
+        if self.timer is not None:
+            raise RuntimeError("quarantine() in a timer: there is no record to set aside")
+        self._outputs.refused_records.append(Refused(self.order, self.key_json, self.record, reason))
 
     def register_event_time(self, timestamp: int, /, namespace: str = "") -> None:
         """See `Timers.register_event_time`."""

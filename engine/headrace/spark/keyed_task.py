@@ -29,6 +29,7 @@ from headrace.spark.task_backend import TaskBackend, open_backend
 from headrace.spark.task_output import TaskOutput
 from headrace.spark.transit import Takes, elements_of
 from headrace.state.broadcast_store import BroadcastRow
+from headrace.state.codec import encode
 from headrace.state.key_groups import KeyGroupRange, key_group_range
 from headrace.tables.broadcast_state import broadcast_groups, load_broadcast_state
 from headrace.tables.buffered_requests import StoredRequest, load_buffered_requests, numbered_requests
@@ -119,6 +120,12 @@ class _Work:
             timers_fired=process.timers.fired,
             state_requests=made.requests,
             state_batches=made.batches,
+        )
+        self.output.quarantine(
+            [
+                (operator.name, one.order.hex(), one.key_json.decode(), encode(one.record).decode(), one.reason)
+                for one in process.refused
+            ]
         )
         self._send_on(process.emitted)
         for side in operator.side_outputs:

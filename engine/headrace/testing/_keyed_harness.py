@@ -269,6 +269,10 @@ class KeyedHarness(Generic[R]):
         emitted = [*self._emitted_before, *self._process.emitted]
         return [(RowKind(record.kind), record.record) for record in emitted]
 
+    def quarantined(self) -> list[tuple[Any, str]]:
+        """Return the records that the function has set aside since it was made, or since the last snapshot or pause, with the reasons."""
+        return [(one.record, one.reason) for one in self._process.refused]
+
     def state(self, name: str, key: Any, namespace: str = "") -> Any:
         """What a state has for a key as it stands, TTL apart: a value or accumulator, None if there is none; a list; a dict.
 

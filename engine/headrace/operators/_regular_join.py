@@ -1,0 +1,228 @@
+"""The regular join: every record of one side with every record of the other, for as long as both are kept."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import msgspec
+
+from headrace.api import Context, JoinFunction, JoinType, Lifetime, MapState, RowKind, StateTtl, Struct
+
+In1 = TypeVar("In1", bound=Struct)
+In2 = TypeVar("In2", bound=Struct)
+Out = TypeVar("Out", bound=Struct)
+
+_encode = msgspec.json.Encoder(decimal_format="string", order="sorted").encode
+
+
+class _Kept(Struct, frozen=True):
+    """A record of one side. The class of a join adds the `record`.
+
+    `at` is its event time (ms). `copies` says how many equal records there are, by the number of records of the other side that they
+    were joined with; a side of which only pairs are shown counts them all under 0.
+    """
+
+    at: int
+    copies: dict[int, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.copies.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One side of a join: its number, its name for people, and whether its records are in the result without a match."""
+
+    number: int
+    name: str
+    is_kept: bool
+    type: Any
+    """The class that its records are stored as."""
+    ttl: StateTtl | None
+
+
+class RegularJoin(JoinFunction[In1, In2, Out]):
+    """Joins two changelogs of equal keys, as Flink's `StreamingJoinOperator` does.
+
+    The state of a side is a multiset: a map from a record's digest to the record and the number of its copies. Of a side whose records are
+    in the result without a match, it also has how many matches each copy has: at the first one its row without a match is taken back, and
+    with the last one it comes again.
+    """
+
+    left: MapState[str, Any]
+    right: MapState[str, Any]
+
+    def __init__(
+        self,
+        emit: Callable[..., Any],
+        how: JoinType,
+        types: tuple[type, type],
+        lives: tuple[StateTtl | None, StateTtl | None],
+        *,
+        retracting: bool,
+    ) -> None:
+        """`types` are the classes that records of both sides are stored as, `lives` the TTL of their states."""
+        self._emit = emit
+        self._how = how
+        self._sides = (
+            _Side(0, "left", how.keeps_left, types[0], lives[0]),
+            _Side(1, "right", how.keeps_right, types[1], lives[1]),
+        )
+        self.retracts = retracting or how is not JoinType.INNER
+
+    async def process1(self, record: In1, ctx: Context, /) -> None:
+        """Add a left record, or take one back."""
+        await self._process(record, ctx, *self._sides)
+
+    async def process2(self, record: In2, ctx: Context, /) -> None:
+        """Add a right record, or take one back."""
+        await self._process(record, ctx, *reversed(self._sides))
+
+    async def _process(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> None:
+        if ctx.row_kind.is_retraction:
+            await self._take_back(record, ctx, side, other)
+        else:
+            await self._add(record, ctx, side, other)
+
+    async def _add(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> None:
+        name = _digest(record)
+        kept = await self._state(side).get(name)
+        at = ctx.timestamp if kept is None else kept.at
+        matches = 0
+        async for partner_name, partner in self._state(other).entries():
+            matches += partner.total
+            if other.is_kept:
+                self._show(ctx, RowKind.DELETE, other, partner, partner.copies.get(0, 0))
+                await self._state(other).put(partner_name, _matched(partner, 1))
+            kind = ctx.row_kind if self._how is JoinType.INNER else RowKind.INSERT
+            self._show_pairs(ctx, kind, side, (record, at), partner)
+        place = matches if side.is_kept else 0
+        copies = {} if kept is None else kept.copies
+        added = side.type(at=at, copies={**copies, place: copies.get(place, 0) + 1}, record=record)
+        await self._state(side).put(name, added)
+        if side.is_kept and not matches:
+            self._show(ctx, RowKind.INSERT, side, added, 1)
+
+    async def _take_back(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> None:
+        name, kept = await self._find(record, side)
+        if kept is None:
+            ctx.quarantine(_unmatched(ctx.row_kind, side))
+            return
+        # Copies have different numbers of matches only where a TTL has ended partners of the earlier ones.
+        place = min(kept.copies)
+        copies = {each: count for each, count in kept.copies.items() if each != place}
+        if kept.copies[place] > 1:
+            copies[place] = kept.copies[place] - 1
+        if copies:
+            await self._state(side).put(name, msgspec.structs.replace(kept, copies=copies))
+        else:
+            await self._state(side).remove(name)
+        if side.is_kept and place == 0:
+            self._show(ctx, RowKind.DELETE, side, kept, 1)
+        async for partner_name, partner in self._state(other).entries():
+            kind = ctx.row_kind if self._how is JoinType.INNER else RowKind.DELETE
+            self._show_pairs(ctx, kind, side, (kept.record, kept.at), partner)
+            if other.is_kept:
+                await self._state(other).put(partner_name, _matched(partner, -1))
+                self._show(ctx, RowKind.INSERT, other, partner, partner.copies.get(1, 0))
+
+    async def _find(self, record: Struct, side: _Side) -> tuple[str, Any]:
+        """Return a record as it is kept, by the name of its entry; None where it is not.
+
+        A record that was stored before its class had a field with a default has another digest, and is equal all the same.
+        """
+        state, name = self._state(side), _digest(record)
+        kept = await state.get(name)
+        if kept is not None:
+            return name, kept
+        async for name, each in state.entries():
+            if each.record == record:
+                return name, each
+        return name, None
+
+    def _state(self, side: _Side) -> MapState[str, Any]:
+        return self.right if side.number else self.left
+
+    def _show(self, ctx: Context, kind: RowKind, side: _Side, kept: Any, copies: int) -> None:
+        """Emit the row of a record without a match, so many times."""
+        pair = (None, kept.record) if side.number else (kept.record, None)
+        for _ in range(copies):
+            ctx.collect(self._emit(*pair), kind, timestamp=kept.at)
+
+    def _show_pairs(self, ctx: Context, kind: RowKind, side: _Side, taken: tuple[Struct, int], partner: Any) -> None:
+        """Emit a record with each copy of a partner; the event time is the later one of both."""
+        record, at = taken
+        pair = (partner.record, record) if side.number else (record, partner.record)
+        for _ in range(partner.total):
+            ctx.collect(self._emit(*pair), kind, timestamp=max(at, partner.at))
+
+    def described(self) -> dict[str, Any]:
+        """See `JoinFunction.described`."""
+        lives = [_life(side.ttl) for side in self._sides]
+        bounded = any(isinstance(life, timedelta) for life in lives)
+        renewed = "" if self._how is JoinType.INNER else " or matched"
+        return {
+            "join": f"regular, {self._how.value}",
+            "emits": "row kinds of the input" if self._how is JoinType.INNER else "+I and -D",
+            "left_kept_for": lives[0],
+            "right_kept_for": lives[1],
+            "state_kept": "a row for each key, side and different record",
+            "state_freed": "when a record is taken back"
+            + (f", or has not been added{renewed} for so long" if bounded else ", and never else"),
+        }
+
+
+def _matched(kept: Any, change: int) -> Any:
+    """Return a record whose copies have one match more, or one less."""
+    copies: dict[int, int] = {}
+    for matches, count in kept.copies.items():
+        place = max(matches + change, 0)
+        copies[place] = copies.get(place, 0) + count
+    return msgspec.structs.replace(kept, copies=copies)
+
+
+def _unmatched(kind: RowKind, side: _Side) -> str:
+    expired = "" if side.ttl is None else f" (a record is forgotten after state_ttl={side.ttl.ttl})"
+    return f"a retraction ({kind.symbol}) that matches none of the {side.name} records of its key{expired}"
+
+
+def _digest(record: Struct) -> str:
+    return hashlib.blake2b(_encode(record), digest_size=16).hexdigest()
+
+
+def _life(ttl: StateTtl | None) -> timedelta | str:
+    return Lifetime.FOREVER.value if ttl is None or not ttl.is_active else ttl.ttl
+
+
+def _kept(record: type[Struct]) -> type[Struct]:
+    """Return the class that records of a side are stored as."""
+    return msgspec.defstruct(f"Joined{record.__name__}", [("record", record)], bases=(_Kept,), frozen=True)
+
+
+def regular_join(
+    sides: tuple[type[In1], type[In2]],
+    gives: type[Out],
+    /,
+    *,
+    emit: Callable[..., Out],
+    how: JoinType,
+    lives: tuple[StateTtl | None, StateTtl | None],
+    retracting: bool,
+) -> JoinFunction[In1, In2, Out]:
+    """Return the function that joins records of both `sides` into `gives`.
+
+    `lives` are the TTL of left and right; `retracting` says that a side may take records back.
+    """
+    takes1, takes2 = sides
+    types = (_kept(takes1), _kept(takes2))
+
+    class Join(RegularJoin[takes1, takes2, gives]):  # type: ignore[valid-type]  # known when it is called
+        left = MapState("left", str, types[0], ttl=lives[0])
+        right = MapState("right", str, types[1], ttl=lives[1])
+
+    return Join(emit, how, types, lives, retracting=retracting)

@@ -1,0 +1,110 @@
+"""Joins give what SQL gives: whatever the order, the micro-batches, the tasks, the crashes and the backend."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import JoinType, RowKind
+from headrace.testing import PipelineHarness
+from tests.unit.operators.test_interval_join import by_hand
+from tests.unit.operators.test_window_results import CRASHES, STOPS, assert_nothing_left, options, within
+from tests.unit.support.join_jobs import Offer, Order, interval_pipeline, regular_pipeline, sql_join, table_of, text
+
+INSERT, BEFORE, AFTER, DELETE = RowKind
+FEW = settings(max_examples=5)
+ITEMS = st.sampled_from([None, "", "a", "é"])
+ORDERS = st.lists(st.builds(Order, ITEMS, st.integers(-20, 20), st.integers(1, 2)), max_size=12)
+OFFERS = st.lists(st.builds(Offer, ITEMS, st.integers(-20, 20)), max_size=12)
+SEEDS = st.integers(0, 1 << 30)
+
+
+def run(harness, inputs, chance):
+    """Feed what each source has in pieces, and run in between."""
+    rest = {name: list(rows) for name, rows in inputs.items()}
+    while any(rest.values()):
+        name = chance.choice([each for each, rows in rest.items() if rows])
+        size = chance.randint(1, 6)
+        rows, rest[name] = rest[name][:size], rest[name][size:]
+        records, kinds = zip(*rows, strict=True)
+        harness.feed(name, records, kinds=None if kinds[0] is None else kinds)
+        if chance.random() < 0.4:
+            harness.run(crash_at=chance.choice(CRASHES), budget_ends_at=chance.choice(STOPS))
+            harness.change(parallelism=chance.choice([1, 2, 3]))
+    harness.run()
+    harness.run(end_of_input=True)
+
+
+def with_retractions(records, chance):
+    """Return a changelog in which some of the records are taken back later, and the records that stay."""
+    changes, here = [], []
+    for record in records:
+        changes.append((record, chance.choice([INSERT, AFTER])))
+        here.append(record)
+        if chance.random() < 0.4:
+            changes.append((here.pop(chance.randrange(len(here))), chance.choice([BEFORE, DELETE])))
+    return changes, here
+
+
+def check_regular(how, orders, offers, seed, backend):
+    chance = random.Random(seed)
+    (ordered, orders_left), (offered, offers_left) = (with_retractions(each, chance) for each in (orders, offers))
+    harness = PipelineHarness(regular_pipeline(how), backend=backend, **options(chance))
+    run(harness, {"orders": ordered, "offers": offered}, chance)
+    keyed = [[each for each in left if each.item is not None] for left in (orders_left, offers_left)]
+    assert table_of(harness.sink("log")) == sql_join(how, *keyed)
+    assert harness.table("quarantine").num_rows == sum(each.item is None for each, _ in [*ordered, *offered])
+
+
+@FEW
+@given(how=st.sampled_from(JoinType), orders=ORDERS, offers=OFFERS, seed=SEEDS)
+def test_regular_joins_give_what_sql_gives(how, orders, offers, seed):
+    check_regular(how, orders, offers, seed, "hashmap")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
+@settings(max_examples=30)
+@given(how=st.sampled_from(JoinType), orders=ORDERS, offers=OFFERS, seed=SEEDS)
+def test_backends_join_as_sql_does(backend, how, orders, offers, seed):
+    check_regular(how, orders, offers, seed, backend)
+
+
+def check_interval(bounds, orders, offers, seed, backend):
+    chance = random.Random(seed)
+    lag = chance.choice([0, 7, 30])
+    keyed = [[each for each in rows if each.item is not None] for rows in (orders, offers)]
+    inputs = [within(rows, lag, chance) for rows in keyed]
+    harness = PipelineHarness(interval_pipeline(*bounds, lag=lag), backend=backend, **options(chance))
+    run(
+        harness,
+        dict(zip(("orders", "offers"), ([(row, None) for row in rows] for rows in inputs), strict=True)),
+        chance,
+    )
+    late = [harness.sink("late_orders"), harness.sink("late_offers")]
+    records = [each for rows in keyed for each in rows]
+    for each in [*late[0], *late[1]]:
+        records.remove(each)
+    assert sorted(map(text, harness.sink("pairs"))) == by_hand(*bounds, records)
+    assert late == [[], []]
+    assert_nothing_left(harness)
+
+
+BOUNDS = st.sampled_from([(0, 7), (-5, 5), (-9, -3), (2, 2), (0, 0), (-20, 40)])
+
+
+@FEW
+@given(bounds=BOUNDS, orders=ORDERS, offers=OFFERS, seed=SEEDS)
+def test_interval_joins_give_what_a_loop_gives(bounds, orders, offers, seed):
+    check_interval(bounds, orders, offers, seed, "hashmap")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
+@settings(max_examples=30)
+@given(bounds=BOUNDS, orders=ORDERS, offers=OFFERS, seed=SEEDS)
+def test_backends_join_as_a_loop_does(backend, bounds, orders, offers, seed):
+    check_interval(bounds, orders, offers, seed, backend)

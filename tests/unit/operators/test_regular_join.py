@@ -1,0 +1,239 @@
+"""The regular join: a changelog of what SQL would answer, whatever is taken back."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import JoinType, Lifetime, Pipeline, RowKind, StateTtl, Struct, Timestamp
+from headrace.errors import UserFunctionError
+from headrace.testing import KeyedHarness
+from tests.unit.support.join_jobs import Offer, Order, Row, Table, function_of, joined, sql_join
+
+INSERT, BEFORE, AFTER, DELETE = RowKind
+INNER, LEFT, RIGHT, FULL = JoinType
+KEYS = (lambda order: order.item, lambda offer: offer.item)
+
+
+def ms(number):
+    return timedelta(milliseconds=number)
+
+
+def harness_of(how=INNER, *, backend="hashmap", **options):
+    return KeyedHarness(function_of(joined(how, **options)), key=KEYS, backend=backend)
+
+
+def give(harness, record, kind=INSERT):
+    method = harness.process1 if isinstance(record, Order) else harness.process2
+    method(record, timestamp=record.at, kind=kind)
+
+
+ITEMS = st.sampled_from(["", "a"])
+RECORDS = st.builds(Order, ITEMS, st.integers(0, 3)) | st.builds(Offer, ITEMS, st.integers(0, 3))
+EVENTS = st.lists(st.tuples(RECORDS, st.sampled_from([INSERT, INSERT, AFTER, BEFORE, DELETE])), max_size=30)
+
+
+def play(harness, events):
+    """Give the events, and return what is there at last: orders, offers, and what could not be taken back."""
+    here, unmatched = [], []
+    for record, kind in events:
+        give(harness, record, kind)
+        if not kind.is_retraction:
+            here.append(record)
+        elif record in here:
+            here.remove(record)
+        else:
+            unmatched.append(record)
+    orders = [each for each in here if isinstance(each, Order)]
+    return orders, [each for each in here if isinstance(each, Offer)], unmatched
+
+
+@pytest.mark.parametrize("how", JoinType)
+@settings(max_examples=60)
+@given(events=EVENTS)
+def test_changes_add_up_to_the_sql_join(how, events):
+    with harness_of(how) as harness:
+        orders, offers, unmatched = play(harness, events)
+        assert Table().apply_all(harness.kinds()).sorted == sql_join(how, orders, offers)
+        assert [record for record, _ in harness.quarantined()] == unmatched
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "delta"])
+@settings(max_examples=3)
+@given(how=st.sampled_from(JoinType), events=EVENTS)
+def test_backends_add_up_to_the_sql_join(backend, how, events):
+    with harness_of(how, backend=backend) as harness:
+        orders, offers, _ = play(harness, events)
+        assert Table().apply_all(harness.kinds()).sorted == sql_join(how, orders, offers)
+
+
+@settings(max_examples=30)
+@given(how=st.sampled_from(JoinType), events=EVENTS)
+def test_nothing_is_kept_when_all_is_taken_back(how, events):
+    with harness_of(how) as harness:
+        orders, offers, _ = play(harness, events)
+        for record in [*orders, *offers]:
+            give(harness, record, DELETE)
+        assert harness.snapshot().entries == ()
+
+
+TIMED = st.lists(st.tuples(RECORDS, st.sampled_from([INSERT, INSERT, DELETE])) | st.integers(0, 12), max_size=30)
+
+
+@settings(max_examples=100)
+@given(
+    how=st.sampled_from(JoinType),
+    events=TIMED,
+    state_ttl=st.sampled_from([ms(1), (ms(2), ms(4)), (Lifetime.FOREVER, ms(3))]),
+)
+def test_a_ttl_takes_back_only_what_was_emitted(how, events, state_ttl):
+    with harness_of(how, state_ttl=state_ttl) as harness:
+        now = 0
+        for event in events:
+            if isinstance(event, int):
+                now = max(now, event)
+                harness.watermark(now)
+            else:
+                give(harness, *event)
+        Table().apply_all(harness.kinds())
+
+
+# ------------------------------------------------------------------------------------------------------------ kinds
+
+ORDER, OFFER, OTHER = Order("a", 1), Offer("a", 2), Offer("a", 3)
+
+
+@pytest.mark.parametrize("kind", [INSERT, AFTER])
+def test_an_inner_join_keeps_the_kinds(kind):
+    with harness_of() as harness:
+        give(harness, OFFER)
+        give(harness, ORDER, kind)
+        give(harness, ORDER, BEFORE)
+        assert harness.kinds() == [(kind, Row(ORDER, OFFER)), (BEFORE, Row(ORDER, OFFER))]
+
+
+def test_the_first_match_takes_the_padded_row_back():
+    with harness_of(LEFT) as harness:
+        for record in (ORDER, OFFER, OTHER):
+            give(harness, record, AFTER)
+        for record in (OFFER, OTHER):
+            give(harness, record, BEFORE)
+        assert harness.kinds() == [
+            (INSERT, Row(ORDER, None)),
+            (DELETE, Row(ORDER, None)),
+            (INSERT, Row(ORDER, OFFER)),
+            (INSERT, Row(ORDER, OTHER)),
+            (DELETE, Row(ORDER, OFFER)),
+            (DELETE, Row(ORDER, OTHER)),
+            (INSERT, Row(ORDER, None)),
+        ]
+
+
+@pytest.mark.parametrize(("how", "expected"), [(RIGHT, [(INSERT, Row(None, OFFER))]), (LEFT, []), (INNER, [])])
+def test_a_record_without_a_match_is_shown_where_asked(how, expected):
+    with harness_of(how) as harness:
+        give(harness, OFFER)
+        assert harness.kinds() == expected
+
+
+def test_a_pair_has_the_later_time_of_both():
+    with harness_of(FULL) as harness:
+        for record, kind in [(OTHER, INSERT), (ORDER, INSERT), (ORDER, DELETE)]:
+            give(harness, record, kind)
+        times = [emitted.timestamp for emitted in harness._process.emitted]
+        assert times == [3, 3, 3, 3, 3]
+
+
+# ------------------------------------------------------------------------------------------------------- odd input
+
+
+def test_an_unmatched_retraction_goes_to_quarantine():
+    with harness_of(FULL) as harness:
+        give(harness, OFFER)
+        give(harness, ORDER, BEFORE)
+        assert harness.kinds() == [(INSERT, Row(None, OFFER))]
+        assert harness.quarantined() == [(ORDER, "a retraction (-U) that matches none of the left records of its key")]
+
+
+def test_a_retraction_of_a_forgotten_record_says_why():
+    with harness_of(state_ttl=ms(5)) as harness:
+        give(harness, ORDER)
+        harness.watermark(10)
+        give(harness, ORDER, DELETE)
+        ((record, reason),) = harness.quarantined()
+        assert record == ORDER
+        assert "a record is forgotten after state_ttl=0:00:00.005" in reason
+
+
+def test_each_side_has_its_own_ttl():
+    with harness_of(state_ttl=(ms(5), Lifetime.FOREVER)) as harness:
+        for record in (ORDER, OFFER):
+            give(harness, record)
+        harness.watermark(50)
+        give(harness, Order("a", 60))
+        give(harness, Offer("a", 70))
+        pairs = [(row.order.at, row.offer.at) for _, row in harness.kinds()]
+        assert pairs == [(1, 2), (60, 2), (60, 70)]
+
+
+def test_a_match_renews_a_record_that_is_kept_without_one():
+    with harness_of(LEFT, state_ttl=StateTtl(ms(10))) as harness:
+        give(harness, ORDER)
+        give(harness, Offer("a", 8))
+        harness.watermark(12)
+        give(harness, Offer("a", 13))
+        assert len(harness.kinds()) == 4
+
+
+def test_equal_values_of_other_types_are_one_record():
+    with harness_of() as harness:
+        give(harness, ORDER)
+        give(harness, Offer("a", 2, 5))
+        give(harness, Offer("a", 2, 5.0), DELETE)
+        assert harness.quarantined() == []
+
+
+def test_an_emit_that_cannot_take_none_names_the_join():
+    class Pieces(Struct, frozen=True):
+        pieces: int
+
+    orders, offers = streams()
+    stream = orders.join(
+        "loose", offers, emit=lambda one, _: Pieces(one.pieces), record=Pieces, how=FULL, state_ttl=ms(5)
+    )
+    with KeyedHarness(function_of(stream), key=KEYS) as harness, pytest.raises(UserFunctionError, match="'NoneType'"):
+        give(harness, OFFER)
+
+
+def streams():
+    made = Pipeline("p")
+    return tuple(
+        made.source(name, record, event_time="at").key_by("item")
+        for name, record in (("orders", Order), ("offers", Offer))
+    )
+
+
+class Longer(Struct, frozen=True):
+    """An order of a later version."""
+
+    item: str | None
+    at: Timestamp
+    pieces: int = 1
+    note: str = ""
+
+
+def test_a_record_stored_without_a_new_field_is_found():
+    with harness_of() as before:
+        give(before, ORDER)
+        snapshot = before.snapshot()
+    made = Pipeline("p")
+    orders = made.source("orders", Longer, event_time="at", row_kind="kind").key_by("item")
+    offers = made.source("offers", Offer, event_time="at").key_by("item")
+    stream = orders.join("joined", offers, emit=lambda _, other: Row(None, other), record=Row, state_ttl=ms(50))
+    with KeyedHarness.restore(snapshot, function_of(stream), key=KEYS) as after:
+        after.process1(Longer("a", 1), timestamp=1, kind=DELETE)
+        assert after.quarantined() == []
+        assert after.snapshot().entries == ()

@@ -1,0 +1,134 @@
+"""Records, pipelines and results of joins, for the tests of them; `pipeline` is what tasks of Spark load."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from itertools import product
+
+import msgspec
+
+from headrace import JoinType, KeyedProcessFunction, Lifetime, Pipeline, RowKind, Struct, Timestamp
+
+
+class Order(Struct, frozen=True):
+    item: str | None
+    at: Timestamp
+    pieces: int = 1
+
+
+class Offer(Struct, frozen=True):
+    item: str | None
+    at: Timestamp
+    cents: float = 1.0
+
+
+class Row(Struct, frozen=True):
+    """A pair; a side without a match is None."""
+
+    order: Order | None
+    offer: Offer | None
+
+    @classmethod
+    def of(cls, order: Order | None, offer: Offer | None) -> Row:
+        return cls(order, offer)
+
+
+class Change(Struct, frozen=True):
+    kind: str
+    row: Row
+
+
+class Log(KeyedProcessFunction[Row, Change]):
+    """Keeps row kinds in a sink that is appended to."""
+
+    async def process(self, record, ctx, /):
+        ctx.collect(Change(ctx.row_kind.symbol, record))
+
+
+def item_of(row: Row) -> str:
+    return (row.order or row.offer).item
+
+
+def sources(row_kind=None, lag=0, name="joins"):
+    """Return a pipeline and its two streams, keyed by item; `lag` in ms."""
+    made = Pipeline(name)
+    options = {"event_time": "at", "row_kind": row_kind, "out_of_orderness": timedelta(milliseconds=lag)}
+    orders = made.source("orders", Order, **options).key_by("item")
+    return made, orders, made.source("offers", Offer, **options).key_by("item")
+
+
+def joined(how=JoinType.INNER, *, row_kind="kind", lag=0, state_ttl=Lifetime.FOREVER):
+    """Return the stream of a regular join."""
+    _, orders, offers = sources(row_kind, lag)
+    return orders.join("joined", offers, emit=Row.of, how=how, state_ttl=state_ttl)
+
+
+def regular_pipeline(how, **options):
+    """Return the pipeline of a regular join whose changes are a log."""
+    return joined(how, **options).key_by(item_of).process("log", Log()).sink("log")
+
+
+def near(low, high, *, lag=0):
+    """Return the stream of an interval join; lengths in ms."""
+    _, orders, offers = sources(lag=lag)
+    bounds = (timedelta(milliseconds=low), timedelta(milliseconds=high))
+    return orders.join("near", offers, emit=Row.of, within=bounds)
+
+
+def interval_pipeline(low, high, *, lag=0):
+    """Return the pipeline of an interval join, with its late records."""
+    pairs = near(low, high, lag=lag)
+    pairs.side_output("late_left", Order, sink="late_orders").side_output("late_right", Offer, sink="late_offers")
+    return pairs.sink("pairs")
+
+
+def function_of(stream):
+    """Return the function of the operator that a stream comes from."""
+    return stream.operators[-1].function
+
+
+def text(row):
+    """Return a row as text: rows with None do not compare."""
+    return msgspec.json.encode(row).decode()
+
+
+def sql_join(how, orders, offers):
+    """Return what a SQL join of two tables gives, sorted: every pair by a plain double loop, and what is in none."""
+    pairs = [Row(one, other) for one, other in product(orders, offers) if one.item == other.item]
+    left = [Row(one, None) for one in orders if one.item not in {other.item for other in offers}]
+    right = [Row(None, other) for other in offers if other.item not in {one.item for one in orders}]
+    return sorted(map(text, [*pairs, *(left if how.keeps_left else []), *(right if how.keeps_right else [])]))
+
+
+class Table:
+    """What a changelog describes: a row that is taken back must be there."""
+
+    def __init__(self):
+        self.rows = Counter()
+
+    def apply(self, kind, row):
+        if kind.is_retraction:
+            assert self.rows[row] > 0, (kind, row)
+        self.rows[row] += -1 if kind.is_retraction else 1
+
+    def apply_all(self, changes):
+        for kind, row in changes:
+            self.apply(kind, row)
+        return self
+
+    @property
+    def sorted(self):
+        return sorted(map(text, self.rows.elements()))
+
+
+def table_of(log):
+    """Return what the rows of a log add up to, in whatever order they stand there."""
+    total = Counter()
+    for change in log:
+        total[change.row] += -1 if RowKind.parse(change.kind).is_retraction else 1
+    assert min(total.values(), default=0) >= 0
+    return sorted(map(text, total.elements()))
+
+
+pipeline = regular_pipeline(JoinType.FULL)

@@ -1,7 +1,7 @@
 """Query 5, hot items: the auctions with most bids in the last 10 seconds, every 2 seconds.
 
-Of auctions with equally many bids all are hot. The windows of one end are all in the same tumbling window behind them, since a
-result has the time of its window's last moment.
+Of auctions with equally many bids all are hot. A count has the time of its window's last moment, so the counts of all auctions
+for one end are in one tumbling window, and are joined with its result at that moment.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from headrace import AggregateFunction, Pipeline, Struct, Timestamp
-from headrace.operators import Count, Hopping, Tumbling
+from headrace import Pipeline, Struct, Timestamp
+from headrace.operators import Count, Hopping, Max, Tumbling
 from pipelines.nexmark.records import DISORDER, Bid
 
 
@@ -23,48 +23,20 @@ class Bids(Struct, frozen=True):
 
 
 class Most(Struct, frozen=True):
-    """The auctions with most bids, so far."""
+    """The largest of these numbers in a window."""
 
-    auctions: list[Bids]
-
-
-class Hottest(AggregateFunction[Bids, Most, list[Bids]]):
-    """Keeps the auctions with most bids."""
-
-    def create_accumulator(self) -> Most:
-        """Begin without auctions."""
-        return Most([])
-
-    def add(self, value: Bids, accumulator: Most, /) -> Most:
-        """Take in an auction."""
-        return self.merge(accumulator, Most([value]))
-
-    def get_result(self, accumulator: Most, /) -> list[Bids]:
-        """Return all of them."""
-        return accumulator.auctions
-
-    def merge(self, one: Most, other: Most, /) -> Most:
-        """Keep those that have as many as the first."""
-        both = one.auctions + other.auctions
-        most = max((bids.num for bids in both), default=0)
-        return Most([bids for bids in both if bids.num == most])
+    window_end: Timestamp
+    num: Annotated[int, Max("num")]
 
 
-class Hot(Struct, frozen=True):
-    """The hot items of a window."""
-
-    items: Annotated[list[Bids], Hottest()]
-
-
-pipeline = (
-    Pipeline("nexmark_q5")
-    .source("bids", Bid, event_time="date_time", out_of_orderness=DISORDER)
-    .key_by("auction")
-    .window(Hopping(timedelta(seconds=10), timedelta(seconds=2)))
-    .aggregate("bids_of_auctions", Bids)
-    .key_by("window_end")
-    .window(Tumbling(timedelta(seconds=2)))
-    .aggregate("hottest", Hot)
-    .flat_map(lambda hot: hot.items, record=Bids)
-    .sink("result")
+bids = Pipeline("nexmark_q5").source("bids", Bid, event_time="date_time", out_of_orderness=DISORDER)
+counts = bids.key_by("auction").window(Hopping(timedelta(seconds=10), timedelta(seconds=2))).aggregate("counts", Bids)
+most = counts.key_by("window_end").window(Tumbling(timedelta(seconds=2))).aggregate("most", Most)
+hot = counts.key_by("window_end", "num").join(
+    "hot",
+    most.key_by("window_end", "num"),
+    emit=lambda count, _: count,
+    record=Bids,
+    within=(timedelta(0), timedelta(0)),
 )
+pipeline = hot.sink("result")

@@ -1,0 +1,37 @@
+"""The table of docs/nexmark.md, the job files, and how lines are counted."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from headrace.config import load_job, load_pipeline
+from pipelines.nexmark.queries import NAMES
+from pipelines.nexmark.table import MOST_LINES, lines_of, main
+from tests.jobs.home import PROJECT
+
+PAGE = (PROJECT / "docs" / "nexmark.md").read_text()
+
+
+def test_all_queries_are_there_and_short():
+    assert NAMES == tuple(f"q{number}" for number in range(23))
+    assert {name: lines for name in NAMES if (lines := lines_of(name)) > MOST_LINES} == {}
+
+
+def test_the_page_counts_the_same_lines():
+    found = dict(re.findall(r"^\| (q\d+) \| (\d+) \|", PAGE, re.MULTILINE))
+    assert found == {name: str(lines_of(name)) for name in NAMES}
+
+
+@pytest.mark.parametrize("query", NAMES)
+def test_a_job_file_binds_each_query(query):
+    config = load_job(f"nexmark_{query}", PROJECT)
+    assert load_pipeline(config).name == f"nexmark_{query}"
+
+
+def test_the_table_says_what_is_correct(capsys):
+    assert main(["q2", "q22", "--events", "500"]) == 0
+    head, _, *rows = capsys.readouterr().out.splitlines()
+    assert head.startswith("| query | lines | correct | input rows")
+    assert [re.split(r" \| ", row)[:4] for row in rows] == [["| q2", "5", "yes", "460"], ["| q22", "7", "yes", "460"]]

@@ -49,7 +49,7 @@ class IntervalJoin(JoinFunction[In1, In2, Out]):
     """Joins records whose times lie in an interval of each other, as Flink's `IntervalJoinOperator` does.
 
     A side is cut into slices of event time, each a quarter of the interval. A slice is a list in the namespace of its start (ms), so a
-    record reads five lists of the other side at most, however many records there are. An event-time timer frees a slice when no
+    record reads six lists of the other side at most, however many records there are. An event-time timer frees a slice when no
     record of the other side can match it any more.
     """
 
@@ -60,7 +60,7 @@ class IntervalJoin(JoinFunction[In1, In2, Out]):
         """`low` and `high` are in ms; `types` are the classes that records of both sides are stored as."""
         self._emit = emit
         self._bounds = (low, high)
-        self._length = -(-(high - low + 1) // _SLICES)
+        self._length = max(-(-(high - low) // _SLICES), 1)
         self._sides = (_Side(0, low, high, LATE_LEFT, types[0]), _Side(1, -high, -low, LATE_RIGHT, types[1]))
         self.retracts = False
 
@@ -111,16 +111,16 @@ class IntervalJoin(JoinFunction[In1, In2, Out]):
 
     def described(self) -> dict[str, Any]:
         """See `JoinFunction.described`."""
-        kept_for = [timedelta(milliseconds=max(side.high + self._length - 1, 0)) for side in self._sides]
+        kept_for = [timedelta(milliseconds=max(side.high + self._length, 0)) for side in self._sides]
         return {
             "join": f"interval, {' to '.join(map(_signed, self._bounds))}",
-            "late_records": f"go to side outputs {', '.join(sorted(self.emits_late))}; others are dropped"
+            "late_records": f"of side outputs {', '.join(sorted(self.emits_late))} go there, others are dropped"
             if self.emits_late
             else "are dropped",
             "left_kept_for": kept_for[0],
             "right_kept_for": kept_for[1],
-            "state_kept": f"a row for each record, a timer for each key, side and slice of {timedelta(milliseconds=self._length)}",
-            "state_freed": "when the watermark has passed the end of a slice by so much that nothing can match it",
+            "state_kept": f"a row for each record, a timer for each key, side and {_shown(self._length)} of event time",
+            "state_freed": "when the watermark has passed a record by that long at most",
         }
 
 
@@ -131,6 +131,8 @@ def _shown(milliseconds: int) -> str:
 
 
 def _signed(milliseconds: int) -> str:
+    if milliseconds == 0:
+        return "0"
     return ("-" if milliseconds < 0 else "") + _shown(abs(milliseconds))
 
 

@@ -168,12 +168,12 @@ class RegularJoin(JoinFunction[In1, In2, Out]):
         renewed = "" if self._how is JoinType.INNER else " or matched"
         return {
             "join": f"regular, {self._how.value}",
-            "emits": "row kinds of the input" if self._how is JoinType.INNER else "+I and -D",
+            "emits": "the row kinds of its inputs" if self._how is JoinType.INNER else "+I and -D",
             "left_kept_for": lives[0],
             "right_kept_for": lives[1],
             "state_kept": "a row for each key, side and different record",
-            "state_freed": "when a record is taken back"
-            + (f", or has not been added{renewed} for so long" if bounded else ", and never else"),
+            "state_freed": "when a record is taken back, "
+            + (f"or that long after it was added{renewed} last" if bounded else "and never else"),
         }
 
 
@@ -221,8 +221,9 @@ def regular_join(
     takes1, takes2 = sides
     types = (_kept(takes1), _kept(takes2))
 
+    # The names say of which side matches are counted: with another `how`, the counts that are stored would be wrong.
     class Join(RegularJoin[takes1, takes2, gives]):  # type: ignore[valid-type]  # known when it is called
-        left = MapState("left", str, types[0], ttl=lives[0])
-        right = MapState("right", str, types[1], ttl=lives[1])
+        left = MapState("left_outer" if how.keeps_left else "left", str, types[0], ttl=lives[0])
+        right = MapState("right_outer" if how.keeps_right else "right", str, types[1], ttl=lives[1])
 
     return Join(emit, how, types, lives, retracting=retracting)

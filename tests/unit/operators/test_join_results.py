@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import JoinType, RowKind
+from headrace.errors import StateSchemaError
 from headrace.testing import PipelineHarness
 from tests.unit.operators.test_interval_join import by_hand
 from tests.unit.operators.test_window_results import CRASHES, STOPS, assert_nothing_left, options, within
 from tests.unit.support.join_jobs import Offer, Order, interval_pipeline, regular_pipeline, sql_join, table_of, text
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
-FEW = settings(max_examples=5)
+FEW = settings(max_examples=4)
 ITEMS = st.sampled_from([None, "", "a", "é"])
 ORDERS = st.lists(st.builds(Order, ITEMS, st.integers(-20, 20), st.integers(1, 2)), max_size=12)
 OFFERS = st.lists(st.builds(Offer, ITEMS, st.integers(-20, 20)), max_size=12)
@@ -39,24 +40,31 @@ def run(harness, inputs, chance):
 
 
 def with_retractions(records, chance):
-    """Return a changelog in which some of the records are taken back later, and the records that stay."""
-    changes, here = [], []
+    """Return a changelog in which some records are taken back, the records that stay, and those that were taken back too often."""
+    changes, here, unmatched = [], [], []
     for record in records:
         changes.append((record, chance.choice([INSERT, AFTER])))
         here.append(record)
-        if chance.random() < 0.4:
-            changes.append((here.pop(chance.randrange(len(here))), chance.choice([BEFORE, DELETE])))
-    return changes, here
+        while here and chance.random() < 0.3:
+            gone = here.pop(chance.randrange(len(here)))
+            changes.append((gone, chance.choice([BEFORE, DELETE])))
+            if gone not in here and chance.random() < 0.3:
+                changes.append((gone, DELETE))
+                unmatched.append(gone)
+    return changes, here, unmatched
 
 
 def check_regular(how, orders, offers, seed, backend):
     chance = random.Random(seed)
-    (ordered, orders_left), (offered, offers_left) = (with_retractions(each, chance) for each in (orders, offers))
+    ordered, orders_left, unmatched1 = with_retractions(orders, chance)
+    offered, offers_left, unmatched2 = with_retractions(offers, chance)
     harness = PipelineHarness(regular_pipeline(how), backend=backend, **options(chance))
     run(harness, {"orders": ordered, "offers": offered}, chance)
     keyed = [[each for each in left if each.item is not None] for left in (orders_left, offers_left)]
     assert table_of(harness.sink("log")) == sql_join(how, *keyed)
-    assert harness.table("quarantine").num_rows == sum(each.item is None for each, _ in [*ordered, *offered])
+    refused = [each for each, _ in [*ordered, *offered] if each.item is None]
+    refused += [each for each in [*unmatched1, *unmatched2] if each.item is not None]
+    assert sorted(row["raw"] for row in harness.table("quarantine").to_pylist()) == sorted(map(text, refused))
 
 
 @FEW
@@ -108,3 +116,34 @@ def test_interval_joins_give_what_a_loop_gives(bounds, orders, offers, seed):
 @given(bounds=BOUNDS, orders=ORDERS, offers=OFFERS, seed=SEEDS)
 def test_backends_join_as_a_loop_does(backend, bounds, orders, offers, seed):
     check_interval(bounds, orders, offers, seed, backend)
+
+
+def test_another_kind_of_join_does_not_read_this_state():
+    harness = PipelineHarness(regular_pipeline(JoinType.INNER))
+    harness.feed("orders", [Order("a", 1)])
+    harness.feed("offers", [Offer("a", 1)])
+    harness.run()
+    harness.change(pipeline=regular_pipeline(JoinType.LEFT))
+    with pytest.raises(StateSchemaError, match="state 'left'"):
+        harness.run()
+
+
+def test_another_interval_does_not_read_this_state():
+    harness = PipelineHarness(interval_pipeline(0, 50))
+    harness.feed("orders", [Order("a", 1)])
+    harness.feed("offers", [Offer("a", 1)])
+    harness.run()
+    harness.change(pipeline=interval_pipeline(0, 90))
+    with pytest.raises(StateSchemaError, match="left_0d_to_50ms"):
+        harness.run()
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "delta"])
+def test_an_unmatched_retraction_is_in_the_quarantine(backend):
+    harness = PipelineHarness(regular_pipeline(JoinType.LEFT), backend=backend)
+    harness.feed("orders", [Order("a", 1)], kinds=[DELETE])
+    harness.feed("offers", [Offer("b", 1)])
+    harness.run(end_of_input=True)
+    (row,) = harness.table("quarantine").to_pylist()
+    assert (row["operator"], row["key"], row["raw"]) == ("joined", '"a"', '{"item":"a","at":1,"pieces":1}')
+    assert row["error"] == "a retraction (-D) that matches none of the left records of its key"

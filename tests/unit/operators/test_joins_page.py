@@ -1,0 +1,82 @@
+"""The examples of docs/joins.md are pipelines, and give what the page says."""
+
+from __future__ import annotations
+
+import re
+import sys
+from types import ModuleType
+
+import pytest
+
+from headrace import RowKind
+from headrace.testing import KeyedHarness, PipelineHarness
+from tests.jobs.home import PROJECT
+
+PAGE = (PROJECT / "docs" / "joins.md").read_text()
+DAY = 86_400_000
+INSERT, BEFORE, AFTER, _ = RowKind
+
+
+@pytest.fixture
+def page(monkeypatch):
+    """The module that the page's code makes."""
+    module = ModuleType("joins_page")
+    monkeypatch.setitem(sys.modules, "joins_page", module)
+    code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
+    exec(compile(code, "docs/joins.md", "exec", dont_inherit=True), vars(module))  # noqa: S102
+    return module
+
+
+def test_payments_find_their_orders(page):
+    harness = PipelineHarness(page.shop, bucket=1)
+    late = page.Payment(1, 2 * DAY, "late")
+    harness.feed("orders", [page.Order(1, 0, 500), page.Order(2, DAY, 700), page.Order(3, 30 * DAY, 900)])
+    payments = [
+        page.Payment(1, 7 * DAY, "visa"),
+        page.Payment(2, 8 * DAY + 1, "visa"),
+        page.Payment(9, 30 * DAY, "visa"),
+    ]
+    harness.feed("payments", [*payments, late])
+    harness.run()
+    harness.run(end_of_input=True)
+    assert harness.sink("paid_orders") == [page.Paid(1, 500, "visa")]
+    assert harness.sink("late_payments") == [late]
+
+
+def changes(page):
+    tea, old, new = page.Product("t", "tea", 0), page.Price("t", 300, 1), page.Price("t", 320, 2)
+    return [("products", tea, INSERT), ("prices", old, INSERT), ("prices", old, BEFORE), ("prices", new, AFTER)]
+
+
+@pytest.mark.parametrize(("count", "cents"), [(1, None), (2, 300), (3, None), (4, 320)])
+def test_a_catalogue_follows_its_prices(page, count, cents):
+    harness = PipelineHarness(page.catalogue, bucket=1)
+    for source, record, kind in changes(page)[:count]:
+        harness.feed(source, [record], kinds=[kind])
+    harness.run(end_of_input=True)
+    assert harness.sink("catalogue") == [page.Listed("t", "tea", cents)]
+
+
+def test_row_kinds_are_those_of_the_page(page):
+    function = page.listed.operators[2].function
+    with KeyedHarness(function, key=(lambda product: product.sku, lambda price: price.sku)) as harness:
+        for source, record, kind in changes(page):
+            (harness.process1 if source == "products" else harness.process2)(record, record.at, kind=kind)
+        told = [f"{kind.symbol}  {row.name}, {row.cents or 'no price'}" for kind, row in harness.kinds()]
+    shown = PAGE[PAGE.index("+I  tea") :].partition("```")[0]
+    assert [line.partition("   ")[0] for line in shown.splitlines()] == told
+
+
+def test_the_errors_of_the_page_are_those_of_the_code(page):
+    said = " ".join(PAGE.split())
+    with pytest.raises(ValueError, match="nothing bounds") as refused:
+        page.products.join("listed", page.prices, emit=page.Listed.of)
+    assert str(refused.value) in said
+
+    def of(product: page.Product, price: page.Price) -> page.Listed:
+        raise NotImplementedError
+
+    of.__annotations__ |= {"product": page.Product, "price": page.Price, "return": page.Listed}
+    with pytest.raises(TypeError, match="parameter 'price' of of is Price") as misfit:
+        page.products.join("listed", page.prices, emit=of, how=page.JoinType.LEFT, state_ttl=page.Lifetime.FOREVER)
+    assert str(misfit.value) in said

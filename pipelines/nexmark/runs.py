@@ -70,9 +70,15 @@ class QueryRun:
             self.harness.clock.advance(BETWEEN_BATCHES)
 
     def end(self) -> None:
-        """End the input, after all windows of the wall clock have ended."""
+        """End the input, after all windows of the wall clock have ended.
+
+        Raises `RuntimeError` where the run stops before that, as it does when the process is told to end.
+        """
         self.harness.clock.advance(UNTIL_TIMERS)
-        self.harness.run(end_of_input=True)
+        report = self.harness.run(end_of_input=True)
+        if report is None or report.stopped_because != "ended":
+            msg = f"the run of {self.query} stopped before the input had ended: {report}"
+            raise RuntimeError(msg)
 
     def input_rows(self) -> int:
         """Return how many rows the sources have."""

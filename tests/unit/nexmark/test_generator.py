@@ -74,7 +74,9 @@ def test_the_same_seed_writes_the_same_rows(tmp_path):
     assert written == [{"persons": 6, "auctions": 18, "bids": 276}] * 2
     files = sorted(file.relative_to(tmp_path / "one") for file in (tmp_path / "one").rglob("*.parquet"))
     assert len(files) == 3 * 4 + 1
-    assert all(pq.read_table(tmp_path / "one" / file).equals(pq.read_table(tmp_path / "other" / file)) for file in files)
+    assert all(
+        pq.read_table(tmp_path / "one" / file).equals(pq.read_table(tmp_path / "other" / file)) for file in files
+    )
 
 
 @pytest.mark.parametrize("files", [1, 7, 30])

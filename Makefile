@@ -96,9 +96,13 @@ tier-unit: .ready
 tier-simulation: .ready
 	@$(call TIER,simulation,tests/simulation --numprocesses logical --dist worksteal)
 
+# Slow unit tests share the cores like others; the rest start Spark or whole installations, one at a time.
+tier-slow-unit: .ready
+	@$(call TIER,slow-unit,tests/unit -m slow --numprocesses logical --dist worksteal)
+
 tier-slow: .ready
-	@$(call TIER,slow,tests -m slow)
+	@$(call TIER,slow,tests -m slow --ignore=tests/unit)
 
 closing-line:
-	@echo; for log in unit compose spark airflow fault simulation cluster kafka slow; do \
+	@echo; for log in unit compose spark airflow fault simulation cluster kafka slow-unit slow; do \
 	    file=var/log/tests-$$log.log; [ ! -e $$file ] || printf '%-8s %s\n' $$log "$$(tail -n 1 $$file)"; done

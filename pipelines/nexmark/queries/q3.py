@@ -1,0 +1,39 @@
+"""Query 3, local item suggestion: auctions of category 10 whose sellers live in Oregon, Idaho or California.
+
+Both sides are kept for good, as in SQL: an auction waits for its seller, and a seller for the auctions of years to come.
+"""
+
+from __future__ import annotations
+
+from headrace import Lifetime, Pipeline, Struct
+from pipelines.nexmark.records import DISORDER, Auction, Person
+
+
+class Suggestion(Struct, frozen=True):
+    """An auction and where its seller lives."""
+
+    name: str
+    city: str
+    state: str
+    id: int
+
+
+def suggestion(auction: Auction, person: Person) -> Suggestion:
+    """Return what the query asks for."""
+    return Suggestion(person.name, person.city, person.state, auction.id)
+
+
+pipeline = Pipeline("nexmark_q3")
+auctions = pipeline.source("auctions", Auction, event_time="date_time", out_of_orderness=DISORDER)
+persons = pipeline.source("persons", Person, event_time="date_time", out_of_orderness=DISORDER)
+(
+    auctions.filter(lambda auction: auction.category == 10)
+    .key_by("seller")
+    .join(
+        "suggestions",
+        persons.filter(lambda person: person.state in {"OR", "ID", "CA"}).key_by("id"),
+        emit=suggestion,
+        state_ttl=Lifetime.FOREVER,
+    )
+    .sink("result")
+)

@@ -1,0 +1,64 @@
+"""Query 4, average price: the mean of the winning prices of each category.
+
+The bids of an auction are a session, since the auction runs for a minute at most. Its end is what closes the auction here.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+from headrace import Context, KeyedProcessFunction, Pipeline, RowKind, Struct, ValueState
+from headrace.operators import First, Max, Session
+from pipelines.nexmark.records import DISORDER, LONGEST_AUCTION, Auction, Bid
+
+
+class Offer(Struct, frozen=True):
+    """A bid and its auction."""
+
+    auction: Auction
+    bid: Bid
+
+
+class Sold(Struct, frozen=True):
+    """The winning price of an auction."""
+
+    category: Annotated[int, First(lambda offer: offer.auction.category)]
+    final: Annotated[int, Max(lambda offer: offer.bid.price)]
+
+
+class Total(Struct, frozen=True):
+    """The winning prices of a category, so far."""
+
+    cents: int = 0
+    auctions: int = 0
+
+
+class Average(Struct, frozen=True):
+    """The mean of the winning prices of a category."""
+
+    category: int
+    final: float
+
+
+class Mean(KeyedProcessFunction[Sold, Average]):
+    """Adds up prices."""
+
+    total = ValueState("total", Total)
+
+    async def process(self, sold: Sold, ctx: Context, /) -> None:
+        """Emit the mean with one more auction."""
+        before = await self.total.value() or Total()
+        total = Total(before.cents + sold.final, before.auctions + 1)
+        await self.total.update(total)
+        ctx.collect(Average(sold.category, total.cents / total.auctions), RowKind.UPDATE_AFTER)
+
+
+pipeline = Pipeline("nexmark_q4")
+auctions = pipeline.source("auctions", Auction, event_time="date_time", out_of_orderness=DISORDER).key_by("id")
+bids = pipeline.source("bids", Bid, event_time="date_time", out_of_orderness=DISORDER).key_by("auction")
+offers = auctions.join("offers", bids, emit=Offer, within=(timedelta(0), LONGEST_AUCTION))
+valid = offers.filter(lambda offer: offer.bid.date_time <= offer.auction.expires).key_by(lambda offer: offer.auction.id)
+sold = valid.window(Session(LONGEST_AUCTION + timedelta(milliseconds=1))).aggregate("sold", Sold)
+means = sold.key_by("category").process("mean", Mean())
+means.upsert_materialize("means", primary_key=("category",), upsert_key=("category",)).sink("result")

@@ -1,0 +1,66 @@
+"""Query 6, average selling price: the mean of the winning prices of each seller's last ten closed auctions.
+
+Flink SQL cannot run this query: its OVER windows take nothing back. Here an auction comes once, when its bids are over (see
+query 4), and a seller's list has the last ten by the time at which they closed.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+from headrace import Context, KeyedProcessFunction, Pipeline, RowKind, Struct, ValueState
+from headrace.operators import First, Max, Session
+from pipelines.nexmark.records import DISORDER, LONGEST_AUCTION, Auction, Bid
+
+
+class Offer(Struct, frozen=True):
+    """A bid and its auction."""
+
+    auction: Auction
+    bid: Bid
+
+
+class Sold(Struct, frozen=True, order=True):
+    """The winning price of an auction, and when the auction closed."""
+
+    expires: Annotated[int, First(lambda offer: offer.auction.expires)]
+    id: Annotated[int, First(lambda offer: offer.auction.id)]
+    seller: Annotated[int, First(lambda offer: offer.auction.seller)]
+    final: Annotated[int, Max(lambda offer: offer.bid.price)]
+
+
+class Latest(Struct, frozen=True):
+    """The last auctions of a seller."""
+
+    auctions: tuple[Sold, ...] = ()
+
+
+class Average(Struct, frozen=True):
+    """The mean of a seller's last winning prices."""
+
+    seller: int
+    avg_price: float
+
+
+class MeanOfTen(KeyedProcessFunction[Sold, Average]):
+    """Keeps the last ten auctions of a seller."""
+
+    latest = ValueState("latest", Latest)
+
+    async def process(self, sold: Sold, ctx: Context, /) -> None:
+        """Emit the mean with one more auction."""
+        before = await self.latest.value() or Latest()
+        last = sorted([*before.auctions, sold])[-10:]
+        await self.latest.update(Latest(tuple(last)))
+        ctx.collect(Average(sold.seller, sum(one.final for one in last) / len(last)), RowKind.UPDATE_AFTER)
+
+
+pipeline = Pipeline("nexmark_q6")
+auctions = pipeline.source("auctions", Auction, event_time="date_time", out_of_orderness=DISORDER).key_by("id")
+bids = pipeline.source("bids", Bid, event_time="date_time", out_of_orderness=DISORDER).key_by("auction")
+offers = auctions.join("offers", bids, emit=Offer, within=(timedelta(0), LONGEST_AUCTION))
+valid = offers.filter(lambda offer: offer.bid.date_time <= offer.auction.expires).key_by(lambda offer: offer.auction.id)
+sold = valid.window(Session(LONGEST_AUCTION + timedelta(milliseconds=1))).aggregate("sold", Sold)
+means = sold.key_by("seller").process("mean_of_ten", MeanOfTen())
+means.upsert_materialize("means", primary_key=("seller",), upsert_key=("seller",)).sink("result")

@@ -1,0 +1,52 @@
+"""The table of docs/nexmark.md, the job files, and how lines are counted."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from headrace.config import binding_problems, load_job
+from pipelines.nexmark.project import make_project
+from pipelines.nexmark.queries import NAMES, load
+from pipelines.nexmark.table import MOST_LINES, lines_of, main
+from tests.jobs.home import PROJECT
+
+PAGE = (PROJECT / "docs" / "nexmark.md").read_text()
+
+
+def test_all_queries_are_there_and_short():
+    assert tuple(f"q{number}" for number in range(23)) == NAMES
+    assert {name: lines for name in NAMES if (lines := lines_of(name)) > MOST_LINES} == {}
+
+
+def test_the_page_counts_the_same_lines():
+    found = dict(re.findall(r"^\| (q\d+) \| (\d+) \|", PAGE, re.MULTILINE))
+    assert found == {name: str(lines_of(name)) for name in NAMES}
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nexmark")
+    make_project(folder)
+    return folder
+
+
+@pytest.mark.parametrize("query", NAMES)
+def test_a_job_file_binds_each_query(query, project):
+    config = load_job(f"nexmark_{query}", project)
+    assert config.pipeline == f"pipelines.nexmark.queries.{query}:pipeline"
+    assert binding_problems(config, load(query)) == []
+    assert (project / "pipelines/nexmark/queries" / f"{query}.py").exists()
+
+
+def test_a_project_is_never_written_over(project):
+    with pytest.raises(FileExistsError, match="conf/jobs"):
+        make_project(project)
+
+
+def test_the_table_says_what_is_correct(capsys):
+    assert main(["q2", "q22", "--events", "500"]) == 0
+    head, _, *rows = capsys.readouterr().out.splitlines()
+    assert head.startswith("| query | lines | correct | input rows")
+    assert [re.split(r" \| ", row)[:4] for row in rows] == [["| q2", "5", "yes", "460"], ["| q22", "7", "yes", "460"]]

@@ -12,7 +12,7 @@ SEEDS := 0-2999
 BENCHMARKS := $(sort $(filter-out _%,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
 .PHONY: help setup .ready demo verify-demo airflow test test-all test-faults lint types imports format bench clean lock \
-        tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-slow closing-line
+        tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-slow-unit tier-slow closing-line
 
 # show this list
 help:
@@ -41,7 +41,7 @@ airflow: .ready
 test: .ready lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault closing-line
 
 # test, and the tests on a local Spark cluster, on a Kafka broker, and the slow ones
-test-all: .ready lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-slow closing-line
+test-all: .ready lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-slow-unit tier-slow closing-line
 
 # simulate a job whose world fails, without a JVM: thousands of worlds, a seed each; SEEDS=17-17 plays one again (about 0.4 s each)
 test-faults: export HEADRACE_SEEDS = $(SEEDS)

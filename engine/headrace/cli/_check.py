@@ -49,6 +49,7 @@ def check(
     plan = checked_plan(config)
     findings = [Finding("configuration", "ok", str(config.file)), Finding("pipeline", "ok", config.pipeline)]
     findings += [java(config.home), pyspark(), jars(config)]
+    findings += row_kinds(config)
     findings += stored(config, plan)
     findings += sources(config, plan)
     outside = [*services(config), lease(config)]
@@ -69,6 +70,18 @@ def verify(job: Job = None, as_json: AsJson = False) -> None:
     found = verify_job(config)
     findings = [Finding(f.check, "ok" if f.ok else "fail", f.detail) for f in found]
     finish(findings, as_json=as_json, job=config.job)
+
+
+def row_kinds(config: JobConfig) -> Iterator[Finding]:
+    """Return the sinks that lose the kinds of their rows."""
+    from headrace.config import import_pipeline, kindless_sinks
+
+    for name in kindless_sinks(config, import_pipeline(config)):
+        where = config.where(f"sinks.{name}.mode")
+        detail = (
+            f"{where}: the stream may take rows back (-U, -D), and mode append keeps all of them, without their kinds"
+        )
+        yield Finding(f"sink {name}", "warn", detail, "put upsert_materialize() before the sink")
 
 
 def stored(config: JobConfig, plan: Plan) -> Iterator[Finding]:

@@ -36,7 +36,13 @@ from headrace.config._load import (
     load_cluster,
     load_job,
 )
-from headrace.config._pipeline import binding_problems, check_bindings, import_pipeline, load_pipeline
+from headrace.config._pipeline import (
+    binding_problems,
+    check_bindings,
+    import_pipeline,
+    kindless_sinks,
+    load_pipeline,
+)
 from headrace.config._schema import cluster_schema, job_schema
 from headrace.config._table_versions import Start, StartKind
 from headrace.config._urls import shown_url
@@ -77,6 +83,7 @@ __all__ = [
     "job_problems",
     "job_schema",
     "known_jobs",
+    "kindless_sinks",
     "list_clusters",
     "list_jobs",
     "load_cluster",

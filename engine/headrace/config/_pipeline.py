@@ -48,6 +48,21 @@ def binding_problems(config: JobConfig, pipeline: Pipeline) -> list[str]:
     return list(dict.fromkeys([*problems, *_contradictions(config, pipeline)]))
 
 
+def kindless_sinks(config: JobConfig, pipeline: Pipeline) -> list[str]:
+    """Return the sinks that append rows without their kinds, of streams that may take rows back (`-U`, `-D`)."""
+    from headrace.api import SinkNode, UpsertMaterialize
+    from headrace.api.windows import may_retract
+
+    return [
+        node.operator.name
+        for node in pipeline.nodes
+        if isinstance(node.operator, SinkNode)
+        and config.sinks[node.operator.name].mode == "append"
+        and not isinstance(node.inputs[0].node.operator, UpsertMaterialize)
+        and may_retract(node.inputs[0])
+    ]
+
+
 def _problems(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
     from headrace.api import AsyncWait, SinkNode, SourceNode
 

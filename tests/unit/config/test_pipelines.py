@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from headrace import Strategy
-from headrace.config import load_job, load_pipeline
+from headrace.config import kindless_sinks, load_job, load_pipeline
 from headrace.errors import ConfigError
 
 PIPELINE = """\
@@ -189,3 +189,24 @@ def test_a_service_that_is_not_bound_is_named(module, job_file):
     assert (
         "services.wether: async_wait 'asked' needs the service 'wether': add it under services; did you mean 'weather'?"
     ) in error_of()
+
+
+@pytest.mark.parametrize(
+    ("mode", "row_kind", "materializes", "sinks"),
+    [
+        ("append", True, False, ["board"]),
+        ("append", True, True, []),
+        ("append", False, False, []),
+        ("merge", True, True, []),
+    ],
+)
+def test_sinks_that_lose_row_kinds(module, job_file, mode, row_kind, materializes, sinks):
+    text = PIPELINE.replace("    key: str", "    key: str\n    kind: str")
+    if row_kind:
+        text = text.replace('event_time="at"', 'event_time="at", row_kind="kind"')
+    if not materializes:
+        text = text.replace('.upsert_materialize("latest", primary_key=("key",))', "")
+    module.write_text(text)
+    job_file(replace=("mode: merge", f"mode: {mode}"))
+    config = load_job("demo")
+    assert kindless_sinks(config, load_pipeline(config)) == sinks

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from headrace import Context, KeyedProcessFunction, Pipeline, RowKind, ValueState
+from headrace import Pipeline
 from pipelines.nexmark.records import DISORDER, Bid
-
-
-class LastBid(KeyedProcessFunction[Bid, Bid]):
-    """Keeps the time of the latest bid."""
-
-    latest = ValueState("latest", int)
-
-    async def process(self, bid: Bid, ctx: Context, /) -> None:
-        """Emit a bid that is later than those before it."""
-        if bid.date_time > (await self.latest.value() or 0):
-            await self.latest.update(bid.date_time)
-            ctx.collect(bid, RowKind.UPDATE_AFTER)
-
 
 pipeline = (
     Pipeline("nexmark_q18")
     .source("bids", Bid, event_time="date_time", out_of_orderness=DISORDER)
     .key_by("bidder", "auction")
-    .process("last_bid", LastBid())
+    .last_by_time("last_bid")
     .upsert_materialize("latest", primary_key=("bidder", "auction"), upsert_key=("bidder", "auction"))
     .sink("result")
 )

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from headrace.commit.log import CheckpointLog
 from headrace.plan.pipelines import plan_of
 from headrace.sources.intake import Intake
-from headrace.sources.kinds import read_file
+from headrace.sources.messages import read_messages
 from headrace.sources.offset import SourceOffset
 from headrace.sources.wanted import Standing, Wanted
 from headrace.tables.files import read_parquet
@@ -111,7 +111,7 @@ class TopicSlices:
         if taken is None or crashes:
             return taken is not None
         for file in taken.files:
-            values = read_file(file)["value"].to_pylist()[file.first_row : file.first_row + file.taken]
+            values = read_messages(file.path)["value"].to_pylist()[file.first_row : file.first_row + file.taken]
             first = file.first_ordinal
             ordinals = range(first, first + file.taken)
             if file.ordinals is not None:

@@ -20,7 +20,7 @@ RENAMED = {"pipeline": "tests.jobs.purchases:renamed"}
 OLD, NEW = "customers", "clients"
 
 
-@pytest.mark.parametrize("backend", ["rocksdb", "delta"])
+@pytest.mark.parametrize("backend", ["rocksdb", pytest.param("delta", marks=pytest.mark.slow)])
 def test_rescaled_job_equals_one_with_this_number(home, new_home, run, monkeypatch, backend):
     write_days(home.input, range(3), rows=60)
     one_file = {"sources": {"purchases": {"max_files_per_batch": 1}}}

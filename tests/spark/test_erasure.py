@@ -19,7 +19,10 @@ from tests.unit.support.erasure_job import places_with
 CUSTOMER = "customer 3"
 
 
-@pytest.mark.parametrize("backend", ["rocksdb", "delta", "hashmap"])
+@pytest.mark.parametrize(
+    "backend",
+    ["rocksdb", pytest.param("delta", marks=pytest.mark.slow), pytest.param("hashmap", marks=pytest.mark.slow)],
+)
 def test_other_keys_go_on(tmp_path, run, backend):
     erased, control = (prepared(Home(tmp_path / name)) for name in ("erased", "control"))
     quick: dict[str, Any] = {"parallelism": 2, "backend": backend}

@@ -24,7 +24,7 @@ def hurried(monkeypatch):
     monkeypatch.setattr(BatchSequence, "stop_at", lambda _: 0)
 
 
-@pytest.mark.parametrize("tasks", [1, 3])
+@pytest.mark.parametrize("tasks", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_stopping_after_every_few_records_changes_nothing(home, run, hurried, tasks):
     write_days(home.input, range(2), rows=60)
     home.configure(FEW)

@@ -66,7 +66,7 @@ def test_an_interval_taken_in_already_is_refused(home, run_days):
     assert (checkpoints(home.config()), outcome(home.config())) == before
 
 
-@pytest.mark.parametrize("day", [0, 1, 2])
+@pytest.mark.parametrize("day", [pytest.param(0, marks=pytest.mark.slow), 1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_replay_equals_the_straight_run(home, run, run_days, straight, day):
     for number in range(3):
         run_days(number, number + 1)
@@ -86,7 +86,7 @@ def test_a_replay_leaves_later_runs_as_they_were(home, run_days):
     assert_well_formed(home.config())
 
 
-@pytest.mark.parametrize("place", ["commit.after", "run.after"])
+@pytest.mark.parametrize("place", ["commit.after", pytest.param("run.after", marks=pytest.mark.slow)])
 def test_an_ordinary_run_finishes_a_broken_replay(home, run_days, monkeypatch, place):
     for day in range(3):
         run_days(day, day + 1)

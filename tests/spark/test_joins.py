@@ -7,6 +7,7 @@ import random
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from deltalake import DeltaTable
 
 from headrace import JoinType, RowKind
@@ -53,6 +54,7 @@ def _with_times(row):
     return row
 
 
+@pytest.mark.slow
 def test_joins_on_spark_give_what_a_loop_gives(tmp_path, run):
     home, chance = Home(tmp_path, JOB), random.Random(3)
     records = {name: drawn(record, 90, chance) for name, record in INPUTS.items()}

@@ -78,7 +78,10 @@ def readings() -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("backend", ["rocksdb", "hashmap", "delta"])
+@pytest.mark.parametrize(
+    "backend",
+    ["rocksdb", pytest.param("hashmap", marks=pytest.mark.slow), pytest.param("delta", marks=pytest.mark.slow)],
+)
 def test_rows_die_by_the_watermark_in_idle_keys_too(short_lived, run, backend):
     found = []
     for strategy, parallelism, files in (("value", 1, 3), ("map", 2, 1), ("adaptive", 2, 2)):
@@ -98,7 +101,10 @@ def test_rows_die_by_the_watermark_in_idle_keys_too(short_lived, run, backend):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["rocksdb", "hashmap", "delta"])
+@pytest.mark.parametrize(
+    "backend",
+    ["rocksdb", pytest.param("hashmap", marks=pytest.mark.slow), pytest.param("delta", marks=pytest.mark.slow)],
+)
 def test_a_lag_comes_to_what_it_comes_to_by_hand(short_lived, run, backend):
     expected = lagged_by_hand(readings())
     assert expected.unmatched > 0

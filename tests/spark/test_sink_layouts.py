@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable
 
 from tests.jobs.outcome import sink_rows
@@ -21,6 +22,7 @@ def ran(home, run):
     return {sink: sink_rows(home.config(), sink) for sink in home.config().sinks}
 
 
+@pytest.mark.slow
 def test_partitions_and_new_columns_change_no_row(home, new_home, run, spark):
     expected = ran(home, run)
     parted = new_home("parted")

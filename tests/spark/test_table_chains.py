@@ -44,6 +44,7 @@ def seen(home):
     return +rows
 
 
+@pytest.mark.slow
 def test_changes_of_a_merged_sink_reach_the_next_job(home, run, spark, tmp_path):
     write_days(home.input, range(1))
     home.configure({"publish": {"spark_above_rows": 0}, "sources": {"purchases": {"max_files_per_batch": 1}}})

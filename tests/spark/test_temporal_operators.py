@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pyarrow.parquet as pq
+import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from headrace.plan.columns import sink_schema, to_columns
@@ -37,6 +38,7 @@ def rows_of(table):
     return sorted(zip(*(found.column(n).to_pylist() for n in range(len(names))), strict=True), key=repr)
 
 
+@pytest.mark.slow
 def test_spark_gives_what_the_harness_gives(tmp_path, run):
     chance = random.Random(7)
     records = {"orders": drawn(Order, 60, chance), "rates": drawn(Rate, 30, chance)}

@@ -26,7 +26,7 @@ def storage():
         yield storage
 
 
-@pytest.fixture(params=["disk", "object store"])
+@pytest.fixture(params=["disk", pytest.param("object store", marks=pytest.mark.slow)])
 def new_job(request, tmp_path, monkeypatch):
     """The configuration of a job that was never run, on each kind of storage."""
     home = Home(tmp_path)

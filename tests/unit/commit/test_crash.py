@@ -83,7 +83,9 @@ KILLED = pytest.mark.parametrize(
 
 
 @KILLED
-@pytest.mark.parametrize("power", ["power stays", "power fails", "power fails later"])
+@pytest.mark.parametrize(
+    "power", [pytest.param("power stays", marks=pytest.mark.slow), "power fails", "power fails later"]
+)
 def test_killed_step_is_whole_or_undone(memory_job, clock, contents, name, power):
     job, step, outcomes = memory_job, STEPS[name], set()
     before = play(job, clock, step - 1)

@@ -62,7 +62,7 @@ def check(seed, *, crashes=False, holds=False, end=False):
 
 
 SEEDS = st.integers(0, 1 << 32)
-FEW = settings(max_examples=12)
+FEW = settings(max_examples=8)
 
 
 @FEW

@@ -7,11 +7,14 @@ import subprocess
 import sys
 
 import psutil
+import pytest
 
 from headrace.errors import ClusterError
 from tests.fault.conftest import ready
 from tests.jobs.home import PROJECT
 from tests.jobs.outcome import assert_well_formed, outcome
+
+pytestmark = pytest.mark.slow
 
 
 def kill_java_of(process):

@@ -13,6 +13,8 @@ from tests.jobs.home import Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows, outcome, when_due
 from tests.jobs.purchase_files import write_days
 
+pytestmark = pytest.mark.slow
+
 ROWS = 60
 
 

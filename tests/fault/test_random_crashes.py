@@ -14,6 +14,8 @@ from tests.fault.conftest import ready
 from tests.fault.drivers import KILLED
 from tests.jobs.outcome import assert_well_formed, outcome
 
+pytestmark = pytest.mark.slow
+
 PLACES = [
     "create.half",
     "fence.table",

@@ -14,6 +14,8 @@ from tests.fault.conftest import DAYS, ready
 from tests.fault.drivers import wait_until_asleep, wake
 from tests.jobs.outcome import assert_well_formed, checkpoints, outcome
 
+pytestmark = pytest.mark.slow
+
 ASLEEP = {"HEADRACE_KILL_WITH": "SIGSTOP"}
 PLACES = ["run.after:2", "prepare.half:2", "prepare.after:2", "commit.before:2", "commit.after:2", "publish.half:2"]
 

@@ -12,7 +12,7 @@ from threading import local
 from typing import Any
 from unittest.mock import patch
 
-from headrace.commit import log_cleanup, protocol, publish, vacuum
+from headrace.commit import log_cleanup, publish, vacuum
 from headrace.commit.job_tables import JobTables
 from headrace.commit.lease import JobLease
 from headrace.commit.log_cleanup import KeptCheckpoints
@@ -101,9 +101,7 @@ KEPT, FENCE, SINK = KeptCheckpoints.of, OpenJob.fence, publish.delta_table_sink
 
 SAFEGUARDS: dict[str, Removal] = {
     "the record of a MERGE that changes nothing": lambda: patch.object(DeltaTableSink, "record", nothing),
-    "the comparison of job and sinks before a run": lambda: patch.object(
-        protocol, "check_sinks", lambda *_, **__: True
-    ),
+    "the comparison of job and sinks before a run": lambda: patch.object(SinkPosition, "mismatch", None),
     "the comparison of their lives": lambda: patch.object(SinkPosition, "foreign", nothing),
     "the search for files before a restore": lambda: patch.object(RestoreCheck, "refuse_unless_restorable", nothing),
     "the sync of staged files": lambda: patch.object(files, "sync_files", nothing),

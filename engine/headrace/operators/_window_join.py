@@ -89,9 +89,9 @@ class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunct
     def _pairs(self, lefts: list[Any], rights: list[Any]) -> Iterable[tuple[Any, Any]]:
         if lefts and rights:
             return ((left, right) for left in lefts for right in rights)
-        if lefts and self._how in {JoinType.LEFT, JoinType.FULL}:
+        if lefts and self._how.keeps_left:
             return ((left, None) for left in lefts)
-        if rights and self._how in {JoinType.RIGHT, JoinType.FULL}:
+        if rights and self._how.keeps_right:
             return ((None, right) for right in rights)
         return ()
 

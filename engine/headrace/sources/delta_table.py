@@ -24,6 +24,7 @@ from headrace.sources.delta_faults import DeltaFaults
 from headrace.sources.delta_rows import DeltaRows, PartitionValue, Side, count_rows_of, read_rows
 from headrace.sources.file_format import UNREADABLE, unreadable
 from headrace.sources.interval import Interval
+from headrace.sources.limits import first_files
 from headrace.sources.offset import SourceOffset
 from headrace.sources.source import Ahead, SourceFile, TableReach, TakenIn
 from headrace.tables.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
@@ -105,16 +106,7 @@ class DeltaSource:
 
     def within_limits(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
         """See `Source.within_limits`. A limit may end a micro-batch within a version."""
-        chosen = files[: self._config.max_files_per_batch]
-        limit = self._config.max_rows_per_batch
-        if limit is None:
-            return chosen
-        rows = 0
-        for count, file in enumerate(chosen):
-            rows += self.rows(file)
-            if rows > limit:
-                return chosen[: max(count, 1)]
-        return chosen
+        return first_files(files, self._config, self.rows)
 
     def rows(self, file: SourceFile) -> int:
         """See `Source.rows`. Raises `SourceError` for a file that is gone, whatever `on_bad_file` says."""

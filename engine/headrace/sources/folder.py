@@ -24,6 +24,7 @@ from headrace.plan.source_columns import arrival_order, event_times
 from headrace.sources.file_format import UNREADABLE, unreadable
 from headrace.sources.file_formats import format_of, read_file, stem_of
 from headrace.sources.interval import Interval
+from headrace.sources.limits import first_files
 from headrace.sources.offset import SourceOffset
 from headrace.sources.period import end_of_period
 from headrace.sources.source import Ahead, SourceFile, TakenIn
@@ -80,16 +81,7 @@ class FolderSource:
 
     def within_limits(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
         """See `Source.within_limits`."""
-        chosen = files[: self._config.max_files_per_batch]
-        limit = self._config.max_rows_per_batch
-        if limit is None:
-            return chosen
-        rows = 0
-        for count, file in enumerate(chosen):
-            rows += self.rows(file)
-            if rows > limit:
-                return chosen[: max(count, 1)]
-        return chosen
+        return first_files(files, self._config, self.rows)
 
     def rows(self, file: SourceFile) -> int:
         """See `Source.rows`."""

@@ -1,0 +1,24 @@
+"""How much of a source one micro-batch takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from headrace.config import SourceConfig
+from headrace.sources.source import SourceFile
+
+
+def first_files(
+    files: Sequence[SourceFile], config: SourceConfig, rows_of: Callable[[SourceFile], int]
+) -> Sequence[SourceFile]:
+    """Return the first files that the limits of a source leave, at least one if there is one; `rows_of` counts the rows of a file."""
+    chosen = files[: config.max_files_per_batch]
+    limit = config.max_rows_per_batch
+    if limit is None:
+        return chosen
+    rows = 0
+    for count, file in enumerate(chosen):
+        rows += rows_of(file)
+        if rows > limit:
+            return chosen[: max(count, 1)]
+    return chosen

@@ -10,6 +10,7 @@ import msgspec
 
 from headrace.api import Context, KeyedCoProcessFunction, ListState, Struct
 from headrace.api.operator_function import OperatorFunction
+from headrace.operators._lengths import shown_length
 
 In1 = TypeVar("In1", bound=Struct)
 In2 = TypeVar("In2", bound=Struct)
@@ -19,8 +20,6 @@ LATE_LEFT, LATE_RIGHT = "late_left", "late_right"
 
 _SLICES = 4
 """How many slices an interval has: with more of them state is freed sooner, and each record reads more of them."""
-
-_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1))
 
 
 class _Kept(Struct, frozen=True):
@@ -123,26 +122,20 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
             else "are dropped",
             "left_kept_for": kept_for[0],
             "right_kept_for": kept_for[1],
-            "state_kept": f"a row for each record, a timer for each key, side and {_shown(self._length)} of event time",
+            "state_kept": f"a row for each record, a timer for each key, side and {shown_length(self._length)} of event time",
             "state_freed": "when the watermark has passed a record by that long at most",
         }
-
-
-def _shown(milliseconds: int) -> str:
-    """Return a length in the largest unit that it is a multiple of: `5m`."""
-    unit, size = next((unit, size) for unit, size in _UNITS if milliseconds % size == 0)
-    return f"{milliseconds // size}{unit}"
 
 
 def _signed(milliseconds: int) -> str:
     if milliseconds == 0:
         return "0"
-    return ("-" if milliseconds < 0 else "") + _shown(abs(milliseconds))
+    return ("-" if milliseconds < 0 else "") + shown_length(abs(milliseconds))
 
 
 def _named(milliseconds: int) -> str:
     """Return a bound as a part of a state's name."""
-    return ("before_" if milliseconds < 0 else "") + _shown(abs(milliseconds))
+    return ("before_" if milliseconds < 0 else "") + shown_length(abs(milliseconds))
 
 
 def _kept(record: type[Struct]) -> type[Struct]:

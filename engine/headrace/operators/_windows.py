@@ -15,6 +15,7 @@ from headrace.api import KeyedCoProcessFunction, Struct, WindowFunction, Windows
 from headrace.api.join_type import JoinType
 from headrace.api.ranks import Ranks
 from headrace.api.windows import WindowOptions
+from headrace.operators._lengths import shown_length
 from headrace.operators._ranked_window import RankedWindow
 from headrace.operators._result_record import ResultRecord
 from headrace.operators._session_aggregation import session_aggregation
@@ -30,7 +31,6 @@ Right = TypeVar("Right", bound=Struct)
 _MILLISECOND = timedelta(milliseconds=1)
 _LONGEST = timedelta(days=36_500)
 _ZERO = timedelta(0)
-_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1))
 
 
 class _SlicedWindows(Windows):
@@ -310,9 +310,7 @@ def _check_whole(what: str, given: timedelta) -> None:
 
 def _shown(length: timedelta) -> str:
     """Return a length in the largest unit that it is a multiple of: `5m`."""
-    milliseconds = length // _MILLISECOND
-    unit, size = next((unit, size) for unit, size in _UNITS if milliseconds % size == 0)
-    return f"{milliseconds // size}{unit}"
+    return shown_length(length // _MILLISECOND)
 
 
 def _shown_offset(offset: timedelta) -> str:

@@ -14,7 +14,11 @@ Job = Annotated[Optional[str], typer.Argument(metavar="JOB", help="Job; the only
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 At = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option("--at", metavar="CHECKPOINT", help="Checkpoint id or savepoint name; the last one if left out."),
+    typer.Option(
+        "--at",
+        metavar="CHECKPOINT",
+        help="Checkpoint id, savepoint name or time (UTC); the last checkpoint if left out.",
+    ),
 ]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows at most.")]
 All = Annotated[bool, typer.Option("--all", help="Also timers that Headrace has set itself, to clean up.")]
@@ -61,18 +65,14 @@ def parsed_milliseconds(text: str) -> int:
 
     Raises `ConfigError` for anything else.
     """
-    from datetime import UTC, datetime
-
+    from headrace.config import parse_moment
     from headrace.errors import ConfigError
 
     try:
-        moment = datetime.fromisoformat(text)
+        return parse_moment(text)
     except ValueError as error:
         msg = f"'{text}' is not a moment; write it as 2013-01-31 or 2013-01-31T05:00:00+00:00"
         raise ConfigError(msg) from error
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
 
 
 def new_run_id() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -122,7 +122,12 @@ def _is_number(value: Any) -> bool:
 
 def decoded(rows: Rows) -> list[dict[str, Any]]:
     """Rows as mappings, with stored JSON (keys, values, rows) as JSON rather than text."""
-    return [{name: _decoded(name, value) for name, value in row.items()} for row in rows.dicts()]
+    return [decoded_row(row) for row in rows.dicts()]
+
+
+def decoded_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one row with stored JSON (keys, values, rows) as JSON rather than text."""
+    return {name: _decoded(name, value) for name, value in row.items()}
 
 
 def _decoded(name: str, value: Any) -> Any:

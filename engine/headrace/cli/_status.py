@@ -180,7 +180,8 @@ def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> 
     """List the checkpoints, newest first.
 
     Any of them can be given to --at and, within the retention, to `headrace restore`. A savepoint keeps its state for longer,
-    but not what it needs of the sinks.
+    but not what it needs of the sinks. After a restore, * marks the checkpoints that led to the present state, and x those that
+    it left behind: these can still be read and restored.
 
     Example:  headrace checkpoints flights -n 5
 
@@ -194,15 +195,21 @@ def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> 
     without_pandas()
     config = load(job)
     log = CheckpointLog(config.job_folder, config.storage_options)
-    found = [_checkpoint(each) for each in reversed(log.checkpoints[-limit:])]
+    line = {checkpoint.checkpoint_id for checkpoint in log.lineage.newest_first()}
+    found = [
+        {**_checkpoint(each), "on_line": each.checkpoint_id in line} for each in reversed(log.checkpoints[-limit:])
+    ]
     if as_json:
         print_json({"job": config.job, "total": len(log.checkpoints), "checkpoints": found})
         return
-    columns = ("id", "kind", "committed", "watermark", "rows in", "run", "note")
+    columns = ["id", "kind", "committed", "watermark", "rows in", "run", "note"]
     rows = [
-        (c["checkpoint_id"], _kind(c), c["committed_at"], c["watermark"], c["rows_in"], c["run_id"], c["note"])
+        [c["checkpoint_id"], _kind(c), c["committed_at"], c["watermark"], c["rows_in"], c["run_id"], c["note"]]
         for c in found
     ]
+    if not all(c["on_line"] for c in found):
+        columns = ["line", *columns]
+        rows = [["*" if c["on_line"] else "| x", *row] for c, row in zip(found, rows, strict=True)]
     show(table(columns, rows))
     waiting = {name: _source(offset)["requeued"] for name, offset in log.last.offsets.items()} if log.last else {}
     show(*(_requeued_line(config.job, name, requeued) for name, requeued in waiting.items() if requeued))

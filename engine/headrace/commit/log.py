@@ -19,7 +19,7 @@ from headrace.commit.operator_keys import OperatorKeys
 from headrace.commit.savepoints import drop_of, live_savepoints
 from headrace.commit.sink_tables import SinkTables
 from headrace.commit.state_schemas import StateSchemas
-from headrace.config import JobConfig
+from headrace.config import JobConfig, parse_moment
 from headrace.errors import ConfigError, FencedError
 from headrace.tables.files import Storage, stage
 from headrace.tables.schemas import CHECKPOINTS, CHECKPOINTS_SCHEMA, FORMAT_VERSION, KEYED_STATE
@@ -125,8 +125,9 @@ class CheckpointLog:
         return found[-1]
 
     def resolve(self, config: JobConfig, at: int | str | None = None) -> Checkpoint:
-        """Return the checkpoint that `at` names: an id, a savepoint's name, or the last one (None).
+        """Return the checkpoint that `at` names: an id, a savepoint's name, a time, or the last one (None).
 
+        A time names the checkpoint that was the last one at that time.
         Raises `ConfigError` when there is none.
         """
         if self.last is None:
@@ -138,7 +139,24 @@ class CheckpointLog:
         if at is None:
             return self.last
         text = str(at)
-        return self.get(int(text)) if text.isdecimal() else self.savepoint(text)
+        if text.isdecimal():
+            return self.get(int(text))
+        try:
+            moment = parse_moment(text)
+        except ValueError:
+            return self.savepoint(text)
+        return self.as_of(moment, text)
+
+    def as_of(self, moment: int, text: str) -> Checkpoint:
+        """Return the checkpoint that was the last one at a moment (ms), which `text` names in errors.
+
+        Raises `ConfigError` when the job had none yet.
+        """
+        for checkpoint in reversed(self.checkpoints):
+            if checkpoint.committed_at <= moment:
+                return checkpoint
+        msg = f"the job had no checkpoint at {text} (UTC unless it says otherwise); see 'headrace checkpoints'"
+        raise ConfigError(msg)
 
     def state_schemas(self, checkpoint: Checkpoint) -> StateSchemas | None:
         """The types of the states at a checkpoint; None where there is state whose types were not recorded (before format 2)."""

@@ -36,6 +36,7 @@ from headrace.config._load import (
     load_cluster,
     load_job,
 )
+from headrace.config._moments import parse_moment
 from headrace.config._pipeline import (
     binding_problems,
     check_bindings,
@@ -90,6 +91,7 @@ __all__ = [
     "load_job",
     "load_pipeline",
     "parse_duration",
+    "parse_moment",
     "raise_problems",
     "shown_url",
 ]

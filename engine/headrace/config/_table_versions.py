@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import Enum
 from typing import Final
+
+from headrace.config._moments import parse_moment
 
 _START_RULE: Final = (
     "expected earliest, latest, snapshot, a version such as 'version 12', or a day or a moment such as 2026-01-31 or "
@@ -44,12 +45,10 @@ def parse_start(text: str) -> Start:
     if match := _VERSION.fullmatch(text):
         return Start(StartKind.VERSION, int(match[1]))
     try:
-        moment = datetime.fromisoformat(text)
+        return Start(StartKind.TIME, parse_moment(text))
     except ValueError:
         msg = f"'{text}' is no start: {_START_RULE}"
         raise ValueError(msg) from None
-    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-    return Start(StartKind.TIME, round(moment.timestamp() * 1000))
 
 
 def parse_versions(text: str) -> tuple[range, ...]:

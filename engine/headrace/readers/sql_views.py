@@ -10,9 +10,9 @@ from headrace.errors import ConfigError
 from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 from headrace.readers.query import Rows, ask, connect, copy, reading, unreadable
 from headrace.readers.reserved_words import with_quoted_names
+from headrace.readers.sink_versions import sink_version
 from headrace.tables.predicate import Conditions, NoneOf
 from headrace.tables.schemas import CHECKPOINTS, STATE_TABLES
-from headrace.tables.store import TableMissingError
 from headrace.tables.stored_rows import MARK
 
 if TYPE_CHECKING:
@@ -71,22 +71,7 @@ def _register(
         copy(connection, CHECKPOINTS, stream)
     for name in job.config.sinks.keys() & words - STATE_TABLES.keys():
         uri = job.config.sinks[name].path
-        version = _sink_version(job, uri)
+        version = sink_version(job, uri)
         with reading(uri, version):
             stream = job.snapshot(uri, version).stream()
         copy(connection, name, stream)
-
-
-def _sink_version(job: JobAtCheckpoint, uri: str) -> int | None:
-    """Return the sink's version just before the first publication after the checkpoint; None: the latest."""
-    last = job.log.last
-    if last is None or job.checkpoint.checkpoint_id >= last.checkpoint_id:
-        return None
-    try:
-        commits = job.snapshot(uri, None).history()
-    except TableMissingError:
-        return None
-    except OSError as error:
-        raise unreadable(uri, None, error) from error
-    later = [commit.version for commit in commits if (commit.info.checkpoint_id or 0) > job.checkpoint.checkpoint_id]
-    return max(min(later) - 1, 0) if later else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from headrace.commit.checkpoint import Kind
 from headrace.errors import ConfigError, StorageError
 from headrace.readers import keyed_state
 from headrace.readers.timers import list_timers
@@ -17,6 +18,30 @@ def test_an_older_checkpoint_sees_its_own_version(state):
 
 def test_a_savepoint_is_found_by_name(state):
     assert opened("before").checkpoint.checkpoint_id == 3
+
+
+@pytest.mark.parametrize(
+    ("time", "checkpoint"),
+    [
+        ("2013-01-31", 0),
+        ("2013-01-31T01:00", 1),
+        ("2013-01-31T01:59:59.999Z", 1),
+        ("2013-01-31T03:00:00+01:00", 2),
+        ("2099-12-31", 4),
+    ],
+)
+def test_a_time_names_the_last_checkpoint_then(state, time, checkpoint):
+    assert opened(time).checkpoint.checkpoint_id == checkpoint
+
+
+def test_a_time_before_the_job_is_refused(state):
+    with pytest.raises(ConfigError, match="no checkpoint at 2013-01-30 .*headrace checkpoints"):
+        opened("2013-01-30")
+
+
+def test_what_a_restore_left_behind_has_its_time(state):
+    state.commit(Kind.RESTORE, restored_from=1)
+    assert opened("2013-01-31T02:00").checkpoint.checkpoint_id == 2
 
 
 def test_what_no_checkpoint_names_is_not_there(state):

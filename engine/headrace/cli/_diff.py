@@ -1,0 +1,179 @@
+"""`headrace diff`: what is not the same at two checkpoints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import msgspec
+import typer
+
+from headrace.cli._arguments import AsJson, Job, Limit, OperatorOption
+from headrace.cli._state import open_job
+
+if TYPE_CHECKING:
+    from headrace.commit.checkpoint import Checkpoint
+    from headrace.readers.difference import ChangedRow, TableDifference
+
+_LONGEST = 200
+"""Characters of a value that are printed."""
+
+From = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--from", metavar="CHECKPOINT", help="Checkpoint id, savepoint name or time; the one before --to if left out."
+    ),
+]
+To = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--to", metavar="CHECKPOINT", help="Likewise; the last checkpoint if left out."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("diff")(diff)
+
+
+def diff(
+    job: Job = None,
+    *,
+    start: From = None,
+    end: To = None,
+    operator: OperatorOption = None,
+    limit: Limit = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show how state and sinks differ between two checkpoints: how many rows, then the first rows of each table (-n).
+
+    Rows are added, gone, changed, or renewed: then only the times of their TTL differ. Without options it shows what the last
+    checkpoint did. Entries that TTL has expired count as long as they are stored.
+
+    Example:  headrace diff flights --from 12 --to 15
+
+    Example:  headrace diff flights --from before_the_fix --operator delays
+
+    Exit codes: 0, also when nothing differs; 2 for an unknown job, checkpoint or operator; 8 when files are gone.
+    """
+    from headrace.readers.difference import default_start, differences
+    from headrace.readers.known_operators import WITH_REQUESTS, WITH_STATE, check_operator
+
+    after = open_job(job, end, with_expired=True)
+    check_operator(after, operator, (*WITH_STATE, *WITH_REQUESTS))
+    before = open_job(job, str(default_start(after)) if start is None else start, with_expired=True)
+    tables = list(differences(before, after, operator, limit))
+    if as_json:
+        _print_json(before.checkpoint, after.checkpoint, tables)
+        return
+    _show(before.checkpoint, after.checkpoint, tables)
+
+
+def _show(before: Checkpoint, after: Checkpoint, tables: list[TableDifference]) -> None:
+    from headrace.cli._output import show, table
+
+    show(f"from checkpoint {_described(before)} to {_described(after)}")
+    if not tables:
+        show("nothing differs")
+        return
+    from headrace.readers.difference import Change
+
+    columns = ("table", "operator", "state", *Change)
+    cells = [
+        (
+            f"{found.table} (sink)" if found.is_sink else found.table,
+            counts.group.get("operator"),
+            counts.group.get("state"),
+            *(counts.rows.get(change, 0) for change in Change),
+        )
+        for found in tables
+        for counts in found.counts
+    ]
+    show(table(columns, cells), *map(_rows_of, tables))
+
+
+def _described(checkpoint: Checkpoint) -> str:
+    from headrace.cli._output import at_time, shown
+
+    return f"{checkpoint.checkpoint_id} ({checkpoint.kind.value}, {shown(at_time(checkpoint.committed_at))})"
+
+
+def _rows_of(found: TableDifference) -> Any:
+    """Return the rows of one table, one below the other, as a text that is not cut."""
+    from rich.text import Text
+
+    total = sum(sum(counts.rows.values()) for counts in found.counts)
+    lines = [
+        found.table
+        if total <= len(found.rows)
+        else f"{found.table}: the first {len(found.rows)} of {total:,} (more with -n)"
+    ]
+    for row in found.rows:
+        named = "  ".join(f"{column}={_cut(value)}" for column, value in row.name.items() if value is not None)
+        lines.append(f"  {row.change:<8} {named}")
+        lines += [f"    {line}" for line in _values(row)]
+    return Text("\n".join([*lines, ""]))
+
+
+def _values(row: ChangedRow) -> list[str]:
+    """Return a line for each value of a row that was added or is gone, or that differs."""
+    if row.before is None or row.after is None:
+        values = row.before or row.after or {}
+        return [f"{column} {_cut(value)}" for column, value in values.items() if value is not None]
+    lines = []
+    for column in row.fields:
+        old, new = _fields(row.before[column]), _fields(row.after[column])
+        if old is None or new is None:
+            lines.append(f"{column}: {_cut(row.before[column])} -> {_cut(row.after[column])}")
+            continue
+        differing = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]
+        lines += [f"{column}.{name}: {_raw(old.get(name))} -> {_raw(new.get(name))}" for name in differing]
+    return lines
+
+
+def _fields(value: Any) -> dict[str, msgspec.Raw] | None:
+    """Return the fields of a stored JSON object; None for any other value."""
+    if not isinstance(value, str):
+        return None
+    try:
+        return msgspec.json.decode(value, type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError:
+        return None
+
+
+def _raw(value: msgspec.Raw | None) -> str:
+    return "(nothing)" if value is None else _cut(bytes(value).decode())
+
+
+def _cut(value: Any) -> str:
+    from headrace.cli._output import shown
+
+    text = "(nothing)" if value is None else shown(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _print_json(before: Checkpoint, after: Checkpoint, tables: list[TableDifference]) -> None:
+    from headrace.cli._output import decoded_row, print_json
+
+    print_json(
+        {
+            "from": before.checkpoint_id,
+            "to": after.checkpoint_id,
+            "tables": [
+                {
+                    "table": found.table,
+                    "is_sink": found.is_sink,
+                    "counts": [{**counts.group, **counts.rows} for counts in found.counts],
+                    "rows": [
+                        {
+                            "change": row.change,
+                            "name": decoded_row(row.name),
+                            "before": row.before and decoded_row(row.before),
+                            "after": row.after and decoded_row(row.after),
+                            "fields": row.fields,
+                        }
+                        for row in found.rows
+                    ],
+                }
+                for found in tables
+            ],
+        }
+    )

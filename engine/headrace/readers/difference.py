@@ -1,0 +1,285 @@
+"""`headrace diff`: the entries and rows that are not the same at two checkpoints of a job.
+
+Only keys that a checkpoint behind the last common one has written can differ, so only these are compared. After a compaction, or
+another rewriting of whole tables, all entries are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.errors import ConfigError
+from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.readers.query import ask, connect, copy, reading, unreadable
+from headrace.readers.sink_versions import sink_version
+from headrace.tables.last_rows import last_rows_sql
+from headrace.tables.predicate import Conditions, Within, entries_of
+from headrace.tables.schemas import STATE_TABLES, StateTable
+from headrace.tables.store import Snapshot
+
+if TYPE_CHECKING:
+    import duckdb
+
+_LAST_ID: Final = 2**63 - 1
+_ADDS_ROWS_ONLY: Final = frozenset(
+    {Kind.INITIAL, Kind.BATCH, Kind.REQUEUE, Kind.RESTORE, Kind.SAVEPOINT, Kind.SAVEPOINT_DROP, Kind.VACUUM}
+)
+"""Checkpoints that leave the rows of the state tables as they are, and at most add some."""
+
+_STAMPS: Final = ("last_access", "expires_at", "ttl_ms")
+"""Columns of the TTL: an entry that differs in these alone was renewed, not changed."""
+
+_NOT_COMPARED: Final = ("checkpoint_id", "deleted")
+
+
+class Change(StrEnum):
+    """How an entry of the second checkpoint differs from that of the first."""
+
+    ADDED = "added"
+    GONE = "gone"
+    CHANGED = "changed"
+    RENEWED = "renewed"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedRow:
+    """One entry of a state table, or one row of a sink. `before` and `after` have the other columns; None where it is not there."""
+
+    change: Change
+    name: dict[str, Any]
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+    @property
+    def fields(self) -> list[str]:
+        """The columns that differ; empty unless the row is there at both checkpoints."""
+        if self.before is None or self.after is None:
+            return []
+        return [column for column, value in self.after.items() if self.before[column] != value]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many rows differ of one group: `group` names operator and state, as far as the table has them; a sink is one group."""
+
+    group: dict[str, str]
+    rows: dict[Change, int]
+
+
+@dataclass(frozen=True, slots=True)
+class TableDifference:
+    """The differences in one table: how many there are, and the first of them by name."""
+
+    table: str
+    is_sink: bool
+    counts: tuple[Counts, ...]
+    rows: tuple[ChangedRow, ...]
+
+
+def differences(
+    before: JobAtCheckpoint, after: JobAtCheckpoint, operator: str | None = None, limit: int = 20
+) -> Iterator[TableDifference]:
+    """Yield the tables that differ between two checkpoints of a job: the state tables, then the sinks.
+
+    `limit` is the number of rows of each table. With `operator`, only its state is compared, and no sink. An entry that TTL has
+    expired counts as long as it is stored. Raises `StorageError` when the files of a checkpoint are gone.
+    """
+    for table in STATE_TABLES.values():
+        found = _state_difference(before, after, table, entries_of(operator), limit)
+        if found.counts:
+            yield found
+    for name in () if operator else before.config.sinks:
+        found = _sink_difference(before, after, name, limit)
+        if found.counts:
+            yield found
+
+
+def default_start(job: JobAtCheckpoint) -> int:
+    """Return the id of the checkpoint that a job's checkpoint continues from. Raises `ConfigError` for the first one."""
+    earlier = job.lineage.before(job.checkpoint)
+    if earlier is None:
+        msg = f"checkpoint {job.checkpoint.checkpoint_id} is the first one: there is nothing to compare it with"
+        raise ConfigError(msg)
+    return earlier.checkpoint_id
+
+
+def _state_difference(
+    before: JobAtCheckpoint, after: JobAtCheckpoint, table: StateTable, conditions: Conditions, limit: int
+) -> TableDifference:
+    nothing = TableDifference(table.name, False, (), ())
+    if before.checkpoint.versions.get(table.name) == after.checkpoint.versions.get(table.name):
+        return nothing
+    connection = connect()
+    fork = _fork(before, after)
+    if fork is not None and not _copy_touched_keys(connection, (before, after), table, conditions, fork):
+        return nothing
+    for side, job in (("before", before), ("after", after)):
+        _copy_changes(connection, side, job.changes(table.name, conditions), table.name, touched=fork is not None)
+        connection.execute(f"CREATE VIEW {side} AS {last_rows_sql(f'{side}_changes', table)}")
+    values = [name for name in table.schema.names if name not in {*table.entry, *_NOT_COMPARED}]
+    name = [column for column in table.entry if column != "key_group"]
+    return _compare(connection, table.name, name, values, limit)
+
+
+def _fork(before: JobAtCheckpoint, after: JobAtCheckpoint) -> int | None:
+    """Return the last checkpoint of both lines; None where one of them has rewritten a table since."""
+    lines = [[*job.lineage.newest_first()] for job in (before, after)]
+    common = {checkpoint.checkpoint_id for checkpoint in lines[0]} & {one.checkpoint_id for one in lines[1]}
+    fork = max(common)
+    since: list[Checkpoint] = [one for line in lines for one in line if one.checkpoint_id > fork]
+    return fork if all(checkpoint.kind in _ADDS_ROWS_ONLY for checkpoint in since) else None
+
+
+def _copy_touched_keys(
+    connection: duckdb.DuckDBPyConnection,
+    jobs: Sequence[JobAtCheckpoint],
+    table: StateTable,
+    conditions: Conditions,
+    fork: int,
+) -> bool:
+    """Copy the keys that were written behind the fork to `touched`. Return whether there are any."""
+    written = [*conditions, Within("checkpoint_id", fork + 1, _LAST_ID)]
+    for number, job in enumerate(jobs):
+        copy(
+            connection,
+            f"written_{number}",
+            job.changes(table.name, written, columns=["operator", "key"]),
+            table=table.name,
+        )
+    connection.execute("CREATE TABLE touched AS SELECT * FROM written_0 UNION SELECT * FROM written_1")
+    return bool(ask(connection, "SELECT count(*) FROM touched").rows[0][0])
+
+
+def _copy_changes(connection: duckdb.DuckDBPyConnection, side: str, changes: Any, table: str, *, touched: bool) -> None:
+    """Copy the changes of a state table, of touched keys if only these can differ."""
+    import duckdb
+
+    connection.register("incoming", changes)
+    only = "SEMI JOIN touched USING (operator, key)" if touched else ""
+    try:
+        connection.execute(f"CREATE TABLE {side}_changes AS SELECT * FROM incoming {only}")  # noqa: S608 - our own names
+    except duckdb.Error as error:
+        raise unreadable(table, None, error) from error
+    finally:
+        connection.unregister("incoming")
+
+
+def _sink_difference(before: JobAtCheckpoint, after: JobAtCheckpoint, name: str, limit: int) -> TableDifference:
+    uri = before.config.sinks[name].path
+    snapshots = [_sink_at(job, uri) for job in (before, after)]
+    if snapshots[0].version == snapshots[1].version:
+        return TableDifference(name, True, (), ())
+    connection = connect()
+    columns = list(dict.fromkeys(column for snapshot in snapshots for column in snapshot.schema.names))
+    for side, snapshot in zip(("before", "after"), snapshots, strict=True):
+        with reading(uri, snapshot.version):
+            copy(connection, f"{side}_rows", snapshot.stream(), table=name)
+        missing = "".join(f", NULL AS {_quoted(column)}" for column in columns if column not in snapshot.schema.names)
+        connection.execute(f"CREATE VIEW {side} AS SELECT *{missing} FROM {side}_rows")  # noqa: S608 - quoted names
+    key = _primary_key(after, name)
+    values = [column for column in columns if column not in key]
+    return _compare(connection, name, key, values, limit, is_sink=True)
+
+
+def _sink_at(job: JobAtCheckpoint, uri: str) -> Snapshot:
+    version = sink_version(job, uri)
+    with reading(uri, version):
+        return job.snapshot(uri, version)
+
+
+def _primary_key(job: JobAtCheckpoint, sink: str) -> list[str]:
+    """Return the primary key of a sink; none of one that rows are only appended to, or of which nothing is recorded."""
+    recorded = job.log.sink_tables(job.checkpoint) or {}
+    return [*recorded[sink].key] if sink in recorded else []
+
+
+def _compare(
+    connection: duckdb.DuckDBPyConnection,
+    table: str,
+    key: list[str],
+    values: list[str],
+    limit: int,
+    *,
+    is_sink: bool = False,
+) -> TableDifference:
+    """Compare the views `before` and `after`. Rows without a key are compared as a whole, each as often as it is there."""
+    import duckdb
+
+    name = key or values
+    compared = values if key else []
+    grouped = [] if is_sink else ["operator", *(["state"] if "state" in name else [])]
+    try:
+        connection.execute(f"CREATE TABLE differing AS {_differing_sql(name, compared, by_count=not key)}")
+        groups = ", ".join(["_change", *map(_quoted, grouped)])
+        counted = ask(connection, f"SELECT {groups}, sum(_times) FROM differing GROUP BY ALL ORDER BY ALL")  # noqa: S608
+        rows = ask(connection, f"SELECT * EXCLUDE (_times) FROM differing ORDER BY {_list(name)} LIMIT ?", [limit])  # noqa: S608
+    except duckdb.Error as error:
+        raise unreadable(table, None, error) from error
+    counts: dict[tuple[Any, ...], dict[Change, int]] = {}
+    for change, *group, number in counted.rows:
+        counts.setdefault(tuple(group), {})[Change(change)] = int(number)
+    return TableDifference(
+        table,
+        is_sink,
+        tuple(Counts(dict(zip(grouped, group, strict=True)), rows) for group, rows in sorted(counts.items())),
+        tuple(_changed_row(row, name, compared) for row in rows.dicts()),
+    )
+
+
+def _differing_sql(name: list[str], compared: list[str], *, by_count: bool) -> str:
+    """Return SQL for the rows that differ: `_change`, `_times`, the columns of `name`, and `before.X` and `after.X` of each other."""
+    sides = " UNION ALL ".join(
+        f"SELECT {_list(name)}, {number} AS _side, {_row(compared)} AS _row FROM {side}"  # noqa: S608 - quoted names
+        for number, side in enumerate(("before", "after"))
+    )
+    lasting = [column for column in compared if column not in _STAMPS]
+    same = " AND ".join(f"_old.{_quoted(c)} IS NOT DISTINCT FROM _new.{_quoted(c)}" for c in lasting) or "true"
+    fields = "".join(
+        f", _{age}.{_quoted(column)} AS {_quoted(f'{side}.{column}')}"
+        for side, age in (("before", "old"), ("after", "new"))
+        for column in compared
+    )
+    if by_count:
+        change, times, differs = "if(_before < _after, 'added', 'gone')", "abs(_after - _before)", "_before <> _after"
+    else:
+        kept = f"if({same}, 'renewed', 'changed')"
+        change = f"CASE WHEN _old IS NULL THEN 'added' WHEN _new IS NULL THEN 'gone' ELSE {kept} END"
+        times, differs = "1", "_old IS DISTINCT FROM _new"
+    return f"""
+        SELECT {change} AS _change, {times} AS _times, {_list(name)}{fields}
+        FROM (SELECT {_list(name)}, count(*) FILTER (_side = 0) AS _before, count(*) FILTER (_side = 1) AS _after,
+                     any_value(_row) FILTER (_side = 0) AS _old, any_value(_row) FILTER (_side = 1) AS _new
+              FROM ({sides}) GROUP BY {_list(name)})
+        WHERE {differs}"""  # noqa: S608 - quoted names
+
+
+def _changed_row(row: dict[str, Any], name: list[str], compared: list[str]) -> ChangedRow:
+    change = Change(row["_change"])
+    before, after = ({column: row[f"{side}.{column}"] for column in compared} for side in ("before", "after"))
+    return ChangedRow(
+        change,
+        {column: row[column] for column in name},
+        None if change is Change.ADDED else before,
+        None if change is Change.GONE else after,
+    )
+
+
+def _row(columns: list[str]) -> str:
+    """Return SQL for one value of several columns, which is never null."""
+    return "{'_there': true" + "".join(f", {_text(column)}: {_quoted(column)}" for column in columns) + "}"
+
+
+def _list(columns: list[str]) -> str:
+    return ", ".join(map(_quoted, columns))
+
+
+def _quoted(column: str) -> str:
+    return '"' + column.replace('"', '""') + '"'
+
+
+def _text(column: str) -> str:
+    return "'" + column.replace("'", "''") + "'"

@@ -1,0 +1,74 @@
+"""Differences between two checkpoints: state by entry, sinks by primary key or by row."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.errors import ConfigError
+from headrace.readers.difference import Change, default_start, differences
+from tests.unit.support.opened_jobs import opened
+
+
+def compared(before, after, **options):
+    """Return the differences by table."""
+    return {found.table: found for found in differences(opened(before), opened(after), **options)}
+
+
+def changes(found):
+    return [(row.change, row.name["key"]) for row in found.rows]
+
+
+def test_entries_are_added_gone_and_changed(state):
+    found = compared(1, 2)
+    assert changes(found["keyed_state"]) == [(Change.CHANGED, '"N1"'), (Change.GONE, '"N2"')]
+    (changed, gone) = found["keyed_state"].rows
+    assert (changed.before["value"], changed.after["value"], changed.fields) == ('"JFK-LAX"', '"LAX-SFO"', ["value"])
+    assert gone.after is None
+    assert changes(found["timers"]) == [(Change.GONE, '"N2"')]
+    assert changes(found["materializer_history"]) == [(Change.ADDED, '"N1"')]
+    assert changes(found["quarantine"]) == [(Change.ADDED, "null")]
+
+
+def test_the_other_way_round_is_the_opposite(state):
+    found = compared(2, 1)
+    assert changes(found["keyed_state"]) == [(Change.CHANGED, '"N1"'), (Change.ADDED, '"N2"')]
+    assert changes(found["timers"]) == [(Change.ADDED, '"N2"')]
+
+
+def test_counts_are_by_operator_and_state(state):
+    (counts,) = compared(0, 1)["keyed_state"].counts
+    assert (counts.group, counts.rows) == ({"operator": "legs", "state": "last_leg"}, {Change.ADDED: 3})
+
+
+def test_a_limit_cuts_rows_but_not_counts(state):
+    found = compared(0, 1, limit=1)["keyed_state"]
+    assert (len(found.rows), found.counts[0].rows) == (1, {Change.ADDED: 3})
+
+
+def test_a_compaction_compares_whole_tables(state):
+    """It has dropped N3, which was expired; no row says so."""
+    assert changes(compared(2, 4)["keyed_state"]) == [(Change.GONE, '"N3"')]
+
+
+def test_a_checkpoint_equals_itself(state):
+    assert compared(2, 2) == {}
+    assert compared(2, 3) == {}
+
+
+def test_one_operator_leaves_out_sinks(state):
+    assert set(compared(1, 2, operator="latest")) == {"materializer_history"}
+
+
+def test_sinks_without_a_key_are_compared_by_row(state):
+    found = compared(1, 2)["board"]
+    assert found.is_sink
+    assert [(row.change, row.name["leg"]) for row in found.rows] == [
+        (Change.GONE, "JFK-LAX"),
+        (Change.ADDED, "LAX-SFO"),
+    ]
+
+
+def test_a_start_is_the_checkpoint_before(state):
+    assert default_start(opened(4)) == 3
+    with pytest.raises(ConfigError, match="first one"):
+        default_start(opened(0))

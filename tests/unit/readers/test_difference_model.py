@@ -1,0 +1,109 @@
+"""Differences against a plain comparison: any micro-batches, restores and compactions, any two checkpoints."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.commit.checkpoint import Kind
+from headrace.commit.compaction import compact
+from headrace.commit.restore import restore, savepoint
+from headrace.readers.difference import Change, differences
+from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.tables.memory_disk import forget_disk
+from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
+from headrace.tables.stores import state_view
+from tests.unit.support.memory_job import BOARD, REMINDERS, MemoryJob, board, reminder, state_row, timer_row
+
+CUSTOMERS = st.sampled_from(["ann", "bob", "cyd"])
+BATCH = st.tuples(st.just("batch"), CUSTOMERS, st.booleans(), st.sampled_from(["+U", "-D"]))
+STEPS = st.lists(
+    st.one_of(
+        BATCH,
+        st.tuples(st.just("restore"), st.integers(0, 100)),
+        st.tuples(st.just("compact")),
+        st.tuples(st.just("savepoint")),
+    ),
+    min_size=1,
+    max_size=7,
+)
+
+
+def play(job: MemoryJob, step: tuple[Any, ...]) -> None:
+    """Make one step of a drawn history."""
+    if step[0] == "batch":
+        _, customer, deleted, kind = step
+        with job.open() as opened:
+            files = {KEYED_STATE: [state_row(opened, customer, deleted=deleted)], TIMERS: [timer_row(opened, customer)]}
+            item = "apples" if deleted else "pears"
+            outputs = {**board(opened, customer, kind, item), **reminder(opened, customer)}
+            opened.commit(Kind.BATCH, files=files, outputs=outputs)
+    elif step[0] == "restore":
+        known = job.log.checkpoints
+        restore(job.config, known[step[1] % len(known)].checkpoint_id, "drawn", "run")
+    elif step[0] == "compact":
+        compact(job.config, "run")
+    else:
+        savepoint(job.config, f"point_{job.last.checkpoint_id}", "drawn", "run")
+
+
+def state_of(job: MemoryJob) -> dict[str, dict[Any, Any]]:
+    """Return the live entries by table and name."""
+    found = {}
+    for name, table in STATE_TABLES.items():
+        rows = state_view(job.config.job_folder, name, job.last.versions[name]).live_rows()
+        names = [column for column in table.entry if column != "key_group"]
+        left_out = {*table.entry, "checkpoint_id", "deleted"}
+        found[name] = {
+            tuple(row[column] for column in names): {k: v for k, v in row.items() if k not in left_out} for row in rows
+        }
+    return found
+
+
+def sinks_of(job: MemoryJob) -> dict[str, list[dict[str, Any]]]:
+    return {name: job.sink(name).read(job.sink(name).schema).to_pylist() for name in (BOARD, REMINDERS)}
+
+
+def expected(before: dict[Any, Any], after: dict[Any, Any]) -> Counter[Change]:
+    kinds = Counter[Change]()
+    for name in {*before, *after}:
+        if name not in before:
+            kinds[Change.ADDED] += 1
+        elif name not in after:
+            kinds[Change.GONE] += 1
+        elif before[name] != after[name]:
+            kinds[Change.CHANGED] += 1
+    return kinds
+
+
+def expected_rows(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> Counter[Change]:
+    old, new = (Counter(str(sorted(row.items())) for row in rows) for rows in (before, after))
+    return +Counter({Change.ADDED: (new - old).total(), Change.GONE: (old - new).total()})
+
+
+@settings(max_examples=25, deadline=None)
+@given(STEPS, st.data())
+def test_differences_equal_a_plain_comparison(steps, data):
+    job = MemoryJob("difference")
+    try:
+        seen = {}
+        for step in [("batch", "ann", False, "+U"), *steps]:
+            play(job, step)
+            seen[job.last.checkpoint_id] = (state_of(job), sinks_of(job))
+        first, second = (data.draw(st.sampled_from(sorted(seen))) for _ in range(2))
+        jobs = [JobAtCheckpoint(job.config, at) for at in (first, second)]
+        totals = {}
+        for found in differences(*jobs, limit=1000):
+            totals[found.table] = sum((Counter(counts.rows) for counts in found.counts), Counter[Change]())
+            if found.table != REMINDERS:  # its rows are counted: the same one may be there several times
+                assert totals[found.table] == Counter(row.change for row in found.rows)
+        wanted = {name: expected(seen[first][0][name], seen[second][0][name]) for name in STATE_TABLES}
+        boards = [{row["item"]: row for row in seen[at][1][BOARD]} for at in (first, second)]
+        wanted[BOARD] = expected(*boards)
+        wanted[REMINDERS] = expected_rows(seen[first][1][REMINDERS], seen[second][1][REMINDERS])
+        assert totals == {name: kinds for name, kinds in wanted.items() if kinds}
+    finally:
+        forget_disk("difference")

@@ -119,6 +119,7 @@ class BatchSequence:
 
     def make(self, taken: Slice, interval: Interval | None, *, finishes: bool = False) -> None:
         """Make a micro-batch of a slice and commit it. With `finishes` services are called for the last time."""
+        self.tasks.start()
         started = clock.monotonic()
         batch = MicroBatch(
             self.tasks,

@@ -16,12 +16,13 @@ from headrace.sources.topic import Topic
 from headrace.spark.batch_sequence import BatchSequence
 from headrace.spark.caught_up_run import CaughtUpRun
 from headrace.spark.interval_run import IntervalRun
-from headrace.spark.options import Event, RunOptions, RunReport
+from headrace.spark.options import RunOptions, RunReport
 from headrace.spark.remaining_work import RemainingWork
 from headrace.spark.replay_run import ReplayRun
 from headrace.spark.run_events import OnEvent, RunEvents
 from headrace.spark.sigterm import ended_by_sigterm
 from headrace.spark.sink_reports import sink_reports
+from headrace.spark.spark_on_demand import SparkOnDemand
 from headrace.spark.stage_tasks import StageTasks
 
 if TYPE_CHECKING:
@@ -29,19 +30,14 @@ if TYPE_CHECKING:
 
 
 def run(config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
-    """Run a job once; return what it did.
+    """Run a job once; return what it did. Spark starts when the first micro-batch needs it.
 
     Raises a `HeadraceError` that says who has to act; whatever was committed before it stays.
     """
     started = clock.monotonic()
     checked_plan(config)
-    on_event(Event("starting", "starting Spark"))
-    from headrace.spark.session import session
-
-    spark = session(config)
-    if url := spark.sparkContext.uiWebUrl:
-        on_event(Event("spark_ui", f"Spark UI at {url}", {"url": url}))
-    return run_in(spark, config, options, on_event, started=started)
+    spark = SparkOnDemand(config, on_event)
+    return run_on(spark, config, options, on_event, started=started, merge=spark.merge, topics=spark.topics())
 
 
 def run_in(

@@ -23,6 +23,9 @@ class SparkTasks:
 
     spark: SparkSession
 
+    def start(self) -> None:
+        """See `StageTasks.start`: the session is there."""
+
     def sources(self, tasks: Sequence[SourceTask]) -> list[TaskReport]:
         """See `StageTasks.sources`."""
         if not tasks:

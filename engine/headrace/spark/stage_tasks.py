@@ -13,9 +13,16 @@ from headrace.spark.transit import Takes
 class StageTasks(Protocol):
     """What a micro-batch asks for; `SparkTasks` and the harness of pipelines answer.
 
-    Both calls answer with one report a task, in the order of tasks, and raise what a task reported: `UserFunctionError`,
+    The calls that run tasks answer with one report a task, in the order of tasks, and raise what a task reported: `UserFunctionError`,
     `ServiceError`, `SourceError`, `StorageError`, `StateSchemaError`.
     """
+
+    def start(self) -> None:
+        """Get ready to run tasks; called before each micro-batch, which does not count the time.
+
+        Raises `ConfigError` and `ClusterError` where that is not possible.
+        """
+        ...
 
     def sources(self, tasks: Sequence[SourceTask]) -> list[TaskReport]:
         """Run tasks that read sources."""

@@ -19,6 +19,10 @@ class LocalTasks:
     """See `StageTasks`: the same code as in Spark, over the same files, without a shuffle service in between."""
 
     @staticmethod
+    def start() -> None:
+        """See `StageTasks.start`: there is nothing to do."""
+
+    @staticmethod
     def sources(tasks: Sequence[SourceTask]) -> list[TaskReport]:
         """See `StageTasks.sources`."""
         return checked((run_source_task(encode_report(task), number) for number, task in enumerate(tasks)), len(tasks))

@@ -1,0 +1,75 @@
+"""Spark for a run that may not need it: the session starts with the first micro-batch, or the first large merge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from headrace.config import JobConfig
+from headrace.sources.topic import Topic
+from headrace.spark.options import Event
+from headrace.spark.reports import KeyedTask, SourceTask, TaskReport
+from headrace.spark.run_events import OnEvent
+from headrace.spark.transit import Takes
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.spark.spark_tasks import SparkTasks
+
+
+class SparkOnDemand:
+    """See `StageTasks`. Starts Spark when the first task, merge or topic needs it; a run with nothing to do starts no JVM.
+
+    Every call raises `ConfigError` or `ClusterError` when Spark cannot be started: see `headrace.spark.session`.
+    """
+
+    def __init__(self, config: JobConfig, on_event: OnEvent) -> None:
+        """Nothing is started yet. `on_event` is told when Spark starts, and where its UI is."""
+        self._config = config
+        self._on_event = on_event
+        self._starting = Lock()  # large sinks are merged side by side
+        self._spark: SparkSession | None = None
+
+    def start(self) -> None:
+        """See `StageTasks.start`."""
+        self._session()
+
+    def sources(self, tasks: Sequence[SourceTask]) -> list[TaskReport]:
+        """See `StageTasks.sources`."""
+        return self._tasks().sources(tasks)
+
+    def keyed(self, task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
+        """See `StageTasks.keyed`."""
+        return self._tasks().keyed(task, takes, transit)
+
+    def merge(self, uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
+        """See `SparkMerge`."""
+        from headrace.spark.sinks import merge_through
+
+        merge_through(self._session())(uri, files, keys, app_id=app_id, version=version)
+
+    def topics(self) -> Mapping[str, Topic]:
+        """Return the topics that the job reads, by name of the source. Only Spark knows whether they have messages, so it starts."""
+        if all(source.format != "kafka" for source in self._config.sources.values()):
+            return {}
+        from headrace.spark.kafka_topic import topics_of
+
+        return topics_of(self._session(), self._config)
+
+    def _tasks(self) -> SparkTasks:
+        from headrace.spark.spark_tasks import SparkTasks
+
+        return SparkTasks(self._session())
+
+    def _session(self) -> SparkSession:
+        with self._starting:
+            if self._spark is None:
+                self._on_event(Event("starting", "starting Spark"))
+                from headrace.spark.session import session
+
+                self._spark = session(self._config)
+                if url := self._spark.sparkContext.uiWebUrl:
+                    self._on_event(Event("spark_ui", f"Spark UI at {url}", {"url": url}))
+            return self._spark

@@ -1,0 +1,81 @@
+"""Spark starts with the first micro-batch: a run that has nothing to do starts none."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from headrace.errors import ClusterError
+from headrace.spark import session as session_module
+from headrace.spark.options import Event, RunOptions
+from headrace.spark.runner import run
+from headrace.spark.spark_on_demand import SparkOnDemand
+from tests.jobs.home import Home
+from tests.jobs.outcome import checkpoints
+from tests.jobs.purchase_files import write_days
+
+
+@pytest.fixture
+def home(tmp_path):
+    return Home(tmp_path)
+
+
+@pytest.fixture
+def refusals(monkeypatch):
+    """Let Spark not start; note each try."""
+    tries = []
+
+    def refuse(config):
+        tries.append(config.job)
+        raise ClusterError("Spark cannot be started")
+
+    monkeypatch.setattr(session_module, "session", refuse)
+    return tries
+
+
+def run_once(home, **options):
+    events = []
+    report = run(home.config(), RunOptions(run_id="once", **options), events.append)
+    return report, [event.kind for event in events]
+
+
+def test_a_run_without_input_starts_no_spark(home, refusals):
+    report, kinds = run_once(home)
+    assert (report.stopped_because, report.checkpoints, refusals) == ("drained", [], [])
+    assert "starting" not in kinds
+
+
+def test_a_run_with_input_starts_spark(home, refusals):
+    write_days(home.input, [0])
+    with pytest.raises(ClusterError, match="cannot be started"):
+        run_once(home)
+    assert refusals == ["purchases"]
+
+
+def test_a_job_is_free_after_spark_did_not_start(home, refusals):
+    write_days(home.input, [0])
+    with pytest.raises(ClusterError):
+        run_once(home)
+    assert [checkpoint.checkpoint_id for checkpoint in checkpoints(home.config())] == [0]
+    (home.input / "2024-03-01.parquet").unlink()
+    report, _ = run_once(home)
+    assert report.stopped_because == "drained"
+
+
+def test_one_session_serves_a_whole_run(home, monkeypatch):
+    session = SimpleNamespace(sparkContext=SimpleNamespace(uiWebUrl="http://node:4040"))
+    started = []
+    monkeypatch.setattr(session_module, "session", lambda _: started.append(1) or session)
+    events: list[Event] = []
+    spark = SparkOnDemand(home.config(), events.append)
+    assert (started, events) == ([], [])
+    spark.start()
+    spark.start()
+    assert started == [1]
+    assert [event.kind for event in events] == ["starting", "spark_ui"]
+
+
+def test_topics_are_only_for_sources_of_kafka(home, refusals):
+    assert SparkOnDemand(home.config(), print).topics() == {}
+    assert refusals == []

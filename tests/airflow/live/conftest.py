@@ -60,7 +60,7 @@ def airflow(jobs: dict[str, DailyJob], tmp_path_factory: pytest.TempPathFactory)
             shutil.copy(PROJECT / file, airflow.dags)
         with airflow.running():
             airflow.wait_for(
-                "the DAGs", lambda: {dag["dag_id"] for dag in airflow.api.get("/dags")["dags"]} >= DAGS, 120
+                "the DAGs", lambda: {dag["dag_id"] for dag in airflow.api.get("/dags")["dags"]} >= DAGS, 300
             )
             yield airflow
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from tests.airflow.live.jobs import start_of
 from tests.airflow.live.services import Airflow
 
-_PATIENCE = 200
+_PATIENCE = 900
 
 
 class Runs:

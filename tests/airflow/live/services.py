@@ -20,8 +20,8 @@ from tests.airflow.live.ports import free_port
 PROJECT = Path(__file__).resolve().parents[3]
 SERVICES = ("api-server", "scheduler", "dag-processor", "triggerer")
 _PROGRAMS = Path(sys.executable).parent
-_STARTS_WITHIN = 120
-_ENDS_WITHIN = 20
+_STARTS_WITHIN = 300
+_ENDS_WITHIN = 30
 
 
 class ApiError(Exception):

@@ -30,7 +30,8 @@ class Runs:
         return str(self._api.post(f"/dags/{self._dag}/dagRuns", content)["dag_run_id"])
 
     def backfill(self, oldest: int, newest: int, conf: Mapping[str, Any] | None = None, **options: Any) -> None:
-        """Start a backfill of some intervals."""
+        """Start a backfill of some intervals, when the one before is over: Airflow looks for that twice a minute."""
+        self._airflow.wait_for(f"the end of a backfill of {self._dag}", self._backfills_are_over, _PATIENCE)
         content = {
             "dag_id": self._dag,
             "from_date": start_of(oldest).isoformat(),
@@ -122,6 +123,10 @@ class Runs:
         path = f"/dags/{self._dag}/dagRuns/{quote(run)}/taskInstances/{task}/logs/{self.tries(run, task)}?full_content=true"
         lines = self._api.get(path)["content"]
         return "\n".join(_text(line) for line in lines)
+
+    def _backfills_are_over(self) -> bool:
+        backfills = self._api.get(f"/backfills?dag_id={self._dag}")["backfills"]
+        return all(backfill["completed_at"] is not None for backfill in backfills)
 
     def _ended(self, run: str) -> str:
         def look() -> str | None:

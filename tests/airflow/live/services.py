@@ -128,7 +128,7 @@ class Airflow:
             for service, process in self._processes.items():
                 assert process.poll() is None, f"{service} has ended: {self._log(service)}"
             assert clock.monotonic() < until, f"{what} did not come within {seconds:.0f} s\n{self._log('scheduler')}"
-            clock.sleep(0.25)
+            clock.sleep(1)
         return found
 
     def _answers(self) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.airflow.live.ports import free_port
+from tests.jobs.ports import free_port
 
 GIVEN = "HEADRACE_TEST_POSTGRES"
 """Names a database to use instead: postgresql+psycopg2://user:password@host:port/name. It has to be empty."""

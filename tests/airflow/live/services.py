@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace import clock
-from tests.airflow.live.ports import free_port
+from tests.jobs.ports import free_port
 
 PROJECT = Path(__file__).resolve().parents[3]
 SERVICES = ("api-server", "scheduler", "dag-processor", "triggerer")

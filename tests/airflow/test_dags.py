@@ -35,8 +35,8 @@ def test_a_job_is_checked_run_verified_and_compacted(dag_bag):
     dag = dag_bag().dags["flights"]
 
     assert [task.task_id for task in dag.topological_sort()] == ["check", "run", "verify", "compact"]
-    assert dag.get_task("check").bash_command == "headrace check flights"
-    assert dag.get_task("compact").bash_command == "headrace compact flights --every 7"
+    assert dag.get_task("check").words == ["check", "flights"]
+    assert dag.get_task("compact").words == ["compact", "flights", "--every=7"]
 
 
 def test_a_job_that_is_never_compacted_has_no_such_task(dag_bag, edit_job):
@@ -50,7 +50,7 @@ def test_a_minimal_job_gets_the_documented_defaults(dag_bag, home):
 
     dag = dag_bag().dags["minimal"]
 
-    assert dag.get_task("compact").bash_command == "headrace compact minimal --every 7"
+    assert dag.get_task("compact").words == ["compact", "minimal", "--every=7"]
     assert dag.get_task("run").execution_timeout == timedelta(minutes=35)
     assert dag.schedule is None
     assert [asset.uri for asset in dag.get_task("run").outlets] == ["s3://lake/board"]
@@ -60,10 +60,15 @@ def test_runs_of_a_job_never_overlap_nor_leave_a_gap(dag_bag):
     dag = dag_bag().dags["flights"]
     run = dag.get_task("run")
 
-    assert dag.max_active_runs == 1
     assert dag.catchup is False
     assert run.max_active_tis_per_dag == 1
     assert run.depends_on_past is True
+    assert run.wait_for_downstream is True
+    assert run.downstream_task_ids == {"verify", "compact"}
+
+
+def test_runs_that_wait_leave_room_for_the_failed_one(dag_bag):
+    assert dag_bag().dags["flights"].max_active_runs == 100
 
 
 def test_a_run_may_take_its_budget_and_grace(dag_bag, edit_job):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -81,7 +82,7 @@ class FakeInstance(SimpleNamespace):
         self.xcoms[key] = value
 
     def get_ti_count(self, *, dag_id, task_ids, states):
-        return sum(state in states for of_run in self.states.values() for state in of_run.values())
+        return sum(of_run.get(task) in states for of_run in self.states.values() for task in task_ids)
 
     def get_task_states(self, *, dag_id, task_ids):
         return self.states
@@ -103,12 +104,22 @@ def told(monkeypatch):
     return events
 
 
-def context_of(run, *, conf=None, run_type="scheduled", logical_date="2013-01-31", **instance):
+DAY = datetime(2013, 1, 31, tzinfo=UTC)
+
+
+def context_of(run, *, conf=None, run_type="scheduled", logical_date=DAY, start=DAY, **instance):
+    end = None if start is None else start + timedelta(days=1)
     return {
         "ti": FakeInstance(**instance),
         "task": run,
         "run_id": "this",
-        "dag_run": SimpleNamespace(conf=conf, run_type=run_type, logical_date=logical_date),
+        "dag_run": SimpleNamespace(
+            conf=conf,
+            run_type=run_type,
+            logical_date=logical_date,
+            data_interval_start=start,
+            data_interval_end=end,
+        ),
         "outlet_events": {outlet: SimpleNamespace(extra={}) for outlet in run.outlets},
     }
 
@@ -288,12 +299,13 @@ def test_unknown_param_is_refused(dag_bag, task):
 FAILED = {"before": {"run": "failed"}}
 
 
+@pytest.mark.parametrize("task", ["run", "verify", "compact"])
 @pytest.mark.parametrize("state", ["failed", "upstream_failed"])
 @pytest.mark.parametrize(
-    ("run_type", "logical_date"), [("asset_triggered", None), ("manual", None), ("scheduled", "2013-01-31")]
+    ("run_type", "logical_date"), [("asset_triggered", None), ("manual", None), ("scheduled", DAY)]
 )
-def test_failed_run_holds_up_those_after(run, state, run_type, logical_date):
-    states = {"before": {"run": state}}
+def test_failed_run_holds_up_those_after(run, task, state, run_type, logical_date):
+    states = {"before": {task: state}}
     context = context_of(run, run_type=run_type, logical_date=logical_date, states=states)
 
     with pytest.raises(AirflowRescheduleException):
@@ -314,6 +326,30 @@ def test_failed_run_holds_up_those_after(run, state, run_type, logical_date):
 )
 def test_whoever_mends_is_not_held_up(run, changes):
     assert execute(run, context=context_of(run, **{"states": FAILED, **changes})) is not None
+
+
+def test_own_dag_waits_for_the_run_alone(home):
+    with DAG("mine", schedule=None):
+        mine = HeadraceRunOperator(task_id="run", job="flights", home=home, hold_after_failure=True)
+    mine.allow_nested_operators = True
+
+    execute(mine, context=context_of(mine, states={"before": {"run": "success", "verify": "failed"}}))
+    with pytest.raises(AirflowRescheduleException):
+        execute(mine, context=context_of(mine, states={"before": {"run": "failed"}}))
+
+
+def test_backfill_of_a_run_by_hand_is_refused(run):
+    context = context_of(run, run_type="backfill", start=DAY - timedelta(days=1))
+
+    with pytest.raises(AirflowFailException, match="interval 2013-01-30 00:00 to 2013-01-31 00:00") as error:
+        execute(run, context=context)
+    assert "Delete that DAG run" in str(error.value)
+    assert run._hook.applications == []
+
+
+@pytest.mark.parametrize(("run_type", "start"), [("manual", DAY - timedelta(days=1)), ("backfill", DAY)])
+def test_run_keeps_the_interval_of_its_kind(run, run_type, start):
+    assert execute(run, context=context_of(run, run_type=run_type, start=start)) is not None
 
 
 def test_own_dag_needs_no_params(home):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import pytest
 
 from headrace import clock
 from tests.jobs.home import LOCAL, PROJECT, Home
+from tests.jobs.ports import free_port
 from tests.jobs.purchase_files import write_days
 
 SPARK = Path(pyspark.__file__).parent
@@ -27,12 +27,6 @@ WORKERS = 3
 DAYS = 3
 ROWS = 60
 """Purchases a day."""
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @contextmanager

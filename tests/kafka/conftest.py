@@ -26,6 +26,7 @@ from headrace.provision.jars import KAFKA, Jars, fetch, jars_folder
 from headrace.provision.java import require_java
 from headrace.spark.options import RunOptions
 from tests.jobs.home import JARS, LOCAL, PROJECT, Home
+from tests.jobs.ports import free_port
 
 FOLDER = PROJECT / "var" / "kafka"
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
@@ -63,12 +64,6 @@ def provided(jars: Jars, folder: Path) -> Path:
         except ServiceError as error:
             pytest.skip(f"{jars.package} cannot be fetched: {error}")
     return folder
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from headrace.commit.log import CheckpointLog
 from headrace.errors import ConfigError, ServiceError, SourceError
 from headrace.tables.schemas import QUARANTINE
 from headrace.tables.stores import state_view
-from tests.kafka.conftest import free_port
+from tests.jobs.ports import free_port
 from tests.unit.support.topic_job import merged_by_hand, message
 
 

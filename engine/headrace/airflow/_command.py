@@ -5,39 +5,58 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace import errors
 from headrace.airflow._environment import task_environment
 from headrace.airflow._failures import failure
 
+_NAMES = [
+    name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.HeadraceError)
+]
+_ERROR = re.compile(rf"^({'|'.join(_NAMES)}): (.*)", re.MULTILINE | re.DOTALL)
+
 
 class HeadraceCommand:
-    """One `headrace` command with `--json`, as a process that can be ended."""
+    """One `headrace` command, as a process that can be ended."""
 
     def __init__(self, words: Sequence[str], home: Path) -> None:
-        """`words` are the command's arguments without `--json`; `home` is the folder that holds `conf/`."""
-        self._words = ["headrace", *words, "--json"]
+        """`words` are the command's arguments; `home` is the folder that holds `conf/`."""
+        self._words = ["headrace", *words]
         self._environment = {**os.environ, **task_environment(home)}
         self._process: subprocess.Popen[str] | None = None
 
     def answer(self, log: Any) -> dict[str, Any]:
-        """Run it, pass its messages on to `log`, and return what it prints.
+        """Run it with `--json`, pass its messages on to `log`, and return what it prints.
 
         Raises what `failure` returns when it ends with another exit code than 0.
         """
         with tempfile.TemporaryFile("w+", encoding="utf-8") as printed:
-            self._process = subprocess.Popen(
-                self._words, env=self._environment, stdout=printed, stderr=subprocess.PIPE, text=True, encoding="utf-8"
-            )
-            with self._process as process:
+            with self._started("--json", stdout=printed, stderr=subprocess.PIPE) as process:
                 for line in process.stderr or ():
                     log.info(line.rstrip())
             printed.seek(0)
-            return answer_of(printed.read(), self._process.returncode)
+            return answer_of(printed.read(), process.returncode)
+
+    def shown(self, log: Any) -> tuple[int, dict[str, Any] | None]:
+        """Run it, pass all that it prints on to `log`, and return its exit code, and `error` and `message` where it told them."""
+        with self._started(stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+            lines = []
+            for line in process.stdout or ():
+                log.info(line.rstrip())
+                lines.append(line)
+        return process.returncode, error_of("".join(lines)) if process.returncode else None
+
+    def _started(self, *options: str, stdout: Any, stderr: int) -> subprocess.Popen[str]:
+        self._process = subprocess.Popen(
+            [*self._words, *options], env=self._environment, stdout=stdout, stderr=stderr, text=True, encoding="utf-8"
+        )
+        return self._process
 
     def end(self) -> None:
         """End the process, if it runs. What it has committed stays, and nothing half done is left."""
@@ -54,3 +73,9 @@ def answer_of(printed: str, exit_code: int) -> dict[str, Any]:
         told = isinstance(content, dict) and {"error", "message"} <= content.keys()
         raise failure(exit_code, content if told else None)
     return content
+
+
+def error_of(printed: str) -> dict[str, Any] | None:
+    """Return `error` and `message` of the error that a command printed; None if it printed none."""
+    error = _ERROR.search(printed)
+    return None if error is None else {"error": error[1], "message": error[2].strip()}

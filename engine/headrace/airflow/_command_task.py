@@ -1,32 +1,48 @@
-"""Tasks that run the command `headrace`."""
+"""Tasks that run the command `headrace`, and show all that it prints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow.providers.standard.operators.bash import BashOperator
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowSkipException
 
-from headrace.airflow._environment import task_environment
+from headrace.airflow._command import HeadraceCommand
+from headrace.airflow._failures import failure
+from headrace.errors import FencedError
 
-_NOTHING: Mapping[str, str] = MappingProxyType({})
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 
-def command_task(
-    task_id: str, *words: str, home: Path, timeout: timedelta, environment: Mapping[str, str] = _NOTHING, **options: Any
-) -> BashOperator:
-    """Return a task that runs `headrace WORDS` on the jobs of `home`. The shell sees `environment` as well.
+class CommandTask(BaseOperator):
+    """Run `headrace WORDS` on the jobs of `home`. Exit codes end the task as they do for a run.
 
-    `options` are those of the operator.
+    `words` may be templates; no shell reads them. With `skip_if_held` the task is skipped, not failed, while another run holds
+    the job.
     """
-    return BashOperator(
-        task_id=task_id,
-        bash_command=" ".join(("headrace", *words)),
-        env={**task_environment(home), **environment},
-        append_env=True,
-        execution_timeout=timeout,
-        **options,
-    )
+
+    template_fields: Sequence[str] = ("words",)
+
+    def __init__(self, *, words: Sequence[str], home: Path, skip_if_held: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.words = list(words)
+        self._home = home
+        self._skips_if_held = skip_if_held
+        self._command: HeadraceCommand | None = None
+
+    def execute(self, context: Context) -> None:  # noqa: ARG002  Airflow calls it so
+        """Run the command. Raises `AirflowFailException` where a retry cannot help, and `AirflowException` otherwise."""
+        self._command = HeadraceCommand(self.words, self._home)
+        exit_code, error = self._command.shown(self.log)
+        if exit_code == FencedError.exit_code and self._skips_if_held:
+            raise AirflowSkipException("another run holds the job: nothing was done, a later DAG run does it")
+        if exit_code:
+            raise failure(exit_code, error)
+
+    def on_kill(self) -> None:
+        """End the command."""
+        if self._command is not None:
+            self._command.end()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import UTC, datetime
+from typing import Any
 
-from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG, CronDataIntervalTimetable
 
 from headrace.airflow._callbacks import deadline_of, run_settings, task_settings
-from headrace.airflow._command_task import command_task
+from headrace.airflow._command_task import CommandTask
 from headrace.airflow._params import job_params, refuse_unknown_params
 from headrace.airflow._run_operator import HeadraceRunOperator
 from headrace.config import JobConfig
@@ -26,6 +26,9 @@ Runs the job `{name}` of `conf/jobs/{name}.yaml`.
 A backfill runs its data interval, whatever the job's mode. An interval that was taken in already is refused, unless the
 param `replay` is true: then it is taken in again, with all later ones. To go back to an earlier checkpoint: `headrace_restore`.
 """
+MOST_ACTIVE_RUNS = 100
+"""So many runs may wait for one that failed. Were it one, the failed run could not start again once it is cleared."""
+
 _UNSCHEDULED_START = datetime(2020, 1, 1, tzinfo=UTC)
 
 
@@ -39,33 +42,32 @@ def job_dag(job: JobConfig) -> DAG:
         schedule=CronDataIntervalTimetable(schedule.cron, timezone=schedule.timezone) if schedule else None,
         start_date=schedule.starts_at() if schedule else _UNSCHEDULED_START,
         catchup=False,
-        max_active_runs=1,
+        max_active_runs=MOST_ACTIVE_RUNS,
         default_args=task_settings(job),
         tags=["headrace", *job.tags],
         params=params,
         deadline=deadline_of(job),
         auto_register=False,
     ) as dag:
-        verify = _command(job, "verify")
-        _check(job, params.keys()) >> _run(job, params.keys()) >> verify
+        run, verify = _run(job, params.keys()), _command(job, "verify")
+        _check(job, params.keys()) >> run >> verify
         if job.compaction.every:
-            verify >> _command(job, "compact", "--every", str(job.compaction.every))
+            compact = _command(job, "compact", f"--every={job.compaction.every}", skip_if_held=True)
+            verify >> compact
+            # The next run waits for the tasks right behind `run` (wait_for_downstream): it and compaction both hold the job.
+            run >> compact
     return dag
 
 
-def _check(job: JobConfig, params: Collection[str]) -> BashOperator:
+def _check(job: JobConfig, params: Collection[str]) -> CommandTask:
     # The first task refuses what the DAG does not know; the operator of the run does as well, for when it is cleared alone.
-    return command_task(
-        "check",
-        *("check", job.job),
-        home=job.home,
-        timeout=job.run.budget + job.run.grace,
-        pre_execute=lambda context: refuse_unknown_params(context, params),
-    )
+    return _command(job, "check", pre_execute=lambda context: refuse_unknown_params(context, params))
 
 
-def _command(job: JobConfig, verb: str, *options: str) -> BashOperator:
-    return command_task(verb, verb, job.job, *options, home=job.home, timeout=job.run.budget + job.run.grace)
+def _command(job: JobConfig, verb: str, *options: str, **settings: Any) -> CommandTask:
+    timeout = job.run.budget + job.run.grace
+    words = [verb, job.job, *options]
+    return CommandTask(task_id=verb, words=words, home=job.home, execution_timeout=timeout, **settings)
 
 
 def _run(job: JobConfig, params: Collection[str]) -> HeadraceRunOperator:
@@ -80,9 +82,10 @@ def _run(job: JobConfig, params: Collection[str]) -> HeadraceRunOperator:
         finish="{{ params.finish }}",
         end_of_input="{{ params.end_of_input }}",
         known_params=params,
-        # max_active_runs doesn't hold between backfills and other runs; these two do.
+        # One run after another, in the order of logical dates, each with its verification and compaction.
         max_active_tis_per_dag=1,
         depends_on_past=True,
+        wait_for_downstream=True,
         # It compares logical dates, and not every run has one.
         hold_after_failure=True,
         **run_settings(job),

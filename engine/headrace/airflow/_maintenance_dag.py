@@ -8,7 +8,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG, CronTriggerTimetable, TaskGroup
 
-from headrace.airflow._command_task import command_task
+from headrace.airflow._command_task import CommandTask
 
 MAINTENANCE = "headrace_maintenance"
 _EXPLANATION = """
@@ -37,6 +37,9 @@ def maintenance_dag(jobs: Iterable[str], home: Path) -> DAG:
     ) as dag:
         for job in jobs:
             with TaskGroup(job):
-                compact = command_task("compact", "compact", job, home=home, timeout=_TIMEOUT)
-                compact >> command_task("vacuum", "vacuum", job, home=home, timeout=_TIMEOUT)
+                compact, vacuum = (
+                    CommandTask(task_id=verb, words=[verb, job], home=home, execution_timeout=_TIMEOUT)
+                    for verb in ("compact", "vacuum")
+                )
+                compact >> vacuum
     return dag

@@ -19,6 +19,8 @@ LOOK_EVERY = timedelta(minutes=1)
 def hold_behind_failed_run(context: Context, log: Any) -> None:
     """Put the task off for a minute, again and again, while the same task of another run of the DAG has failed.
 
+    With `wait_for_downstream`, a failed task right behind that one counts as well, as it does for Airflow.
+
     `depends_on_past` compares logical dates, so it sees no run without one: neither the failed one nor the one to hold up.
     Not held up is what a person started to mend something: a backfill, a cleared task, a manual run for a logical date (for
     these Airflow's own rule holds). A failed task that is cleared, or marked as success, holds up no more: so a run that
@@ -29,21 +31,29 @@ def hold_behind_failed_run(context: Context, log: Any) -> None:
     if _mends(context):
         return
     task_instance = context["ti"]
-    dag, task = task_instance.dag_id, task_instance.task_id
-    if not task_instance.get_ti_count(dag_id=dag, task_ids=[task], states=FAILED):
+    dag, tasks = task_instance.dag_id, _watched(context["task"])
+    if not task_instance.get_ti_count(dag_id=dag, task_ids=tasks, states=FAILED):
         return
-    states = task_instance.get_task_states(dag_id=dag, task_ids=[task])
-    failed = sorted(run for run, of_run in states.items() if run != task_instance.run_id and of_run.get(task) in FAILED)
+    states = task_instance.get_task_states(dag_id=dag, task_ids=tasks)
+    others = sorted(run for run in states if run != task_instance.run_id)
+    failed = [(run, task) for run in others for task in tasks if states[run].get(task) in FAILED]
     if failed:
-        log.warning(_sentence(task, failed))
+        log.warning(_sentence(failed))
         # Airflow gives this class no types.
         raise AirflowRescheduleException(datetime.fromtimestamp(clock.now() / 1000, UTC) + LOOK_EVERY)  # type: ignore[no-untyped-call]
 
 
-def _sentence(task: str, failed: list[str]) -> str:
-    others = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+def _watched(task: Any) -> list[str]:
+    """Return the tasks of another run that hold up this one when they have failed."""
+    return [task.task_id, *(sorted(task.downstream_task_ids) if task.wait_for_downstream else ())]
+
+
+def _sentence(failed: list[tuple[str, str]]) -> str:
+    run, task = failed[0]
+    more = len({run for run, _ in failed}) - 1
+    others = f" (and of {more} more)" if more else ""
     return (
-        f"task {task} of run {failed[0]}{others} failed, and holds up the runs after it. Clear it, or mark it as success, "
+        f"task {task} of run {run}{others} failed, and holds up the runs after it. Clear it, or mark it as success, "
         f"and this run goes on within {LOOK_EVERY.total_seconds():.0f} s."
     )
 

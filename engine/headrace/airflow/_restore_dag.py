@@ -8,7 +8,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG, Param
 
-from headrace.airflow._command_task import command_task
+from headrace.airflow._command_task import CommandTask
 
 RESTORE = "headrace_restore"
 _EXPLANATION = """
@@ -32,17 +32,14 @@ def restore_dag(jobs: Sequence[str], home: Path) -> DAG:
         params=_params(jobs),
         auto_register=False,
     ) as dag:
-        # The values go in by the environment: text of a person must not become part of a command.
-        command_task(
-            "restore",
-            *("restore", '"$JOB"', "--to", '"$CHECKPOINT"', "--why", '"$WHY"', "--yes"),
+        CommandTask(
+            task_id="restore",
+            words=[
+                *("restore", "{{ params.job }}", "--to={{ params.checkpoint }}"),
+                *("--why={{ params.why }} (Airflow run {{ run_id }})", "--yes"),
+            ],
             home=home,
-            timeout=timedelta(hours=1),
-            environment={
-                "JOB": "{{ params.job }}",
-                "CHECKPOINT": "{{ params.checkpoint }}",
-                "WHY": "{{ params.why }} (Airflow run {{ run_id }})",
-            },
+            execution_timeout=timedelta(hours=1),
         )
     return dag
 

@@ -14,6 +14,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 import headrace
+from headrace.airflow._data_interval import refuse_foreign_interval
 from headrace.airflow._driver_log import DriverLog
 from headrace.airflow._environment import task_environment
 from headrace.airflow._failures import failure
@@ -134,6 +135,7 @@ class HeadraceRunOperator(SparkSubmitOperator):
         """
         if self._known_params is not None:
             refuse_unknown_params(context, self._known_params)
+        refuse_foreign_interval(context)
         if self._holds_after_failure:
             hold_behind_failed_run(context, self.log)
         try:

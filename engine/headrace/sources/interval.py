@@ -22,7 +22,10 @@ class Interval:
         Raises `ConfigError` for one that is not given, or empty.
         """
         if start is None or end is None:
-            msg = "an interval run needs --interval-start and --interval-end"
+            msg = (
+                "an interval run needs --interval-start and --interval-end. In Airflow this DAG run has no data interval: trigger "
+                "it with a logical date, and it gets the last whole interval before that"
+            )
             raise ConfigError(msg)
         if start >= end:
             msg = f"the interval {moment_text(start)} to {moment_text(end)} is empty"

@@ -1,0 +1,83 @@
+"""One Airflow on PostgreSQL for all ways to run a job, which go on at the same time."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from tests.airflow.live.jobs import DailyJob, intervals
+from tests.airflow.live.postgres import postgres
+from tests.airflow.live.services import PROJECT, Airflow
+from tests.airflow.live.ways import SCENARIOS
+from tests.jobs.home import LOCAL, Home
+
+DAGS = {"days", "again", "hand", "held", "all", "board", "sensor", "chain"}
+
+
+@pytest.fixture(scope="session")
+def airflow_database() -> None:
+    """Take the place of the SQLite database that the other tests of Airflow have in their own process."""
+
+
+@pytest.fixture(scope="session")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DailyJob]:
+    """The jobs, by name, with the input that they begin with."""
+    folder = tmp_path_factory.mktemp("live") / "home"
+    interval, caught_up = {"mode": "interval"}, {"mode": "caught_up"}
+    jobs = {
+        "days": DailyJob(folder, "days", **interval, compaction={"every": 2}),
+        "again": DailyJob(folder, "again", **interval),
+        "hand": DailyJob(folder, "hand", **interval),
+        "held": DailyJob(folder, "held", **interval),
+        "all": DailyJob(folder, "all", **caught_up),
+        "board": DailyJob(folder, "board", **caught_up, schedule=None, cluster="spark"),
+    }
+    delivered = {"days": (5, 1), "again": (3, 1), "hand": (4, 1), "held": (3, 2), "all": (3, 2), "board": (3, 2)}
+    for name, (oldest, newest) in delivered.items():
+        jobs[name].deliver(intervals(oldest, newest))
+    follower = {
+        "job": "follower",
+        "pipeline": "tests.jobs.follower:appends",
+        "state": {"root": "state", "local": "local"},
+        "sources": {"lines": {"format": "delta", "path": "lake/board/lines_by_item", "start": "snapshot"}},
+        "sinks": {"seen": {"path": "lake/seen", "mode": "append"}},
+    }
+    Home(folder, follower)
+    jobs["days"].write_cluster("spark", LOCAL)
+    jobs["days"].write_cluster("local", {**LOCAL, "connection": "without_spark"})
+    return jobs
+
+
+@pytest.fixture(scope="session")
+def airflow(jobs: dict[str, DailyJob], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
+    """A running Airflow that knows the DAGs of all jobs."""
+    with postgres() as database:
+        airflow = Airflow(tmp_path_factory.mktemp("airflow"), jobs["days"].folder, database)
+        for file in ("dags/headrace_jobs.py", "dags/headrace_errors.py", "tests/airflow/live/own_dags.py"):
+            shutil.copy(PROJECT / file, airflow.dags)
+        with airflow.running():
+            airflow.wait_for(
+                "the DAGs", lambda: {dag["dag_id"] for dag in airflow.api.get("/dags")["dags"]} >= DAGS, 300
+            )
+            yield airflow
+
+
+@pytest.fixture(scope="session")
+def scenarios(
+    airflow: Airflow, jobs: dict[str, DailyJob], request: pytest.FixtureRequest
+) -> Iterator[dict[str, Future[None]]]:
+    """The scenarios that are to be tested, by name, all started."""
+    chosen = {
+        item.callspec.params.get("name")
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+    }
+    with ThreadPoolExecutor(len(SCENARIOS)) as threads:
+        yield {
+            scenario.__name__: threads.submit(scenario, airflow, jobs)
+            for scenario in SCENARIOS
+            if scenario.__name__ in chosen
+        }

@@ -1,0 +1,71 @@
+"""The jobs of the live test: small ones, whose driver runs without Spark, with an interval of a day that ended half a day ago."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from headrace import clock
+from tests.jobs.home import LOCAL, PURCHASES, Home, merged
+from tests.jobs.purchase_files import FIRST_DAY, day_name, purchases_of, write_rows
+from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
+
+DAY: Final = timedelta(days=1)
+
+_NOW: Final = datetime.fromtimestamp(clock.now() / 1000, UTC)
+# No interval ends while the test runs.
+_HOUR: Final = (_NOW.hour + 12) % 24
+_LAST_TICK: Final = _NOW.replace(hour=_HOUR, minute=0, second=0, microsecond=0) - (
+    DAY if _NOW.hour < _HOUR else 0 * DAY
+)
+
+
+def start_of(ago: int) -> datetime:
+    """Return the start of an interval: that of 1 is the last one that is over, that of 2 the one before."""
+    return _LAST_TICK - ago * DAY
+
+
+def intervals(oldest: int, newest: int) -> Sequence[int]:
+    """Return intervals, oldest first."""
+    return range(oldest, newest - 1, -1)
+
+
+class DailyJob(Home):
+    """A job in the folder of all jobs, with files of its own: one for each interval."""
+
+    def __init__(self, folder: Path, name: str, **changes: Any) -> None:
+        own = {
+            "job": name,
+            "schedule": {"cron": f"0 {_HOUR} * * *", "start": "2024-01-01", "timezone": "UTC"},
+            "run": {"budget": "5m", "grace": "1m", "retries": 1, "retry_delay": "2s"},
+            "compaction": {"every": None},
+            "sources": {"purchases": {"path": f"input/{name}"}},
+            "sinks": {sink: {"path": f"lake/{name}/{sink}"} for sink in PURCHASES["sinks"]},
+        }
+        super().__init__(folder, merged(merged(PURCHASES, own), changes))
+        self.write_cluster("local", {**LOCAL, "connection": "without_spark"})
+        self.files = folder / "input" / name
+
+    def deliver(self, agos: Sequence[int]) -> None:
+        """Write the files of some intervals."""
+        for ago in agos:
+            day = _day_of(ago)
+            write_rows(self.files, day_name(day), purchases_of(day))
+
+    def deliver_garbage(self, ago: int) -> None:
+        """Write a file of an interval that nobody can read."""
+        self.files.mkdir(parents=True, exist_ok=True)
+        (self.files / day_name(_day_of(ago))).write_bytes(b"no Parquet")
+
+    def assert_has(self, agos: Sequence[int]) -> None:
+        """Assert that state and sinks are what these intervals come to, one after the other."""
+        assert_as_by_hand(self.config(), by_hand([purchases_of(_day_of(ago)) for ago in agos]))
+
+
+def _day_of(ago: int) -> int:
+    """Return the day whose midnight, after which its file is named, lies in an interval."""
+    start = start_of(ago)
+    midnight: date = start.date() if _HOUR == 0 else start.date() + DAY
+    return (midnight - FIRST_DAY.date()).days

@@ -1,0 +1,144 @@
+"""The runs of a DAG, as a person starts them and looks at them: by Airflow's REST API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote
+
+from tests.airflow.live.jobs import start_of
+from tests.airflow.live.services import Airflow
+
+_PATIENCE = 900
+
+
+class Runs:
+    """The runs of a DAG. Intervals are counted back from the last one that is over, which is 1."""
+
+    def __init__(self, airflow: Airflow, dag: str) -> None:
+        self._airflow, self._api, self._dag = airflow, airflow.api, dag
+
+    def unpause(self) -> None:
+        """Let the scheduler start runs of the DAG."""
+        self._api.patch(f"/dags/{self._dag}", {"is_paused": False})
+
+    def trigger(self, logical_date: datetime | None = None, conf: Mapping[str, Any] | None = None) -> str:
+        """Start a run by hand; return its id."""
+        date = None if logical_date is None else logical_date.isoformat()
+        content = {"logical_date": date, "conf": dict(conf or {})}
+        return str(self._api.post(f"/dags/{self._dag}/dagRuns", content)["dag_run_id"])
+
+    def backfill(self, oldest: int, newest: int, conf: Mapping[str, Any] | None = None, **options: Any) -> None:
+        """Start a backfill of some intervals, when the one before is over: Airflow looks for that twice a minute."""
+        self._airflow.wait_for(f"the end of a backfill of {self._dag}", self._backfills_are_over, _PATIENCE)
+        content = {
+            "dag_id": self._dag,
+            "from_date": start_of(oldest).isoformat(),
+            "to_date": start_of(newest).isoformat(),
+            "reprocess_behavior": "completed",
+            "dag_run_conf": dict(conf or {}),
+            **options,
+        }
+        self._api.post("/backfills", content)
+
+    def clear(self, run: str, *tasks: str) -> None:
+        """Clear tasks of a run, and all that come after them."""
+        content = {
+            "dry_run": False,
+            "dag_run_id": run,
+            "task_ids": list(tasks),
+            "include_downstream": True,
+            "only_failed": False,
+        }
+        self._api.post(f"/dags/{self._dag}/clearTaskInstances", content)
+
+    def mark_success(self, run: str, task: str) -> None:
+        """Mark a task as success."""
+        self._api.patch(f"/dags/{self._dag}/dagRuns/{quote(run)}/taskInstances/{task}", {"new_state": "success"})
+
+    def delete(self, run: str) -> None:
+        """Delete a run."""
+        self._api.delete(f"/dags/{self._dag}/dagRuns/{quote(run)}")
+
+    def of(self, logical_date: datetime) -> str:
+        """Return the run of a logical date, once it is there."""
+
+        def look() -> str | None:
+            date = quote(logical_date.isoformat())
+            runs = self._api.get(f"/dags/{self._dag}/dagRuns?logical_date_gte={date}&logical_date_lte={date}")[
+                "dag_runs"
+            ]
+            return runs[0]["dag_run_id"] if runs else None
+
+        return str(self._airflow.wait_for(f"a run of {self._dag} for {logical_date}", look, _PATIENCE))
+
+    def latest(self, run_type: str) -> str:
+        """Return the latest run of a type, once there is one."""
+
+        def look() -> str | None:
+            runs = self._api.get(f"/dags/{self._dag}/dagRuns?run_type={run_type}&order_by=-run_after")["dag_runs"]
+            return runs[0]["dag_run_id"] if runs else None
+
+        return str(self._airflow.wait_for(f"a run of {self._dag} of type {run_type}", look, _PATIENCE))
+
+    def state(self, run: str) -> str:
+        """Return the state of a run."""
+        return str(self._api.get(f"/dags/{self._dag}/dagRuns/{quote(run)}")["state"])
+
+    def task_state(self, run: str, task: str) -> str | None:
+        """Return the state of a task of a run; None if it was not started."""
+        state = self._api.get(f"/dags/{self._dag}/dagRuns/{quote(run)}/taskInstances/{task}")["state"]
+        return None if state is None else str(state)
+
+    def tries(self, run: str, task: str) -> int:
+        """Return how often a task of a run was tried."""
+        return int(self._api.get(f"/dags/{self._dag}/dagRuns/{quote(run)}/taskInstances/{task}")["try_number"])
+
+    def wait_for_task(self, run: str, task: str, state: str) -> None:
+        """Wait until a task of a run is in a state."""
+        what = f"{self._dag} {run} {task} {state}"
+        self._airflow.wait_for(what, lambda: self.task_state(run, task) == state, _PATIENCE)
+
+    def assert_succeeds(self, *runs: str) -> None:
+        """Wait until runs have ended, and assert that they ended well."""
+        for run in runs:
+            assert self._ended(run) == "success", f"{run}: {self.log(run)}"
+
+    def assert_refused(self, run: str, *words: str) -> None:
+        """Wait until a run has ended; assert that its task `run` failed at its first try, and that its exception says `words`."""
+        assert self._ended(run) == "failed"
+        said = self.log(run)
+        for word in words:
+            assert word in said
+        assert "not retried" in said or "Nothing was done" in said
+
+    def result(self, run: str, task: str = "run") -> Any:
+        """Return what a task returned."""
+        path = f"/dags/{self._dag}/dagRuns/{quote(run)}/taskInstances/{task}/xcomEntries/return_value?deserialize=true"
+        return self._api.get(path)["value"]
+
+    def log(self, run: str, task: str = "run") -> str:
+        """Return the log of the last try of a task."""
+        path = f"/dags/{self._dag}/dagRuns/{quote(run)}/taskInstances/{task}/logs/{self.tries(run, task)}?full_content=true"
+        lines = self._api.get(path)["content"]
+        return "\n".join(_text(line) for line in lines)
+
+    def _backfills_are_over(self) -> bool:
+        backfills = self._api.get(f"/backfills?dag_id={self._dag}")["backfills"]
+        return all(backfill["completed_at"] is not None for backfill in backfills)
+
+    def _ended(self, run: str) -> str:
+        def look() -> str | None:
+            state = self.state(run)
+            return state if state in {"success", "failed"} else None
+
+        return str(self._airflow.wait_for(f"the end of {self._dag} {run}", look, _PATIENCE))
+
+
+def _text(line: Any) -> str:
+    """Return a line of a log, with the exceptions that it has."""
+    if not isinstance(line, dict):
+        return str(line)
+    details = [f"{error.get('exc_type')}: {error.get('exc_value')}" for error in line.get("error_detail") or []]
+    return "\n".join([str(line.get("event", "")), *details])

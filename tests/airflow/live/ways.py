@@ -1,0 +1,164 @@
+"""The ways to run a job in Airflow, each as a scenario with jobs of its own: they go on at the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Final
+
+import pytest
+
+from tests.airflow.live.jobs import DailyJob, intervals, start_of
+from tests.airflow.live.runs import Runs
+from tests.airflow.live.services import Airflow, ApiError
+
+Scenario = Callable[[Airflow, dict[str, DailyJob]], None]
+
+
+def gap_after_a_pause(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
+    """A paused DAG is backfilled and unpaused: the scheduled run waits, then is refused; the rest is backfilled, and it is cleared."""
+    job, runs, sensor = jobs["days"], Runs(airflow, "days"), Runs(airflow, "sensor")
+    waiting = sensor.trigger(conf={"until": start_of(0).isoformat()})
+    sensor.wait_for_task(waiting, "wait", "deferred")
+    runs.backfill(5, 4)
+    runs.unpause()
+    runs.assert_succeeds(*(runs.of(start_of(ago)) for ago in intervals(5, 4)))
+    scheduled = runs.of(start_of(1))
+    runs.assert_refused(scheduled, "would leave a gap", "Run the interval that starts there first")
+    assert runs.tries(scheduled, "run") == 1
+    job.assert_has(intervals(5, 4))
+
+    runs.backfill(3, 2)
+    runs.assert_succeeds(*(runs.of(start_of(ago)) for ago in intervals(3, 2)))
+    runs.clear(scheduled, "run")
+    runs.assert_succeeds(scheduled)
+    job.assert_has(intervals(5, 1))
+    sensor.assert_succeeds(waiting)
+    assert datetime.fromisoformat(sensor.result(waiting, "wait")["interval_end"]) == start_of(0)
+
+
+def interval_again(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
+    """An interval that was taken in is refused: cleared, by hand, backfilled. With `replay` it is taken in again."""
+    job, runs = jobs["again"], Runs(airflow, "again")
+    runs.backfill(3, 2)
+    runs.unpause()
+    first, second, scheduled = (runs.of(start_of(ago)) for ago in intervals(3, 1))
+    runs.assert_succeeds(first, second, scheduled)
+
+    runs.clear(first, "run")
+    runs.assert_refused(first, "has been taken in already", "mark a cleared Airflow task as success")
+    runs.mark_success(first, "run")
+    runs.assert_succeeds(first)
+
+    job.deliver([2])
+    with pytest.raises(ApiError, match="depends_on_past"):
+        runs.backfill(3, 2, run_backwards=True)
+    runs.backfill(2, 2)
+    runs.assert_refused(second, "has been taken in already", "replay=true")
+    runs.backfill(2, 2, {"replay": True})
+    runs.assert_succeeds(second)
+    job.assert_has(intervals(3, 1))
+
+
+def started_by_hand(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
+    """For a logical date, a run by hand has the interval before it; a backfill of that date is refused until the run is deleted."""
+    job, runs = jobs["hand"], Runs(airflow, "hand")
+    airflow.command("dags", "test", "hand", start_of(3).isoformat())
+    job.assert_has([4])
+    runs.unpause()
+    scheduled = runs.of(start_of(1))
+    runs.assert_refused(scheduled, "would leave a gap")
+
+    dated = runs.trigger(start_of(2))
+    runs.assert_succeeds(dated)
+    job.assert_has(intervals(4, 3))
+
+    for ago in intervals(3, 2):
+        runs.backfill(ago, ago)
+        taken_over = runs.of(start_of(ago))
+        runs.assert_refused(taken_over, "was made by hand", "Delete that DAG run")
+        runs.delete(taken_over)
+    runs.backfill(2, 2)
+    runs.assert_succeeds(runs.of(start_of(2)))
+    runs.clear(scheduled, "run")
+    runs.assert_succeeds(scheduled)
+    job.assert_has(intervals(4, 1))
+
+    undated = runs.trigger()
+    runs.assert_refused(undated, "ConfigError", "this DAG run has no data interval: trigger it with a logical date")
+
+
+def held_up_in_order(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
+    """A run fails, those after it wait; once it is mended and cleared, they go on in their order."""
+    job, runs = jobs["held"], Runs(airflow, "held")
+    job.deliver_garbage(4)
+    first, second = runs.trigger(start_of(3)), runs.trigger(start_of(2))
+    assert {runs.state(first), runs.state(second)} == {"queued"}
+    runs.unpause()
+    runs.assert_refused(first, "SourceError")
+    scheduled = runs.of(start_of(1))
+    for waiting in second, scheduled:
+        runs.wait_for_task(waiting, "check", "success")
+        assert runs.task_state(waiting, "run") is None
+
+    job.deliver([4])
+    runs.clear(first, "run")
+    runs.assert_succeeds(first, second)
+    runs.assert_refused(scheduled, "would leave a gap")
+    job.assert_has(intervals(4, 3))
+
+
+def held_up_without_dates(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
+    """Runs without a logical date overlap, and take turns. They wait behind one that failed, and go on when it is cleared."""
+    job, runs = jobs["all"], Runs(airflow, "all")
+    runs.unpause()
+    overlapping = [runs.trigger(), runs.trigger(), runs.of(start_of(1))]
+    runs.assert_succeeds(*overlapping)
+    assert sorted(runs.result(run)["rows_in"] > 0 for run in overlapping) == [False, False, True]
+    job.assert_has(intervals(3, 2))
+
+    job.deliver_garbage(1)
+    failed = runs.trigger()
+    runs.assert_refused(failed, "SourceError")
+    waiting = runs.trigger()
+    runs.wait_for_task(waiting, "run", "up_for_reschedule")
+    assert f"task run of run {failed} failed, and holds up the runs after it" in runs.log(waiting)
+
+    job.deliver([1])
+    runs.clear(failed, "run")
+    runs.assert_succeeds(failed, waiting)
+    job.assert_has(intervals(3, 1))
+
+
+def started_by_an_asset(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
+    """A run on a real Spark returns what it did, and starts the job that reads its sink. Without news it starts nothing."""
+    job, runs, chain = jobs["board"], Runs(airflow, "board"), Runs(airflow, "chain")
+    runs.unpause()
+    first = runs.trigger()
+    runs.assert_succeeds(first)
+    result = runs.result(first)
+    assert result["rows_in"] == 180
+    assert result["sinks"]["lines_by_item"]["rows"] > 0
+
+    started = chain.latest("asset_triggered")
+    chain.assert_succeeds(started)
+    assert chain.result(started)["rows_in"] == result["sinks"]["lines_by_item"]["rows"]
+    events = airflow.api.get("/assets/events?source_dag_id=board")["asset_events"]
+    assert sorted(event["extra"]["sink"] for event in events) == ["lines_by_item", "reminders"]
+    assert {event["extra"]["checkpoint"] for event in events} == {result["checkpoint"]}
+
+    runs.clear(first, "run")
+    runs.assert_succeeds(first)
+    assert runs.result(first)["rows_in"] == 0
+    assert airflow.api.get("/assets/events?source_dag_id=board")["total_entries"] == len(events)
+    job.assert_has(intervals(3, 2))
+
+
+SCENARIOS: Final[tuple[Scenario, ...]] = (
+    gap_after_a_pause,
+    interval_again,
+    started_by_hand,
+    held_up_in_order,
+    held_up_without_dates,
+    started_by_an_asset,
+)

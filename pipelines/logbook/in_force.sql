@@ -33,17 +33,21 @@ WHERE source = its_number
 GROUP BY ALL
 HAVING sum(CASE WHEN rows.kind IN ('+I', '+U') THEN 1 ELSE -1 END) > 0;
 
+CREATE TEMP TABLE last_changes AS SELECT source, key, max(place) AS place FROM changes GROUP BY ALL;
+
 CREATE TEMP TABLE lines_in_force AS
 SELECT
     struct_pack(
         flight_id, carrier, flight, tailnum := entry.tailnum, origin := entry.origin, dest, departed_at := epoch_ms(departed_at),
         manufacturer, model, built, seats,
         temp, wind_speed, visib) AS line,
-    -- A line is added when the last of its parts is.
-    greatest(entry.place, plane.place, report.place) AS added
+    -- A line is added when the last of its parts is; one without a plane or report when its last one was taken back.
+    greatest(entry.place, coalesce(plane.place, gone_plane.place), coalesce(report.place, gone_report.place)) AS added
 FROM in_force('entries', 0) AS entry
 LEFT JOIN in_force('planes', 1) AS plane USING (tailnum)
-LEFT JOIN in_force('weather', 2) AS report USING (origin, hour);
+LEFT JOIN in_force('weather', 2) AS report USING (origin, hour)
+LEFT JOIN last_changes AS gone_plane ON gone_plane.source = 1 AND gone_plane.key = entry.tailnum
+LEFT JOIN last_changes AS gone_report ON gone_report.source = 2 AND gone_report.key = entry.origin || ' ' || epoch_ms(entry.hour);
 
 CREATE TEMP TABLE expected_logbook AS
 WITH shown AS (

@@ -59,7 +59,7 @@ def day_of(number, steps, in_force):
 @given(courses, st.sampled_from(["legacy", "value", "map", "adaptive"]), st.integers(1, 3), st.integers(1, 5))
 def test_any_course_of_changes_gives_the_rows_in_force(days, strategy, parallelism, bucket):
     job = {
-        "sources": dict.fromkeys(SOURCES, {"interval": "%Y-%m-%d", "complete_intervals": True}),
+        "sources": {name: {"interval": "%Y-%m-%d", "complete_intervals": True} for name in SOURCES},
         "execution": {"upsert-materialize": {"strategy": strategy}},
     }
     harness = PipelineHarness(pipeline, job=job, parallelism=parallelism, bucket=bucket)

@@ -89,6 +89,8 @@ class Histories:
             return cls(dict(by_length), several_now)
 
     def __str__(self) -> str:
+        if not self.keys_by_length:
+            return "histories: none"
         longest = ", ".join(f"{count:,} with {rows}" for rows, count in self.keys_by_length.items())
         return f"histories, by their most rows after a micro-batch: {longest}; {self.several_now:,} have several now"
 

@@ -90,6 +90,7 @@ def test_histories_are_measured_after_micro_batches():
     table = pa.Table.from_pylist([dict(zip(names, change, strict=True)) for change in changes])
     assert Histories.of(table) == Histories({1: 1, 2: 1}, several_now=0)
     assert Histories.of(table.slice(0, 2)) == Histories({2: 1}, several_now=1)
+    assert str(Histories.of(table.slice(0, 0))) == "histories: none"
 
 
 def test_command_reports_and_fails_on_differences(done, raw, monkeypatch, capsys, tmp_path):

@@ -24,7 +24,7 @@ def logbook(upsert_key: tuple[str, ...] | None = None) -> Pipeline:
     )
     # A flight with another tail number, or another report, is another row of the join: flight_id is no upsert key.
     lines.upsert_materialize(
-        "one_line_per_flight", primary_key=("flight_id",), upsert_key=upsert_key, strategy=Strategy.ADAPTIVE
+        "latest", primary_key=("flight_id",), upsert_key=upsert_key, strategy=Strategy.ADAPTIVE
     ).sink("logbook")
     return job
 

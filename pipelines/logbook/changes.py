@@ -186,7 +186,7 @@ def write_changes(
 ) -> dict[str, int]:
     """Write a file for each source and day, up to the last correction of the flights up to `last`; return the rows of each source.
 
-    With `through`, only files up to that day: a later call goes on from there. A file that is there stays as it is. The changes
+    With `through`, only files up to that day: a later call with the same `last` goes on. A file that is there stays as it is. The changes
     of a record depend on `seed` and the record alone, not on the dates. `trouble` multiplies how many records are wrong at first.
     """
     tables = raw or data_folder()

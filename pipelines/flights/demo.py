@@ -303,7 +303,7 @@ def read_board(path: Path) -> tuple[list[tuple[Any, ...]], int]:
     """Return some lines of the board, late flights and open ones, and how many it has."""
     import duckdb
 
-    from pipelines.flights.verify import read_table
+    from pipelines.comparison import read_table
 
     board = read_table(str(path))
     with duckdb.connect() as connection:

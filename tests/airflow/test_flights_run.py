@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.flights.verify import read_table
+from pipelines.comparison import read_table
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 STARTS_WITHIN = 60

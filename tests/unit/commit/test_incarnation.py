@@ -10,6 +10,7 @@ from headrace.commit.restore import restore
 from headrace.commit.verify import verify
 from headrace.errors import SinkMismatchError
 from headrace.sinks.delta_table import delta_table_sink
+from headrace.sinks.sink import SparkWriters
 from headrace.tables.files import read_parquet
 from headrace.tables.store import CommitInfo, Transaction
 from headrace.tables.stores import table_store
@@ -129,7 +130,7 @@ def test_merge_through_spark_records_the_life_later(memory_job):
     job = memory_job
     job.config = replace(job.config, publish=replace(job.config.publish, spark_above_rows=0))
     spark = SparkMerges(job)
-    with job.open(spark_merge=spark) as opened:
+    with job.open(writers=SparkWriters(merge=spark)) as opened:
         commit_batch(opened, "ann")
         assert incarnation(job) == job.last.incarnation
         commit_batch(opened, "bob")

@@ -33,7 +33,7 @@ class SmallFiles:
 
 def find_small_files(config: JobConfig, target_size: int) -> list[SmallFiles]:
     """Return the small files of each sink whose files may be rewritten, and that is there. Reads logs alone. Raises `StorageError`."""
-    names = [name for name in sorted(config.sinks) if config.sinks[name].format == "delta"]
+    names = [name for name in sorted(config.sinks) if config.sinks[name].format != "parquet"]
     return [found for name in names if (found := _of_sink(config, name, target_size)) is not None]
 
 

@@ -13,7 +13,7 @@ class Line(Struct, frozen=True):
     shop: str | None = None
     amount: float | None = None
     paid: bool = False
-    notes: list[str] = []
+    notes: list[str] | None = None
 
 
 sender = Pipeline("sender").source("lines", Line, event_time="at").sink("sent")

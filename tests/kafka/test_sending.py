@@ -31,7 +31,14 @@ class Sending:
 
     def __init__(self, spark, folder, servers, topic):
         self.spark = spark
-        sink = {"format": "kafka", "path": "lake/sent", "mode": "append", "servers": servers, "topic": topic, "key": "shop"}
+        sink = {
+            "format": "kafka",
+            "path": "lake/sent",
+            "mode": "append",
+            "servers": servers,
+            "topic": topic,
+            "key": "shop",
+        }
         source = {"format": "kafka", "servers": servers, "topic": topic, "idle_after": "0s"}
         self.sender, self.receiver = Home(folder / "sender", job("sender")), Home(folder / "receiver", job("receiver"))
         self.sink = sink
@@ -103,7 +110,7 @@ def test_second_job_reads_what_the_first_sends(jobs, spark):
     messages = jobs.landed()
     headers = [tuple((each["key"], bytes(each["value"])) for each in message["headers"]) for message in messages]
     assert len(messages) == 40 + 27
-    first = {identity: message for identity, message in reversed([*zip(headers, messages, strict=True)])}
+    first = dict(reversed([*zip(headers, messages, strict=True)]))
     assert len(first) == 40
     by_shop = defaultdict(list)
     for identity, message in zip(headers, messages, strict=True):

@@ -9,7 +9,7 @@ from headrace.commit.log import incarnation_of
 from headrace.commit.restore import restore
 from headrace.commit.verify import verify
 from headrace.errors import SinkMismatchError
-from headrace.sinks.delta_table import delta_table_sink
+from headrace.sinks.kinds import sink_of
 from headrace.sinks.sink import SparkWriters
 from headrace.tables.files import read_parquet
 from headrace.tables.store import CommitInfo, Transaction
@@ -18,7 +18,7 @@ from tests.unit.support.memory_job import BOARD, DiskCopy, MemoryJob, commit_bat
 
 
 def incarnation(job, sink=BOARD):
-    target = delta_table_sink(job.config, sink)
+    target = sink_of(job.config, sink)
     return target.incarnation(target.latest())
 
 

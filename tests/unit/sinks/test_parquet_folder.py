@@ -9,17 +9,26 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headrace import Pipeline, RowKind, Struct, Timestamp
+from headrace.commit.checkpoint import Kind
 from headrace.commit.compaction import compact_sinks
 from headrace.commit.job_drop import drop_job
+from headrace.commit.protocol import open_job
 from headrace.commit.restore import restore
 from headrace.commit.verify import verify
 from headrace.errors import ConfigError, HeadraceError, SinkMismatchError
 from headrace.sinks import parquet_folder
 from headrace.sinks.partitions import folder_name
+from headrace.sinks.sink import OutputFile
 from headrace.sinks.small_files import find_small_files
+from headrace.tables.files import list_files, read_parquet, stage
 from headrace.testing import PipelineHarness
+from tests.jobs.home import Home
+from tests.unit.support.memory_job import REMINDERS, sink_rows_of
+from tests.unit.support.purchase_job import put_on_object_store
+from tests.unit.support.s3 import object_store
 
 
 class Row(Struct, frozen=True):
@@ -208,3 +217,32 @@ def test_changes_have_their_kind_behind_a_materializer():
         harness.run()
     rows = ds.dataset(folder_of(harness)).to_table().sort_by("_order")
     assert rows["_row_kind"].to_pylist() == ["+I", "-D"]
+
+
+@pytest.fixture
+def stored(tmp_path, monkeypatch):
+    """A job on an object store that was never run, with a Parquet sink."""
+    home = Home(tmp_path)
+    with object_store() as storage:
+        put_on_object_store(home, storage, monkeypatch)
+        config = home.config()
+        sink = replace(config.sinks[REMINDERS], format="parquet")
+        yield replace(config, sinks={**config.sinks, REMINDERS: sink})
+
+
+@pytest.mark.slow
+def test_object_stores_show_copies(stored):
+    def shown():
+        path, storage = stored.sinks[REMINDERS].path, stored.storage_options
+        names = (name for name in list_files(path, storage) if not name.startswith("_"))
+        return sorted(read_parquet(f"{path}/{name}", storage)["customer"][0].as_py() for name in names)
+
+    with open_job(stored, "run", create=True) as opened:
+        for customer in ("ann", "bob"):
+            rows = sink_rows_of(opened, REMINDERS, [{"customer": customer, "due": 1, "purchases": 1, "cents": 1}])
+            file = stage(stored.sinks[REMINDERS].table_path, f"{customer}.parquet", rows, stored.storage_options)
+            opened.commit(Kind.BATCH, outputs={REMINDERS: [OutputFile(file.path, file.rows, file.size)]})
+    assert shown() == ["ann", "bob"]
+    restore(stored, 1, "test", "run")
+    assert shown() == ["ann"]
+    assert [found.detail for found in verify(stored) if not found.ok] == []

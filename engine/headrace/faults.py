@@ -23,7 +23,7 @@ PLACES = frozenset(
     {
         *("create.half", "ingest.after", "task.half", "run.after"),
         *("prepare.before", "prepare.half", "prepare.after", "commit.before", "commit.after"),
-        *("publish.half", "publish.after", "fence.table", "fence.after"),
+        *("publish.half", "deliver.before", "deliver.half", "publish.after", "fence.table", "fence.after"),
         *("migration.before", "migration.prepared", "state_migration.staged", "operator_state.staged"),
         *("drop.marked", "drop.half", "drop.deleted"),
         *("compaction.prepared", "restore.prepared", "rescale.prepared", "vacuum.listed", "vacuum.committed"),

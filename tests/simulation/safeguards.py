@@ -97,7 +97,7 @@ def _forgetful(*arguments: Any, **named: Any) -> DeltaTableSink:
     return ForgetfulSink(**{name: getattr(sink, name) for name in DeltaTableSink.__slots__})
 
 
-KEPT, FENCE, SINK = KeptCheckpoints.of, OpenJob.fence, publish.delta_table_sink
+KEPT, FENCE, SINK = KeptCheckpoints.of, OpenJob.fence, publish.sink_of
 
 SAFEGUARDS: dict[str, Removal] = {
     "the record of a MERGE that changes nothing": lambda: patch.object(DeltaTableSink, "record", nothing),
@@ -112,9 +112,7 @@ SAFEGUARDS: dict[str, Removal] = {
         JobTables, "_fence", lambda _, store, __: store.latest().version
     ),
     "the fence that publishes what was committed": lambda: patch.object(OpenJob, "fence", _publishes_nothing),
-    "the look at what a sink has, before it is published to": lambda: patch.object(
-        publish, "delta_table_sink", _forgetful
-    ),
+    "the look at what a sink has, before it is published to": lambda: patch.object(publish, "sink_of", _forgetful),
     "the refusal to append for a run whose lease is lost": lambda: patch.object(JobLease, "check", nothing),
     "the committed list of files that a vacuum deletes": without_intents,
     "the files of savepoints that a vacuum spares": lambda: patch.object(

@@ -20,7 +20,7 @@ from headrace.errors import ConfigError, SinkMismatchError, StorageError
 from headrace.plan.columns import ROW_KIND
 from headrace.plan.pipelines import plan_of, sink_schemas
 from headrace.sinks.delta_table import DeltaTableSink
-from headrace.sinks.sink import OutputFile
+from headrace.sinks.sink import OutputFile, SparkWriters
 from headrace.spark.sinks import merge_through
 from headrace.tables.files import stage
 from tests.jobs.home import Home
@@ -98,7 +98,7 @@ def test_merge_without_effect_is_recorded(home, run, spark, through):
     schema = sink_schemas(plan_of(config.code))["lines_by_item"][0]
     absent = {name: pa.nulls(1, schema.field(name).type) for name in schema.names} | {ROW_KIND: ["-D"], "item": ["?"]}
     file = stage(config.job_folder, "outputs/absent.parquet", pa.table(absent))
-    with open_job(config, "batch", spark_merge=merge_through(spark)) as job:
+    with open_job(config, "batch", writers=SparkWriters(merge=merge_through(spark))) as job:
         outputs = {"lines_by_item": [OutputFile(file.path, file.rows, file.size)]}
         checkpoint = job.commit(Kind.BATCH, outputs=outputs)
     Path(config.job_folder, file.path).unlink()

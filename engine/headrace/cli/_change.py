@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
@@ -12,6 +12,7 @@ from headrace.cli._arguments import AsJson, Job, job_and_text, load, new_run_id
 
 if TYPE_CHECKING:
     from headrace.commit.checkpoint import Checkpoint
+    from headrace.config import JobConfig
 
 Why = Annotated[str, typer.Option("--why", help="The reason, kept with the checkpoint.")]
 RunId = Annotated[Optional[str], typer.Option("--run-id", help="Made up if left out.")]  # noqa: UP045
@@ -80,6 +81,8 @@ def restore(
 ) -> None:
     """Take state and sinks back to a checkpoint. Nothing is deleted: restoring again undoes it.
 
+    Messages that a sink has sent to a topic stay there.
+
     The next run reads the input again from that checkpoint on. See `headrace checkpoints` for ids.
     If files of the checkpoint were deleted, in the state tables or in a sink, nothing is changed; nor if it has rows of
     a key that was erased since, unless --bring-back-erased is given.
@@ -89,9 +92,12 @@ def restore(
     Exit codes: 0; 2 unknown job or checkpoint, or not confirmed; 3 a run holds the job; 8 files gone;
     10 job and sink disagree, and this restore does not mend it.
     """
+    from headrace.cli._output import show
     from headrace.commit.restore import restore as restore_job
 
     config = load(job)
+    if not as_json:
+        show(*stays_sent(config))
     _confirm(f"Take job '{config.job}' back to checkpoint {to}?", yes=yes)
     target = int(to) if to.isdecimal() else to
     made = restore_job(config, target, why, run_id or new_run_id(), brings_back_erased=bring_back_erased)
@@ -134,6 +140,13 @@ def not_protected(sinks: Iterable[str]) -> str:
         "Savepoints keep files of the state, and none of the sinks:\n"
         f"a VACUUM of {names}, or a clean-up of a sink's Delta log, may make a restore impossible."
     )
+
+
+def stays_sent(config: JobConfig) -> Iterator[str]:
+    """Yield a sentence for each sink whose readers keep what a restore takes back."""
+    for name, sink in sorted(config.sinks.items()):
+        if sink.format == "kafka":
+            yield f"Messages that sink '{name}' has sent to {sink.place} stay there: nobody can take them back."
 
 
 def _confirm(question: str, *, yes: bool) -> None:

@@ -65,7 +65,7 @@ def compact(  # noqa: PLR0917 - the command's options
 def _compact_sinks(config: JobConfig, run_id: str, target_size: int, *, dry_run: bool, as_json: bool) -> None:
     from headrace.cli._output import print_json, show, table
     from headrace.commit.compaction import compact_sinks
-    from headrace.sinks.small_files import find_small_files
+    from headrace.sinks.small_files import find_small_files, left_alone
 
     found = find_small_files(config, target_size)
     versions = {} if dry_run else compact_sinks(config, run_id, target_size)
@@ -77,7 +77,7 @@ def _compact_sinks(config: JobConfig, run_id: str, target_size: int, *, dry_run:
             }
             for each in found
         ]  # fmt: skip
-        print_json({"job": config.job, "sinks": rows})
+        print_json({"job": config.job, "sinks": rows, "left_alone": left_alone(config)})
         return
     columns = ("sink", "files", "bytes", "small files", "their bytes", *(() if dry_run else ("compacted as version",)))
     show(
@@ -90,6 +90,8 @@ def _compact_sinks(config: JobConfig, run_id: str, target_size: int, *, dry_run:
             ],
         )
     )
+    for sentence in left_alone(config):
+        show(sentence)
     if dry_run:
         show(
             "Nothing was changed. Without --dry-run, small files are rewritten; 'headrace vacuum' never removes files of sinks."

@@ -111,12 +111,13 @@ def _told(config: JobConfig, comparison: Comparison, made: Checkpoint | None) ->
         yield f"{config.job}: job and sinks agree, nothing to do.{last}"
     else:
         yield f"{config.job}: job and sinks do not fit together. With --apply:"
-        yield from (f"- {line}" for line in _steps(comparison, comparison.plan))
+        yield from (f"- {line}" for line in _steps(config, comparison, comparison.plan))
         yield "Nothing was changed. To do it:"
         yield f'  headrace reconcile {config.job} --apply --why "..."'
 
 
-def _steps(comparison: Comparison, plan: ReconcilePlan) -> Iterator[str]:
+def _steps(config: JobConfig, comparison: Comparison, plan: ReconcilePlan) -> Iterator[str]:
+    from headrace.cli._change import stays_sent
     from headrace.cli._output import at_time, shown_moment
 
     if plan.undone:
@@ -135,6 +136,7 @@ def _steps(comparison: Comparison, plan: ReconcilePlan) -> Iterator[str]:
             "input is there."
         )
     yield from (_step_of(name, sink) for name, sink in plan.sinks.items())
+    yield from stays_sent(config)
     before, after = at_time(plan.covered_before), at_time(plan.covered_after)
     if before is not None and before != after:
         start = shown_moment(after) if after is not None else "the first one"

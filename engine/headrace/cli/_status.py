@@ -63,6 +63,11 @@ def _waits(row: dict[str, Any]) -> list[str]:
     lines = [in_a_line(row["job"], name, made) for name, made in row["services"].items()]
     lines += _watermarks(row)
     lines += [line for name, source in row["sources"].items() for line in _of_source(row, name, source)]
+    lines += [
+        f"{row['job']}: sink '{name}' sends to {sink['detail']}"
+        for name, sink in row["messages"].items()
+        if sink["behind"]
+    ]
     if row["waiting"]:
         due = f", the next attempt is due at {shown_moment(row['next_attempt'])}" if row["next_attempt"] else ""
         lines.append(
@@ -128,6 +133,7 @@ def _status(name: str) -> dict[str, Any]:
     from headrace.cli._output import at_time
     from headrace.cli._services import services_of
     from headrace.commit.log import CheckpointLog
+    from headrace.commit.sent_messages import sent_messages
 
     without_pandas()
     config = load(name)
@@ -152,6 +158,10 @@ def _status(name: str) -> dict[str, Any]:
         "held_by": held.run_id if held and left else None,
         "held_until": at_time(now + left) if left else None,
         "sources": {name: _source(offset) for name, offset in last.offsets.items()} if last else {},
+        "messages": {
+            sent.sink: {"sent": sent.sent, "of": sent.last, "behind": sent.is_behind, "detail": f"{sent.place}: {sent}"}
+            for sent in sent_messages(config, log.checkpoints)
+        },
         "error": None,
     }
 

@@ -44,12 +44,12 @@ def rows_in_sinks(config: JobConfig, key: ErasedKey) -> Iterator[SinkRows]:
     for name, sink in sorted(config.sinks.items()):
         primary_key = tables[name].key if name in tables else ()
         try:
-            with storage_errors(f"to read sink '{name}' at {sink.path}"):
-                table = table_store(sink.path, config.storage_options).latest()
+            with storage_errors(f"to read sink '{name}' at {sink.table_path}"):
+                table = table_store(sink.table_path, config.storage_options).latest()
                 conditions = [*_conditions(table, key, primary_key)]
         except TableMissingError:
             conditions = []
-        yield SinkRows(name, sink.path, sink.mode, primary_key, conditions)
+        yield SinkRows(name, sink.table_path, sink.mode, primary_key, conditions)
 
 
 def _conditions(table: Snapshot, key: ErasedKey, primary_key: Sequence[str]) -> Iterator[tuple[str, int]]:

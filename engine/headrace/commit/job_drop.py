@@ -20,7 +20,7 @@ from headrace.commit.lease import JobLease
 from headrace.commit.log import CheckpointLog
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, SinkMismatchError
-from headrace.sinks.delta_table import delta_table_sink
+from headrace.sinks.kinds import sink_of
 from headrace.sinks.sink import NEVER
 from headrace.tables.files import Usage, delete_files, folder_usage, list_files, remove_file, remove_folder
 from headrace.tables.schemas import CHECKPOINTS
@@ -134,7 +134,7 @@ def _sinks(config: JobConfig) -> tuple[SinkToDrop, ...]:
 
 
 def _sink(config: JobConfig, name: str, own: int | None) -> SinkToDrop | None:
-    sink, uri = delta_table_sink(config, name), config.sinks[name].path
+    sink, uri = sink_of(config, name), config.sinks[name].path
     with storage_errors(f"to open sink '{name}' at {uri}"):
         try:
             table = sink.latest()
@@ -143,12 +143,13 @@ def _sink(config: JobConfig, name: str, own: int | None) -> SinkToDrop | None:
         published, life = sink.published(table), sink.incarnation(table)
         files = list_files(uri, config.storage_options)
         usage = sum(folder_usage(uri, config.storage_options).values(), Usage())
+    own_log = f"{config.sinks[name].table_path}/{LOG}/"
     where, refusal = f"sink '{name}' at {uri}", None
     if published == NEVER and table.version > 0:
         refusal = f"{where} was never written by job '{config.job}', and others have written to it"
     elif own is not None and life not in {None, own}:
         refusal = f"{where} was written by another life of job '{config.job}' than the one in {config.job_folder}"
-    elif nested := sorted(file for file in files if f"/{LOG}/" in file):
+    elif nested := sorted(file for file in files if f"/{LOG}/" in file and not f"{uri}/{file}".startswith(own_log)):
         refusal = f"{where} has another table in its folder ({nested[0].partition(f'/{LOG}/')[0]})"
     if refusal is not None:
         refusal += ". Nothing was deleted: drop the job without --sinks, and delete by hand what is the job's."

@@ -8,6 +8,7 @@ Ids only ever grow, so a line is ordered by id; a restore may leave ids out. Che
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 
@@ -44,6 +45,12 @@ class Lineage:
     def get(self, checkpoint_id: int) -> Checkpoint | None:
         """Return the job's checkpoint with an id, on this line or not; None if there is none."""
         return self._by_id.get(checkpoint_id)
+
+    def behind(self, checkpoint_id: int) -> Iterator[Checkpoint]:
+        """Walk the job's checkpoints with higher ids than this one, on this line or not, oldest first."""
+        return iter(
+            self._checkpoints[bisect_right(self._checkpoints, checkpoint_id, key=lambda one: one.checkpoint_id) :]
+        )
 
     @cached_property
     def incarnations(self) -> dict[int, int]:

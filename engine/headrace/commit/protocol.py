@@ -40,7 +40,7 @@ from headrace.config import JobConfig
 from headrace.errors import ConfigError, SinkMismatchError
 from headrace.plan.pipelines import plan_of, sink_schemas
 from headrace.plan.stages import Plan
-from headrace.sinks.sink import Publication, SparkMerge
+from headrace.sinks.sink import NO_WRITERS, Publication, SparkWriters
 from headrace.tables.files import StagedFile
 from headrace.tables.schemas import FORMAT_VERSION
 from headrace.tables.state_files import stage_state
@@ -78,7 +78,7 @@ def open_job(
     force: bool = False,
     sink_check: SinkCheck = check_sinks,
     plan: Plan | None = None,
-    spark_merge: SparkMerge | None = None,
+    writers: SparkWriters = NO_WRITERS,
     notify: Notify = silent,
 ) -> Iterator[OpenJob]:
     """Claim a job, fence it, and hold it for the length of the block.
@@ -105,7 +105,7 @@ def open_job(
     lease = JobLease(log, run_id, attempt_id, config.run.lease.total_seconds(), notify)
     tables = JobTables(config.job_folder, run_id, attempt_id, storage=config.storage_options)
     sinks = sinks_of(config, log, plan)
-    publisher = Publisher(config, to_schemas(sinks), spark_merge)
+    publisher = Publisher(config, to_schemas(sinks), writers)
     with lease.claimed(force=force):
         refuse_dropped(config)  # a drop marks the job while it holds it: from here on nobody does
         publisher.check_columns()

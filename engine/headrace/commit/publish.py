@@ -20,8 +20,8 @@ from headrace.commit.sink_history import version_of
 from headrace.commit.sink_tables import SinkSchemas
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, SinkMismatchError, StorageError
-from headrace.sinks.delta_table import delta_table_sink
-from headrace.sinks.sink import NEVER, Publication, Sink, SparkMerge
+from headrace.sinks.kinds import sink_of
+from headrace.sinks.sink import NEVER, NO_WRITERS, Delivery, Publication, Sink, SparkWriters
 from headrace.tables.store import Snapshot, TableMissingError, VersionTakenError, storage_errors
 
 
@@ -35,11 +35,10 @@ class Standing(NamedTuple):
 class Publisher:
     """The sinks of one job."""
 
-    def __init__(self, config: JobConfig, schemas: SinkSchemas, spark_merge: SparkMerge | None = None) -> None:
+    def __init__(self, config: JobConfig, schemas: SinkSchemas, writers: SparkWriters = NO_WRITERS) -> None:
         """`schemas` has the Arrow schema and the primary key of each sink."""
         self._sinks: Mapping[str, Sink] = {
-            name: delta_table_sink(config, name, schema, keys, spark_merge)
-            for name, (schema, keys) in sorted(schemas.items())
+            name: sink_of(config, name, schema, keys, writers) for name, (schema, keys) in sorted(schemas.items())
         }
 
     def check_columns(self) -> None:
@@ -83,6 +82,7 @@ class Publisher:
             if position == 1:
                 faults.reached("publish.half")
             written += _publish(sink, checkpoint, lineage)
+            _deliver(sink, checkpoint, lineage)
         return written
 
 
@@ -123,6 +123,29 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> bool:
     return True
 
 
+def _deliver(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> None:
+    """Bring what the sink's table has to its readers."""
+
+    def behind(number: int) -> list[Delivery]:
+        line = {each.checkpoint_id for each in lineage.line}
+        return [
+            Delivery(
+                Publication(each.checkpoint_id, each.incarnation), each.outputs[sink.name], each.checkpoint_id in line
+            )
+            for each in lineage.behind(number)
+            if each.checkpoint_id <= checkpoint.checkpoint_id and each.outputs.get(sink.name)
+        ]
+
+    faults.reached("deliver.before")
+    try:
+        with storage_errors(
+            f"to deliver checkpoint {checkpoint.checkpoint_id} to the readers of sink '{sink.name}' at {sink.uri}"
+        ):
+            sink.deliver(behind)
+    except TableMissingError as error:
+        raise _gone(sink) from error
+
+
 def _refuse_sink_of_another(sink: Sink, table: Snapshot, checkpoint: Checkpoint, lineage: Lineage) -> None:
     """Raise `SinkMismatchError` for a sink that another incarnation of the job has written.
 
@@ -157,5 +180,9 @@ def _open(sink: Sink) -> Snapshot:
         with storage_errors(f"to open sink '{sink.name}' at {sink.uri}"):
             return sink.latest()
     except TableMissingError as error:
-        msg = f"the table of sink '{sink.name}' at {sink.uri} is gone since the job was opened. Bring it back, then run again."
-        raise SinkMismatchError(msg) from error
+        raise _gone(sink) from error
+
+
+def _gone(sink: Sink) -> SinkMismatchError:
+    msg = f"the table of sink '{sink.name}' at {sink.uri} is gone since the job was opened. Bring it back, then run again."
+    return SinkMismatchError(msg)

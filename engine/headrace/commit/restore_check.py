@@ -85,7 +85,7 @@ class RestoreCheck:
                 yield TableVersion(f"sink '{name}'", history.table.uri, version)
 
     def _history(self, name: str) -> SinkHistory:
-        path = self._config.sinks[name].path
+        path = self._config.sinks[name].table_path
         with storage_errors(f"to read the history of sink '{name}' at {path}"):
             try:
                 table = table_store(path, self._storage).latest()

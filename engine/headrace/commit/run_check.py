@@ -21,7 +21,8 @@ from headrace.execution.declarations import declared_blocks, declared_states
 from headrace.plan.pipelines import plan_of, sink_schemas
 from headrace.plan.planner import plan_stages, problems_of
 from headrace.plan.stages import Plan, waits_of
-from headrace.sinks.delta_table import delta_table_sink
+from headrace.sinks.kinds import sink_of
+from headrace.sinks.parquet_folder import ParquetFolderSink
 from headrace.sinks.sink import NEVER
 from headrace.tables.async_requests import waiting_for
 from headrace.tables.buffered_requests import holders
@@ -87,6 +88,7 @@ def stored_problems(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterat
     yield from (("sinks", problem) for problem in sink_key_problems(config, log, sinks))
     try:
         check_sinks(config, log.checkpoints)
+        yield from (("sinks", problem) for problem in _stray_files(config))
     except HeadraceError as error:
         yield "sinks", str(error)
     if log.last is None:
@@ -102,6 +104,13 @@ def stored_problems(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterat
     yield from (("state", problem) for problem in lost_elements(config, log.last, log.last.versions, plan))
 
 
+def _stray_files(config: JobConfig) -> Iterator[str]:
+    for name in sorted(config.sinks):
+        sink = sink_of(config, name)
+        if isinstance(sink, ParquetFolderSink) and (problem := sink.stray_files()):
+            yield problem
+
+
 def new_sink_columns(config: JobConfig, log: CheckpointLog, plan: Plan) -> Iterator[str]:
     """Yield a sentence for each sink that the next run adds columns to."""
     for name, columns in Publisher(config, to_schemas(sinks_of(config, log, plan))).new_columns().items():
@@ -114,7 +123,7 @@ def sinks_of_other_jobs(config: JobConfig, log: CheckpointLog) -> Iterator[str]:
     if log.last is not None:
         return
     for name in sorted(config.sinks):
-        sink = delta_table_sink(config, name)
+        sink = sink_of(config, name)
         with storage_errors(f"to open sink '{name}' at {sink.uri}"):
             try:
                 table = sink.latest()

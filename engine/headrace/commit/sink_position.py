@@ -39,7 +39,7 @@ from headrace.commit.log import incarnation_of
 from headrace.commit.sink_history import SinkHistory
 from headrace.config import JobConfig
 from headrace.errors import SinkMismatchError, StorageError
-from headrace.sinks.delta_table import delta_table_sink
+from headrace.sinks.kinds import sink_of
 from headrace.sinks.sink import NEVER
 from headrace.tables.files import list_files
 from headrace.tables.store import Snapshot, TableMissingError, storage_errors
@@ -95,7 +95,7 @@ class SinkPosition:
         self._table: Snapshot | None = None
         try:
             with storage_errors(f"to open sink '{sink}' at {self.path}"):
-                target = delta_table_sink(config, sink)
+                target = sink_of(config, sink)
                 self._table = target.latest()
                 self.published, self.incarnation = target.published(self._table), target.incarnation(self._table)
         except TableMissingError:
@@ -241,9 +241,9 @@ class SinkPosition:
         if self._table is None:
             return None
         with storage_errors(f"to look for the files of sink '{self.sink}' at {self.path}"):
-            store = delta_table_sink(self._config, self.sink).store
+            store = sink_of(self._config, self.sink).store
             needed = store.at(self._history.version_of(self._lineage)).files()
-            lost = sorted(needed - list_files(self.path, self._config.storage_options))
+            lost = sorted(needed - list_files(store.uri, self._config.storage_options))
         if not lost:
             return None
         return Mismatch(
@@ -256,7 +256,7 @@ class SinkPosition:
     def _unpublished(self, last: Checkpoint) -> Mismatch | None:
         """Return the mismatch of a sink that lacks the last checkpoint alone; None if its staged files are there."""
         with storage_errors(f"to look for staged files of sink '{self.sink}' at {self.path}"):
-            lost = delta_table_sink(self._config, self.sink).lost_files(last.outputs.get(self.sink, []))
+            lost = sink_of(self._config, self.sink).lost_files(last.outputs.get(self.sink, []))
         if not lost:
             return None
         number = last.checkpoint_id

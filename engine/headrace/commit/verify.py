@@ -11,10 +11,13 @@ import pyarrow as pa
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.log import CheckpointLog
 from headrace.commit.protocol import sinks_of
+from headrace.commit.sent_messages import sent_messages
 from headrace.commit.sink_position import SinkPosition
 from headrace.commit.sink_tables import to_schemas
 from headrace.config import JobConfig
 from headrace.errors import StorageError
+from headrace.sinks.kinds import sink_of
+from headrace.sinks.parquet_folder import ParquetFolderSink
 from headrace.sinks.sink import NEVER
 from headrace.tables.files import list_files
 from headrace.tables.schemas import STATE_TABLES
@@ -41,6 +44,7 @@ def verify(config: JobConfig) -> list[CheckResult]:
         _versions_follow(log.checkpoints),
         *_tables(config, last),
         *_sinks(config, log),
+        *_sent(config, log),
     ]
 
 
@@ -108,7 +112,10 @@ def _sink(
         problem = position.problem()
     yield _published(name, position, problem)
     if keys and position.exists:
-        yield _unique(name, config.sinks[name].path, schema, keys, config)
+        yield _unique(name, config.sinks[name].table_path, schema, keys, config)
+    sink = sink_of(config, name)
+    if isinstance(sink, ParquetFolderSink) and position.exists:
+        yield _shown(sink)
 
 
 def _published(name: str, position: SinkPosition, problem: str | None) -> CheckResult:
@@ -122,6 +129,26 @@ def _published(name: str, position: SinkPosition, problem: str | None) -> CheckR
     if position.first_missing is not None:
         detail += f"; the next run publishes checkpoint {position.first_missing}"
     return CheckResult(check, position.first_missing is None, detail)
+
+
+def _shown(sink: ParquetFolderSink) -> CheckResult:
+    with storage_errors(f"to list the files of sink '{sink.name}' at {sink.uri}"):
+        _, missing, surplus = sink.differences()
+    check = f"sink {sink.name} shows what was published"
+    if not missing and not surplus:
+        return CheckResult(check, True, f"all files are in {sink.uri}")
+    lacks = f"lacks {len(missing):,} files or has them damaged, such as {min(missing)}" if missing else ""
+    has = f"has {len(surplus):,} files that are not published, such as {surplus[0]}" if surplus else ""
+    wrong = " and ".join(filter(None, (lacks, has)))
+    return CheckResult(check, False, f"{sink.uri} {wrong}; the next publication to the sink mends that")
+
+
+def _sent(config: JobConfig, log: CheckpointLog) -> Iterator[CheckResult]:
+    try:
+        for found in sent_messages(config, log.checkpoints):
+            yield CheckResult(f"sink {found.sink} is sent", not found.is_behind, str(found))
+    except StorageError as error:
+        yield CheckResult("messages are sent", False, str(error))
 
 
 def _unique(name: str, uri: str, schema: pa.Schema, keys: tuple[str, ...], config: JobConfig) -> CheckResult:

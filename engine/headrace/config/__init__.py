@@ -13,6 +13,7 @@ from headrace.config._environment import expand_settings
 from headrace.config._execution import AsyncStateConfig, ExecutionConfig, OperatorConfig
 from headrace.config._files import CsvOptions, FileOptions
 from headrace.config._job import (
+    FOLDER_TABLE,
     AsyncIoConfig,
     CompactionConfig,
     JobConfig,
@@ -50,6 +51,7 @@ from headrace.config._urls import shown_url
 
 __all__ = [
     "DURATION_PATTERN",
+    "FOLDER_TABLE",
     "AirflowConfig",
     "AsyncIoConfig",
     "AsyncStateConfig",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from posixpath import normpath, realpath
 from urllib.parse import unquote, urlsplit
@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 from headrace.config._cron import check_cron
 from headrace.config._document import raise_problems
 from headrace.config._files import CsvOptions
-from headrace.config._job import JobConfig, SourceConfig
+from headrace.config._job import JobConfig, SinkConfig, SourceConfig
 from headrace.config._table_versions import StartKind, parse_offsets, parse_start, parse_versions
 
 _SHORTEST_LEASE = timedelta(seconds=5)
@@ -141,6 +141,38 @@ def _formats(config: JobConfig) -> Iterator[Problem]:
                 yield f"sources.{name}.{key}", f"the format {source.format} does not have it: {_REASONS[source.format]}"
 
 
+def _sink_formats(config: JobConfig) -> Iterator[Problem]:
+    """Keys of a sink that its format does not have."""
+    for name, sink in config.sinks.items():
+        if sink.format != "delta" and sink.mode == "merge":
+            what = "a folder of Parquet files" if sink.format == "parquet" else "a topic"
+            yield f"sinks.{name}.mode", f"rows are only added to {what}: write mode: append, or format: delta"
+        if sink.format == "parquet" and sink.cluster_by:
+            yield (
+                f"sinks.{name}.cluster_by",
+                "files of a Parquet folder are never rewritten: remove it, or write format: delta",
+            )
+        if sink.format == "kafka":
+            yield from _topic_of_sink(config, name, sink)
+            continue
+        for key in ("servers", "topic", "options", "key"):
+            if getattr(sink, key):
+                yield f"sinks.{name}.{key}", f"the format {sink.format} does not have it: write format: kafka"
+
+
+def _topic_of_sink(config: JobConfig, name: str, sink: SinkConfig) -> Iterator[Problem]:
+    for key in ("servers", "topic"):
+        if not getattr(sink, key):
+            yield f"sinks.{name}", f"the key '{key}' is missing"
+    if sink.partition_by:
+        yield f"sinks.{name}.partition_by", "messages go to partitions by their keys: remove it, and write key"
+    for source, bound in config.sources.items():
+        if bound.format == "kafka" and (bound.servers, bound.topic) == (sink.servers, sink.topic):
+            yield f"sinks.{name}.topic", f"source '{source}' reads this topic: a job must not read what it writes"
+    yield from _topic_name(f"sinks.{name}", sink.topic)
+    yield from _client_options(f"sinks.{name}", sink.options, _PRODUCER_OPTIONS)
+
+
 def _starts(config: JobConfig) -> Iterator[Problem]:
     """Texts that name no versions, offsets or topic."""
     parsers: tuple[tuple[str, Callable[[str], object]], ...] = (
@@ -163,15 +195,20 @@ def _starts(config: JobConfig) -> Iterator[Problem]:
 def _topic(name: str, source: SourceConfig) -> Iterator[Problem]:
     if source.start == StartKind.SNAPSHOT.value or (source.start or "").startswith(f"{StartKind.VERSION.value} "):
         yield f"sources.{name}.start", "a topic has no versions: write earliest, latest, or a day or a moment"
-    if source.topic and not _TOPIC.fullmatch(source.topic):
-        yield (
-            f"sources.{name}.topic",
-            f"'{source.topic}' is no topic's name: letters, digits, '.', '_' and '-', 249 at most",
-        )
-    for key in source.options:
-        if not key.startswith("kafka.") or key in _OWN_OPTIONS:
-            rule = "the engine sets it" if key in _OWN_OPTIONS else "write settings of Kafka's clients, as kafka.NAME"
-            yield f"sources.{name}.options.{key}", f"this cannot be set here: {rule}"
+    yield from _topic_name(f"sources.{name}", source.topic)
+    yield from _client_options(f"sources.{name}", source.options, _OWN_OPTIONS)
+
+
+def _topic_name(key: str, topic: str | None) -> Iterator[Problem]:
+    if topic and not _TOPIC.fullmatch(topic):
+        yield f"{key}.topic", f"'{topic}' is no topic's name: letters, digits, '.', '_' and '-', 249 at most"
+
+
+def _client_options(key: str, options: Iterable[str], own: Collection[str]) -> Iterator[Problem]:
+    for option in options:
+        if not option.startswith("kafka.") or option in own:
+            rule = "the engine sets it" if option in own else "write settings of Kafka's clients, as kafka.NAME"
+            yield f"{key}.options.{option}", f"this cannot be set here: {rule}"
 
 
 def _csv(config: JobConfig) -> Iterator[Problem]:
@@ -206,6 +243,10 @@ _TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 _OWN_OPTIONS = (
     *("kafka.bootstrap.servers", "kafka.group.id", "kafka.isolation.level", "kafka.auto.offset.reset"),
     *("kafka.enable.auto.commit", "kafka.key.deserializer", "kafka.value.deserializer"),
+)
+_PRODUCER_OPTIONS = (
+    *("kafka.bootstrap.servers", "kafka.acks", "kafka.enable.idempotence", "kafka.transactional.id"),
+    *("kafka.key.serializer", "kafka.value.serializer"),
 )
 
 
@@ -246,6 +287,7 @@ _CHECKS: tuple[Callable[[JobConfig], Iterator[Problem]], ...] = (
     _schedule,
     _intervals,
     _formats,
+    _sink_formats,
     _starts,
     _csv,
     _limits,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -161,11 +161,30 @@ class SourceConfig(Section, frozen=True, kw_only=True):
         return f"SourceConfig({', '.join(f'{name}={value!r}' for name, value in self.shown().items())})"
 
 
+FOLDER_TABLE: Final = "_headrace"
+"""The folder of a Parquet sink's table, in the sink's own. Readers of Parquet folders pass over names that begin with `_`."""
+
+
 class SinkConfig(Section, frozen=True, kw_only=True):
     """What a sink of the pipeline writes."""
 
+    format: Literal["delta", "parquet", "kafka"] = "delta"
+    """delta: a Delta table. parquet: a folder of Parquet files that rows are only added to, for readers without Delta. kafka: a topic of Apache Kafka that rows are sent to, at least once."""
+
     path: Location
-    """Folder or URI of the Delta table."""
+    """Folder or URI of the Delta table, or of the Parquet files. Format kafka: of the Delta table that rows are sent from, the outbox."""
+
+    servers: str | None = None
+    """Format kafka: brokers to ask first, as HOST:PORT, separated by commas."""
+
+    topic: str | None = None
+    """Format kafka: the topic's name."""
+
+    options: dict[str, Scalar] = msgspec.field(default_factory=dict)
+    """Format kafka: settings of Kafka's clients, with `kafka.` before their names, such as kafka.security.protocol. Secrets: "${NAME}"."""
+
+    key: str | None = None
+    """Format kafka: the column whose values are the keys of the messages: those of a key stay in order. null: messages have no keys."""
 
     mode: Literal["merge", "append"]
     """merge: one row per primary key, updated in place. append: rows are only added. Behind a materializer they are its changes then, with `_row_kind` and `_order`."""
@@ -175,6 +194,25 @@ class SinkConfig(Section, frozen=True, kw_only=True):
 
     cluster_by: tuple[str, ...] = ()
     """Columns by which `headrace compact --sinks` puts rows that are alike into the same files (Z-order)."""
+
+    @property
+    def table_path(self) -> str:
+        """Folder or URI of the Delta table that says what was published: the sink itself, or one within its folder."""
+        return f"{self.path}/{FOLDER_TABLE}" if self.format == "parquet" else self.path
+
+    @property
+    def place(self) -> str:
+        """Where readers find the sink, for messages."""
+        return f"topic {self.topic} at {self.servers}" if self.format == "kafka" else self.path
+
+    def shown(self) -> dict[str, Any]:
+        """Return everything that may be printed: values of a client's settings are hidden, which may be secrets."""
+        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
+        return plain | {"options": dict.fromkeys(self.options, HIDDEN)}
+
+    def __repr__(self) -> str:
+        """Like a struct's, without the values of settings: configurations end up in tracebacks and logs."""
+        return f"SinkConfig({', '.join(f'{name}={value!r}' for name, value in self.shown().items())})"
 
 
 class ServiceConfig(Section, frozen=True, kw_only=True):
@@ -397,4 +435,6 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
         plain["services"] = {name: service.shown() for name, service in self.services.items()}
         for name, source in self.sources.items():
             plain["sources"][name]["options"] = source.shown()["options"]
+        for name, sink in self.sinks.items():
+            plain["sinks"][name]["options"] = sink.shown()["options"]
         return plain

@@ -57,6 +57,7 @@ def kindless_sinks(config: JobConfig, pipeline: Pipeline) -> list[str]:
         node.operator.name
         for node in pipeline.nodes
         if isinstance(node.operator, SinkNode)
+        and node.operator.name in config.sinks
         and config.sinks[node.operator.name].mode == "append"
         and not isinstance(node.inputs[0].node.operator, UpsertMaterialize)
         and may_retract(node.inputs[0])
@@ -183,3 +184,10 @@ def _modes(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
                 f"sinks.{name}.mode",
                 f"merge needs a primary key, and {what} has none: add upsert_materialize() before the sink, or write mode: append",
             )
+    for name in kindless_sinks(config, pipeline):
+        if config.sinks[name].format != "delta":
+            text = (
+                f"the stream may take rows back (-U, -D), and {config.sinks[name].format} keeps all of them: put upsert_materialize() "
+                "before the sink, which then has the kind of each row in _row_kind, or write format: delta"
+            )
+            yield f"sinks.{name}.format", text

@@ -169,7 +169,7 @@ def _copy_changes(connection: duckdb.DuckDBPyConnection, side: str, changes: Any
 
 
 def _sink_difference(before: JobAtCheckpoint, after: JobAtCheckpoint, name: str, limit: int) -> TableDifference:
-    uri = before.config.sinks[name].path
+    uri = before.config.sinks[name].table_path
     snapshots = [_sink_at(job, uri) for job in (before, after)]
     if snapshots[0].version == snapshots[1].version:
         return TableDifference(name, True, (), ())

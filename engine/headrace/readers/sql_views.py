@@ -70,7 +70,7 @@ def _register(
             stream = job.snapshot(uri, None).stream(conditions=[NoneOf("kind", (Kind.LEASE.value,))])
         copy(connection, CHECKPOINTS, stream)
     for name in job.config.sinks.keys() & words - STATE_TABLES.keys():
-        uri = job.config.sinks[name].path
+        uri = job.config.sinks[name].table_path
         version = sink_version(job, uri)
         with reading(uri, version):
             stream = job.snapshot(uri, version).stream()

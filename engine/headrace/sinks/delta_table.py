@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import pyarrow as pa
 from pyarrow import fs
@@ -11,7 +12,7 @@ from pyarrow import fs
 from headrace.config import JobConfig
 from headrace.errors import StorageError
 from headrace.sinks.partitions import layout_problems
-from headrace.sinks.sink import NEVER, OutputFile, Publication, SparkMerge
+from headrace.sinks.sink import NEVER, NO_WRITERS, Deliveries, OutputFile, Publication, SparkWriters
 from headrace.tables.files import StagedFile, Storage, file_system, read_parquet
 from headrace.tables.store import CommitInfo, Snapshot, TableMissingError, TableStore, Transaction, storage_errors
 from headrace.tables.stores import table_store
@@ -34,9 +35,39 @@ class DeltaTableSink:
     keys: tuple[str, ...] = ()
     """The primary key; empty for a sink that rows are only appended to."""
 
+    message_key: str | None = None
+    """The column whose values are the keys of messages, for a sink that sends them."""
+
     spark_above_rows: int = 0
-    spark_merge: SparkMerge | None = field(default=None, repr=False)
+    writers: SparkWriters = field(default=NO_WRITERS, repr=False)
     storage: Storage = None
+
+    @classmethod
+    def of(
+        cls,
+        config: JobConfig,
+        name: str,
+        schema: pa.Schema | None = None,
+        keys: tuple[str, ...] = (),
+        writers: SparkWriters = NO_WRITERS,
+    ) -> Self:
+        """Return a sink of a job. Who only asks what was published needs no schema. Nothing is read."""
+        sink = config.sinks[name]
+        return cls(
+            name=name,
+            store=table_store(sink.table_path, config.storage_options),
+            app_id=f"{config.stored_name}/{name}",
+            job_folder=config.job_folder,
+            mode=sink.mode,
+            partition_by=sink.partition_by,
+            cluster_by=sink.cluster_by,
+            schema=schema or pa.schema([]),
+            keys=keys,
+            message_key=sink.key,
+            spark_above_rows=config.publish.spark_above_rows,
+            writers=writers,
+            storage=config.storage_options,
+        )
 
     @property
     def uri(self) -> str:
@@ -133,8 +164,9 @@ class DeltaTableSink:
             self.store.append(parent, self.schema, staged, self._info(publication))
             return
         paths = [f"{self.job_folder}/{file.path}" for file in files]
-        if self.spark_merge is not None and sum(file.rows for file in files) > self.spark_above_rows:
-            self.spark_merge(self.uri, paths, self.keys, app_id=self.app_id, version=publication.checkpoint_id)
+        merge = self.writers.merge
+        if merge is not None and sum(file.rows for file in files) > self.spark_above_rows:
+            merge(self.uri, paths, self.keys, app_id=self.app_id, version=publication.checkpoint_id)
             for version in range(table.version, self.latest().version):
                 self.store.sync(version + 1)
             return
@@ -155,7 +187,7 @@ class DeltaTableSink:
 
     def lost_files(self, files: Sequence[OutputFile]) -> list[str]:
         """Return which staged files are gone or cut off, each with what it has become."""
-        folder = self.uri if self.mode == "append" else self.job_folder
+        folder = self.store.uri if self.mode == "append" else self.job_folder
         store, path = file_system(folder, self.storage)
         found = store.get_file_info([f"{path}/{file.path}" for file in files])
         return [
@@ -168,6 +200,9 @@ class DeltaTableSink:
         """See `Sink.restore`."""
         if version != table.version:  # Delta refuses to restore the version that is there already
             self.store.restore(table.version, version, self._info(publication))
+
+    def deliver(self, deliveries: Deliveries) -> None:
+        """See `Sink.deliver`."""
 
     def _check_staged(self, files: Sequence[OutputFile], checkpoint_id: int) -> None:
         """Raise `StorageError` when a staged file is gone or cut off: a commit that names it would ruin the sink."""
@@ -202,28 +237,3 @@ def _published_at(table: Snapshot) -> int:
         if found is not None or len(commits) < limit:
             return commits[-1].version if found is None else found
         limit *= 8
-
-
-def delta_table_sink(
-    config: JobConfig,
-    name: str,
-    schema: pa.Schema | None = None,
-    keys: tuple[str, ...] = (),
-    spark_merge: SparkMerge | None = None,
-) -> DeltaTableSink:
-    """Return a sink of a job. Who only asks what was published needs no schema."""
-    sink = config.sinks[name]
-    return DeltaTableSink(
-        name=name,
-        store=table_store(sink.path, config.storage_options),
-        app_id=f"{config.stored_name}/{name}",
-        job_folder=config.job_folder,
-        mode=sink.mode,
-        partition_by=sink.partition_by,
-        cluster_by=sink.cluster_by,
-        schema=schema or pa.schema([]),
-        keys=keys,
-        spark_above_rows=config.publish.spark_above_rows,
-        spark_merge=spark_merge,
-        storage=config.storage_options,
-    )

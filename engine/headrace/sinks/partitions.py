@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -46,8 +47,20 @@ def check_partition_values(rows: pa.Table, columns: Sequence[str]) -> None:
                 raise UnfitRecord(empty[0].as_py(), name, why)
 
 
+def check_folder_names(rows: pa.Table, columns: Sequence[str]) -> None:
+    """Refuse a text that is too long for the name of a folder. Raises `UnfitRecord` that names the row."""
+    for name in columns:
+        if rows.schema.field(name).type == pa.string():
+            for value in pc.unique(rows[name]).to_pylist():
+                size = len(folder_name(name, value).encode())
+                if size > _LONGEST_NAME:
+                    row = pc.index(rows[name], pa.scalar(value, pa.string())).as_py()
+                    why = f"is too long: the sink's partitions are folders, and this one's name would have {size:,} of {_LONGEST_NAME} bytes"
+                    raise UnfitRecord(row, name, why)
+
+
 def by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
-    """Yield the rows of each partition, in their order; all rows at once without partition columns.
+    """Yield the rows of each partition, in their order and without its columns; all rows at once without partition columns.
 
     Raises `UnfitRecord` as `check_partition_values` does.
     """
@@ -57,8 +70,26 @@ def by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[
     check_partition_values(rows, columns)
     numbered = rows.select(list(columns)).append_column(_NUMBER, pa.array(range(len(rows)), pa.int64()))
     groups = numbered.group_by(list(columns), use_threads=False).aggregate([(_NUMBER, "list")])
+    others = rows.drop_columns(list(columns))
     for group in groups.to_pylist():
-        yield {name: _text(group[name]) for name in columns}, rows.take(pa.array(group[f"{_NUMBER}_list"], pa.int64()))
+        yield (
+            {name: _text(group[name]) for name in columns},
+            others.take(pa.array(group[f"{_NUMBER}_list"], pa.int64())),
+        )
+
+
+def folder_name(column: str, value: Any) -> str:
+    """Return the folder of a partition as Hive names it: `day=mon`. Characters that folders or readers do not stand are escaped."""
+    text = _text(value)
+    escaped = _NULL if text is None else _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
+    return f"{column}={escaped}"
+
+
+_LONGEST_NAME: Final = 255
+"""Bytes that file systems allow for a name."""
+
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_ESCAPED: Final = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 
 
 def _text(value: Any) -> str | None:

@@ -9,8 +9,9 @@ first checkpoint got. A sink of another life (the job's folder was moved away an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -38,6 +39,19 @@ class Publication(NamedTuple):
     incarnation: int | None = None
     ancestors: tuple[int, ...] = ()
     """The incarnations that this one came from by reconciliations, newest first. The commit has them, and no transaction."""
+
+
+class Delivery(NamedTuple):
+    """What a checkpoint gave to a sink."""
+
+    publication: Publication
+    files: Sequence[OutputFile]
+    is_current: bool
+    """Whether the checkpoint is on the line of the last one; else a restore has left it behind."""
+
+
+Deliveries = Callable[[int], Sequence[Delivery]]
+"""Returns what the checkpoints behind an id gave to a sink, oldest first."""
 
 
 class Sink(Protocol):
@@ -100,6 +114,26 @@ class Sink(Protocol):
         """Bring the sink back to an earlier version of itself, with the transaction."""
         ...
 
+    def deliver(self, deliveries: Deliveries) -> None:
+        """Bring what the sink's table has to readers who do not read the table. Whoever reads it needs nothing more.
+
+        Called last in each publication, also of a checkpoint that gives nothing to the sink: whoever published the one before may
+        have died in between. Raises `TableMissingError` when the table is gone, and `OSError` when the storage refuses.
+        """
+        ...
+
+
+class SendMessages(Protocol):
+    """Sends rows to a topic (the driver has a session, the command line has none)."""
+
+    def __call__(self, sink: str, files: Sequence[str], headers: Mapping[str, str]) -> None:
+        """Send each row of the staged `files` as a message with these headers, those of a key in the order of the files.
+
+        Raises `ServiceError` when no broker answers, `StorageError` when the topic is not there or refuses, `ConfigError` for
+        settings that no client can start with, and `ClusterError` when Spark is gone. Some messages may have been sent then.
+        """
+        ...
+
 
 class SparkMerge(Protocol):
     """Publishes a large merge through Spark (the driver has a session, the command line has none)."""
@@ -111,3 +145,14 @@ class SparkMerge(Protocol):
         `ClusterError` when Spark is gone.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class SparkWriters:
+    """What a run's Spark session does for sinks. Without one, deltalake merges, and messages wait for the next run."""
+
+    merge: SparkMerge | None = None
+    send: SendMessages | None = None
+
+
+NO_WRITERS: Final = SparkWriters()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headrace.config import JobConfig
 from headrace.errors import StorageError
-from headrace.sinks.delta_table import delta_table_sink
+from headrace.sinks.kinds import sink_of
 from headrace.tables.store import TableMissingError, VersionTakenError, storage_errors
 
 
@@ -32,12 +32,23 @@ class SmallFiles:
 
 
 def find_small_files(config: JobConfig, target_size: int) -> list[SmallFiles]:
-    """Return the small files of each sink that is there. Reads logs alone. Raises `StorageError`."""
-    return [found for name in sorted(config.sinks) if (found := _of_sink(config, name, target_size)) is not None]
+    """Return the small files of each sink whose files may be rewritten, and that is there. Reads logs alone. Raises `StorageError`."""
+    names = [name for name in sorted(config.sinks) if config.sinks[name].format != "parquet"]
+    return [found for name in names if (found := _of_sink(config, name, target_size)) is not None]
+
+
+def left_alone(config: JobConfig) -> list[str]:
+    """Return a sentence for each sink whose files are never rewritten."""
+    return [
+        f"sink '{name}' at {sink.path} is left alone: readers of a folder of Parquet files know them by their names, and would take "
+        "rewritten ones for new rows."
+        for name, sink in sorted(config.sinks.items())
+        if sink.format == "parquet"
+    ]
 
 
 def _of_sink(config: JobConfig, name: str, target_size: int) -> SmallFiles | None:
-    sink = delta_table_sink(config, name)
+    sink = sink_of(config, name)
     with storage_errors(f"to list the files of sink '{name}' at {sink.uri}"):
         try:
             actions = sink.latest().add_actions()
@@ -59,7 +70,7 @@ def rewrite_small_files(config: JobConfig, name: str, target_size: int) -> int |
     The commit carries no checkpoint and no transaction, so the job's position in the sink stays. The caller holds the job, so no
     run of it publishes meanwhile. Raises `StorageError` when somebody else writes to the sink meanwhile; it is as it was then.
     """
-    sink, columns = delta_table_sink(config, name), config.sinks[name].cluster_by
+    sink, columns = sink_of(config, name), config.sinks[name].cluster_by
     try:
         with storage_errors(f"to compact sink '{name}' at {sink.uri}"):
             before = sink.latest().version

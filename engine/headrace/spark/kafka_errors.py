@@ -10,8 +10,8 @@ from typing import Final
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from headrace.config import SourceConfig
-from headrace.errors import ConfigError, HeadraceError, ServiceError, SourceError
+from headrace.config import SinkConfig, SourceConfig
+from headrace.errors import ConfigError, HeadraceError, ServiceError, SourceError, StorageError
 from headrace.spark.spark_errors import in_short, spark_errors, text_of
 
 _UNKNOWN: Final = re.compile(r"UnknownTopic\w*Exception|InvalidTopicException")
@@ -22,8 +22,9 @@ _AWAY: Final = re.compile(
     r"No resolvable bootstrap|TimeoutException"
 )
 _SETTINGS: Final = re.compile(
-    r"ConfigException|Failed to create new KafkaAdminClient|Failed to construct kafka consumer"
+    r"ConfigException|Failed to create new KafkaAdminClient|Failed to construct kafka (?:consumer|producer)"
 )
+_TOO_LARGE: Final = re.compile(r"RecordTooLargeException|RecordBatchTooLargeException")
 
 
 @contextmanager
@@ -41,6 +42,53 @@ def kafka_errors(source: str, config: SourceConfig, is_alive: Callable[[], bool]
             if meant is None:
                 raise
             raise meant from error
+
+
+@contextmanager
+def send_errors(sink: str, config: SinkConfig, is_alive: Callable[[], bool]) -> Iterator[None]:
+    """Turn what is raised in the block, which sends rows, into errors that name the sink and its topic.
+
+    Raises `StorageError` for a topic that is not there or that refuses, `ServiceError` when no broker answers, `ConfigError` for
+    settings that no client can start with, and what `spark_errors` does.
+    """
+    with spark_errors(f"while rows of sink '{sink}' were sent", is_alive):
+        try:
+            yield
+        except (Py4JError, PySparkException) as error:
+            meant = _meant_of_sink(text_of(error), sink, config) if is_alive() else None
+            if meant is None:
+                raise
+            raise meant from error
+
+
+def _meant_of_sink(text: str, sink: str, config: SinkConfig) -> HeadraceError | None:
+    place, short = config.place, in_short(text)
+    kept = "The rows are committed, in the sink's outbox; some may have been sent. The next run sends all of the checkpoint"
+    if _UNKNOWN.search(text):
+        return StorageError(
+            f"sink '{sink}': there is no {place}. {kept}: make the topic, or mend sinks.{sink}.topic, and run again."
+        )
+    if refused := _REFUSED.search(text):
+        return StorageError(
+            f"sink '{sink}': {place} refuses this job ({refused[0]}: {short}). {kept}: mend sinks.{sink}.options, or let somebody grant "
+            "it WRITE and DESCRIBE on the topic, and run again."
+        )
+    if too_large := _TOO_LARGE.search(text):
+        return StorageError(
+            f"sink '{sink}': a row is too large a message for {place} ({too_large[0]}: {short}). {kept}: raise max.message.bytes of the "
+            f"topic and kafka.max.request.size in sinks.{sink}.options, and run again."
+        )
+    if _AWAY.search(text):
+        return ServiceError(
+            f"sink '{sink}': no broker answers for {place} ({short}). {kept}: run again when they are back; if they are well, look "
+            f"whether sinks.{sink}.servers names them."
+        )
+    if _SETTINGS.search(text):
+        return ConfigError(
+            f"sink '{sink}': no client of Kafka can start with servers '{config.servers}' and these options ({short}). {kept}: mend "
+            f"sinks.{sink}, and run again."
+        )
+    return None
 
 
 def _meant(text: str, source: str, config: SourceConfig) -> HeadraceError | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
-from headrace.config import JobConfig, SourceConfig
+from headrace.config import JobConfig, SinkConfig, SourceConfig
 from headrace.errors import ConfigError, StorageError
 from headrace.sources.landed import publish_landed, temporary_name, write_messages
 from headrace.sources.topic import Bounds, TopicState
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headrace.sources.topic import Topic
 
 _ADMIN: Final = "org.apache.kafka.clients.admin"
-_TIMEOUTS: Final = {"kafka.request.timeout.ms": "15000", "kafka.default.api.timeout.ms": "30000"}
+TIMEOUTS: Final = {"kafka.request.timeout.ms": "15000", "kafka.default.api.timeout.ms": "30000"}
 
 LANDED_DDL: Final = "report binary"
 
@@ -62,7 +62,7 @@ class SparkTopic:
         """See `Topic.state`."""
         with self._translated(), self._admin() as admin:
             topic = self._topic
-            description = admin.describeTopics(_java_list(self._jvm, [topic])).allTopicNames().get().get(topic)
+            description = admin.describeTopics(java_list(self._jvm, [topic])).allTopicNames().get().get(topic)
             partitions = [info.partition() for info in description.partitions()]
             specs = self._jvm.org.apache.kafka.clients.admin.OffsetSpec
             first = self._offsets(admin, partitions, specs.earliest())
@@ -111,7 +111,7 @@ class SparkTopic:
             return msgspec.json.encode({self._topic: {str(one.partition): place(one) for one in ranges}}).decode()
 
         return {
-            **_TIMEOUTS,
+            **TIMEOUTS,
             **self.config.options,
             "kafka.bootstrap.servers": self.config.servers or "",
             "kafka.isolation.level": "read_committed",
@@ -122,25 +122,10 @@ class SparkTopic:
             "includeHeaders": "true",
         }
 
-    @contextmanager
-    def _admin(self) -> Iterator[Any]:
-        """Open an admin client for the length of the block."""
-        try:
-            client = getattr(self._jvm, f"{_ADMIN}.Admin")
-            settings = self._jvm.java.util.Properties()
-            given = {**_TIMEOUTS, **self.config.options, "kafka.bootstrap.servers": self.config.servers or ""}
-            for key, value in given.items():
-                settings.put(key.removeprefix("kafka."), value)
-            admin = client.create(settings)
-        except TypeError as error:  # py4j takes a class that is not there for a package
-            raise ConfigError(
-                f"source '{self.source}' reads a topic of Kafka, and Spark has no client for it. Nothing was taken in. Run 'headrace "
-                "setup --kafka', and name the jars under 'jars' of the cluster profile (docs/kafka.md lists them)."
-            ) from error
-        try:
-            yield admin
-        finally:
-            admin.close()
+    def _admin(self) -> AbstractContextManager[Any]:
+        return kafka_admin(
+            self._jvm, self.config, f"source '{self.source}' reads a topic of Kafka", "Nothing was taken in."
+        )
 
     def _offsets(self, admin: Any, partitions: list[int], spec: Any) -> dict[int, int]:
         kafka = self._jvm.org.apache.kafka
@@ -154,6 +139,30 @@ class SparkTopic:
 
     def _translated(self) -> AbstractContextManager[None]:
         return kafka_errors(self.source, self.config, lambda: jvm_answers(self.spark))
+
+
+@contextmanager
+def kafka_admin(jvm: Any, config: SourceConfig | SinkConfig, doing: str, unchanged: str) -> Iterator[Any]:
+    """Open an admin client for the length of the block.
+
+    Raises `ConfigError` where Spark has no client for Kafka; it tells what is being done, and what has not changed.
+    """
+    try:
+        client = getattr(jvm, f"{_ADMIN}.Admin")
+        settings = jvm.java.util.Properties()
+        given = {**TIMEOUTS, **config.options, "kafka.bootstrap.servers": config.servers or ""}
+        for key, value in given.items():
+            settings.put(key.removeprefix("kafka."), value)
+        admin = client.create(settings)
+    except TypeError as error:  # py4j takes a class that is not there for a package
+        raise ConfigError(
+            f"{doing}, and Spark has no client for it. {unchanged} Run 'headrace setup --kafka', and name the jars under "
+            "'jars' of the cluster profile (docs/kafka.md lists them)."
+        ) from error
+    try:
+        yield admin
+    finally:
+        admin.close()
 
 
 def landing_partition(folder: str, storage: Mapping[str, str] | None) -> Partition:
@@ -179,7 +188,8 @@ def landing_partition(folder: str, storage: Mapping[str, str] | None) -> Partiti
     return run
 
 
-def _java_list(jvm: Any, items: list[str]) -> Any:
+def java_list(jvm: Any, items: list[str]) -> Any:
+    """Return texts as a list of Java."""
     made = jvm.java.util.ArrayList()
     for item in items:
         made.add(item)

@@ -74,9 +74,10 @@ class MicroBatch:
             backend=backend,
             cache_bytes=config.state.cache_bytes,
             versions=job.versions,
-            sinks={name: sink.path for name, sink in config.sinks.items()},
+            sinks={name: sink.table_path for name, sink in config.sinks.items()},
             appended=config.appended,
             partition_by={name: sink.partition_by for name, sink in config.sinks.items() if sink.partition_by},
+            folders=tuple(name for name, sink in config.sinks.items() if sink.format == "parquet"),
             storage=config.storage_options,
         )
 

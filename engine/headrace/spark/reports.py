@@ -35,6 +35,8 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The sinks that rows are only added to."""
     partition_by: dict[str, tuple[str, ...]] = {}
     """By sink: the columns that its table is partitioned by."""
+    folders: tuple[str, ...] = ()
+    """The sinks whose partitions are folders."""
     storage: dict[str, str] | None = None
 
 

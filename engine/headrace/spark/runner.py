@@ -10,7 +10,7 @@ from headrace.commit.protocol import open_job
 from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig
 from headrace.errors import ConfigError
-from headrace.sinks.sink import SparkMerge
+from headrace.sinks.sink import NO_WRITERS, SparkWriters
 from headrace.sources.intake import Intake
 from headrace.sources.topic import Topic
 from headrace.spark.batch_sequence import BatchSequence
@@ -37,7 +37,7 @@ def run(config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
     started = clock.monotonic()
     checked_plan(config)
     spark = SparkOnDemand(config, on_event)
-    return run_on(spark, config, options, on_event, started=started, merge=spark.merge, topics=spark.topics())
+    return run_on(spark, config, options, on_event, started=started, writers=spark.writers, topics=spark.topics())
 
 
 def run_in(
@@ -49,12 +49,14 @@ def run_in(
     started: float | None = None,
 ) -> RunReport:
     """Run a job once in a session that is there already."""
+    from headrace.spark.kafka_sender import sender_through
     from headrace.spark.kafka_topic import topics_of
     from headrace.spark.sinks import merge_through
     from headrace.spark.spark_tasks import SparkTasks
 
-    merge, topics = merge_through(spark), topics_of(spark, config)
-    return run_on(SparkTasks(spark), config, options, on_event, started=started, merge=merge, topics=topics)
+    writers = SparkWriters(merge_through(spark), sender_through(spark, config))
+    topics = topics_of(spark, config)
+    return run_on(SparkTasks(spark), config, options, on_event, started=started, writers=writers, topics=topics)
 
 
 def run_on(
@@ -64,10 +66,10 @@ def run_on(
     on_event: OnEvent,
     *,
     started: float | None = None,
-    merge: SparkMerge | None = None,
+    writers: SparkWriters = NO_WRITERS,
     topics: Mapping[str, Topic] | None = None,
 ) -> RunReport:
-    """Run a job once, its tasks wherever `tasks` runs them. `merge` writes large changes of sinks; without it deltalake does.
+    """Run a job once, its tasks wherever `tasks` runs them. `writers` is what Spark does for sinks.
 
     Sources of the format kafka read `topics`, by name of the source.
     """
@@ -81,7 +83,7 @@ def run_on(
         create=True,
         plan=plan,
         force=options.force_fail_over,
-        spark_merge=merge,
+        writers=writers,
         notify=events.tell,
     ) as job:
         events.opened(job.last)

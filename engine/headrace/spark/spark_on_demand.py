@@ -7,6 +7,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from headrace.config import JobConfig
+from headrace.sinks.sink import SparkWriters
 from headrace.sources.topic import Topic
 from headrace.spark.options import Event
 from headrace.spark.reports import KeyedTask, SourceTask, TaskReport
@@ -44,11 +45,10 @@ class SparkOnDemand:
         """See `StageTasks.keyed`."""
         return self._tasks().keyed(task, takes, transit)
 
-    def merge(self, uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
-        """See `SparkMerge`."""
-        from headrace.spark.sinks import merge_through
-
-        merge_through(self._session())(uri, files, keys, app_id=app_id, version=version)
+    @property
+    def writers(self) -> SparkWriters:
+        """Return what Spark does for sinks."""
+        return SparkWriters(self._merge, self._send)
 
     def topics(self) -> Mapping[str, Topic]:
         """Return the topics that the job reads, by name of the source. Only Spark knows whether they have messages, so it starts."""
@@ -57,6 +57,16 @@ class SparkOnDemand:
         from headrace.spark.kafka_topic import topics_of
 
         return topics_of(self._session(), self._config)
+
+    def _merge(self, uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
+        from headrace.spark.sinks import merge_through
+
+        merge_through(self._session())(uri, files, keys, app_id=app_id, version=version)
+
+    def _send(self, sink: str, files: Sequence[str], headers: Mapping[str, str]) -> None:
+        from headrace.spark.kafka_sender import sender_through
+
+        sender_through(self._session(), self._config)(sink, files, headers)
 
     def _tasks(self) -> SparkTasks:
         from headrace.spark.spark_tasks import SparkTasks

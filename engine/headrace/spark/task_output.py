@@ -17,7 +17,7 @@ from headrace.plan.keys import key_reader
 from headrace.plan.pipelines import plan_of
 from headrace.plan.record_columns import to_struct_array
 from headrace.plan.stages import SinkPlan, ToStage
-from headrace.sinks.partitions import by_partition, check_partition_values
+from headrace.sinks.partitions import by_partition, check_folder_names, check_partition_values
 from headrace.sinks.sink import OutputFile
 from headrace.spark.columnar_rows import ColumnarRows
 from headrace.spark.reports import BatchSettings, TaskReport
@@ -170,7 +170,10 @@ class TaskOutput:
         self.count(**{("keyed_records" if name == "records" else name): value for name, value in metrics.items()})
 
     def _append(self, sink: str, rows: pa.Table) -> None:
-        for partition, part in by_partition(rows, self._batch.partition_by.get(sink, ())):
+        columns = self._batch.partition_by.get(sink, ())
+        if sink in self._batch.folders:
+            check_folder_names(rows, columns)
+        for partition, part in by_partition(rows, columns):
             staged = stage(self._batch.sinks[sink], self._file_name(), part, self._batch.storage)
             self._output(sink, OutputFile(staged.path, staged.rows, staged.size, partition))
 

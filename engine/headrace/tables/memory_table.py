@@ -115,8 +115,11 @@ class MemorySnapshot:
     def _rows(self, schema: pa.Schema, conditions: Conditions) -> pa.Table:
         disk, folder = disk_and_path(self.uri)
         tables = [schema.empty_table()]
-        for path in self._now.files:
+        for path, file in self._now.files.items():
             rows = disk.opened(f"{folder}/{path}").rows()
+            for name, value in file.partition.items():
+                column = pa.array([value], pa.string()).cast(schema.field(name).type)[0]
+                rows = rows.append_column(name, pa.repeat(column, len(rows)))
             tables.append(typed_rows(self.uri, rows, schema))
         return rows_that_meet(conditions, pa.concat_tables(tables))
 

@@ -249,7 +249,7 @@ class PipelineHarness:
 
     def sink_table(self, name: str) -> pa.Table:
         """Return the rows of a sink as they are stored; without columns before the first run."""
-        return self._read(self.folder / "lake" / _known("sink", name, self._sinks()))
+        return self._read(Path(self.config.sinks[_known("sink", name, self._sinks())].table_path))
 
     def table(self, name: str) -> pa.Table:
         """Return the rows of a state table, such as "quarantine", "timers" or "keyed_state"."""

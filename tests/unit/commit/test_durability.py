@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from headrace.commit.checkpoint import Kind
 from headrace.commit.protocol import open_job
 from headrace.errors import SinkMismatchError, StorageError
+from headrace.sinks.sink import SparkWriters
 from headrace.tables import durability
 from headrace.tables.durability import make_folder, sync_files
 from headrace.tables.files import list_files, read_parquet
@@ -112,7 +113,7 @@ def spark_job(memory_job):
 
 def test_merge_through_spark_survives(spark_job):
     job = spark_job
-    with job.open(spark_merge=job.merge) as opened:
+    with job.open(writers=SparkWriters(merge=job.merge)) as opened:
         commit_batch(opened, "ann")
     job.disk.lose_power()
     assert job.published(BOARD) == 1
@@ -121,7 +122,7 @@ def test_merge_through_spark_survives(spark_job):
 
 def test_next_run_syncs_what_a_dead_one_merged(spark_job):
     job = spark_job
-    with killed_at(job.disk, "sync lake/lines_by_item", 3), job.open(spark_merge=job.merge) as opened:
+    with killed_at(job.disk, "sync lake/lines_by_item", 3), job.open(writers=SparkWriters(merge=job.merge)) as opened:
         commit_batch(opened, "ann")
     assert job.published(BOARD) == 1
     with job.open() as opened:
@@ -133,7 +134,7 @@ def test_next_run_syncs_what_a_dead_one_merged(spark_job):
 
 def test_commit_of_another_program_hides_no_merge(spark_job):
     job = spark_job
-    with killed_at(job.disk, "sync lake/lines_by_item", 3), job.open(spark_merge=job.merge) as opened:
+    with killed_at(job.disk, "sync lake/lines_by_item", 3), job.open(writers=SparkWriters(merge=job.merge)) as opened:
         commit_batch(opened, "ann")
     with unsynced(job.disk):
         store = table_store(job.config.sinks[BOARD].path)

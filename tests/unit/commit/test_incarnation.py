@@ -9,7 +9,8 @@ from headrace.commit.log import incarnation_of
 from headrace.commit.restore import restore
 from headrace.commit.verify import verify
 from headrace.errors import SinkMismatchError
-from headrace.sinks.delta_table import delta_table_sink
+from headrace.sinks.kinds import sink_of
+from headrace.sinks.sink import SparkWriters
 from headrace.tables.files import read_parquet
 from headrace.tables.store import CommitInfo, Transaction
 from headrace.tables.stores import table_store
@@ -17,7 +18,7 @@ from tests.unit.support.memory_job import BOARD, DiskCopy, MemoryJob, commit_bat
 
 
 def incarnation(job, sink=BOARD):
-    target = delta_table_sink(job.config, sink)
+    target = sink_of(job.config, sink)
     return target.incarnation(target.latest())
 
 
@@ -129,7 +130,7 @@ def test_merge_through_spark_records_the_life_later(memory_job):
     job = memory_job
     job.config = replace(job.config, publish=replace(job.config.publish, spark_above_rows=0))
     spark = SparkMerges(job)
-    with job.open(spark_merge=spark) as opened:
+    with job.open(writers=SparkWriters(merge=spark)) as opened:
         commit_batch(opened, "ann")
         assert incarnation(job) == job.last.incarnation
         commit_batch(opened, "bob")

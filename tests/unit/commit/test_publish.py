@@ -12,6 +12,7 @@ from headrace.commit.restore import restore
 from headrace.commit.sink_history import version_of
 from headrace.commit.sink_tables import to_schemas
 from headrace.errors import ConfigError, SinkMismatchError, StorageError
+from headrace.sinks.sink import SparkWriters
 from headrace.tables.store import CommitInfo, Transaction
 from headrace.tables.stores import table_store
 from tests.unit.support.memory_job import BOARD, REMINDERS, board, commit_batch, killed_at, reminder
@@ -190,7 +191,7 @@ class LargeMerge:
 def test_large_merges_go_through_spark(unpublished, threshold, merges):
     job, spark = unpublished, LargeMerge()
     job.config = replace(job.config, publish=replace(job.config.publish, spark_above_rows=threshold))
-    assert publisher(job, spark_merge=spark).publish(job.last, job.log.lineage) == 2
+    assert publisher(job, writers=SparkWriters(merge=spark)).publish(job.last, job.log.lineage) == 2
     expected = (job.config.sinks[BOARD].path, 1, ("item",), f"purchases/{BOARD}", 2)
     assert spark.calls == [expected] * merges
     assert (job.published(BOARD), job.published(REMINDERS)) == (2, 2)

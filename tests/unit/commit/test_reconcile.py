@@ -17,7 +17,7 @@ from headrace.commit.restore import restore, savepoint
 from headrace.commit.sink_position import MismatchKind
 from headrace.commit.verify import verify
 from headrace.errors import ConfigError, FencedError, SinkMismatchError, StorageError
-from headrace.sinks.delta_table import delta_table_sink
+from headrace.sinks.kinds import sink_of
 from headrace.tables.schemas import TIMERS
 from headrace.tables.stores import table_store
 from tests.unit.support.memory_job import (
@@ -74,7 +74,7 @@ def mend(job):
 
 
 def incarnation(job, sink=BOARD):
-    target = delta_table_sink(job.config, sink)
+    target = sink_of(job.config, sink)
     return target.incarnation(target.latest())
 
 

@@ -13,7 +13,7 @@ from headrace.commit.run_check import sinks_of_other_jobs
 from headrace.commit.verify import verify
 from headrace.config import load_job
 from headrace.errors import ConfigError, SinkMismatchError
-from headrace.sinks.delta_table import delta_table_sink
+from headrace.sinks.kinds import sink_of
 from tests.jobs.home import PURCHASES, Home
 from tests.unit.support.purchase_job import SINK, commit_purchase
 
@@ -26,7 +26,7 @@ def commit(config, *customers):
 
 
 def customer_in(config):
-    sink = delta_table_sink(config, SINK).latest()
+    sink = sink_of(config, SINK).latest()
     return sink.read(sink.schema)["customer"].to_pylist()
 
 

@@ -187,7 +187,7 @@ def test_readers_of_appended_rows_see_nothing_of_it(change_feed):
 def test_another_writer_stops_the_compaction(monkeypatch):
     harness = with_files()
     path = harness.config.sinks["taken"].path
-    sink_of = small_files.delta_table_sink
+    sink_of = small_files.sink_of
 
     def overtaken(config, name):
         sink = sink_of(config, name)
@@ -204,7 +204,7 @@ def test_another_writer_stops_the_compaction(monkeypatch):
 
         return replace(sink, store=Store())
 
-    monkeypatch.setattr(small_files, "delta_table_sink", overtaken)
+    monkeypatch.setattr(small_files, "sink_of", overtaken)
     with pytest.raises(StorageError, match="sink 'taken' at .* was not compacted, since somebody else wrote to it"):
         small_files.rewrite_small_files(harness.config, "taken", MIB)
 

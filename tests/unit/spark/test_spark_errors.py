@@ -10,6 +10,7 @@ from pyspark.errors.exceptions.captured import UnknownException
 
 from headrace.commit.protocol import open_job
 from headrace.errors import ClusterError, ConfigError, StorageError, UserFunctionError
+from headrace.sinks.sink import SparkWriters
 from headrace.spark.spark_errors import spark_errors
 from headrace.tables.memory_disk import forget_disk
 from headrace.tables.store import StoreError, VersionTakenError, storage_errors
@@ -163,7 +164,7 @@ def test_a_sink_that_refuses_spark_gets_its_rows_later(memory_job, error, match)
     eager = replace(memory_job.config, publish=replace(memory_job.config.publish, spark_above_rows=0))
     with (
         pytest.raises(StorageError, match=match) as caught,
-        open_job(eager, "run", create=True, spark_merge=FailingMerge(error)) as job,
+        open_job(eager, "run", create=True, writers=SparkWriters(merge=FailingMerge(error))) as job,
     ):
         commit_batch(job, "ann")
     assert caught.value.exit_code == 8

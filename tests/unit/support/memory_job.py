@@ -70,8 +70,11 @@ class DiskCopy:
 class MemoryJob:
     """A job in memory, and what can be read of it without opening it."""
 
-    def __init__(self, name: str, *, retention_hours: int | None = None) -> None:
-        self.config = memory_config(name)
+    def __init__(self, name: str, *, retention_hours: int | None = None, **reminders: Any) -> None:
+        """`reminders` is what the job's file says of that sink."""
+        config = memory_config(name)
+        sinks = {**config.sinks, REMINDERS: replace(config.sinks[REMINDERS], **reminders)}
+        self.config = replace(config, sinks=sinks)
         if retention_hours is not None:
             self.config = replace(self.config, retention=RetentionConfig(hours=retention_hours))
         self.disk: MemoryDisk = memory_disk(name)
@@ -96,7 +99,7 @@ class MemoryJob:
                 commit_batch(job, customer)
 
     def sink(self, name: str = BOARD) -> Snapshot:
-        return table_store(self.config.sinks[name].path).latest()
+        return table_store(self.config.sinks[name].table_path).latest()
 
     def sink_rows(self, name: str, column: str) -> list[Any]:
         schema = to_schemas(sinks_of(self.config, self.log))[name][0]
@@ -154,7 +157,7 @@ def board(job: OpenJob, customer: str, kind: str = "+U", item: str = "apples") -
 def reminder(job: OpenJob, customer: str) -> dict[str, list[OutputFile]]:
     """Stage a row of the sink that is appended to."""
     rows = sink_rows_of(job, REMINDERS, [{"customer": customer, "due": 1, "purchases": 1, "cents": 1}])
-    return _staged(REMINDERS, stage(job.config.sinks[REMINDERS].path, _name(job, customer), rows))
+    return _staged(REMINDERS, stage(job.config.sinks[REMINDERS].table_path, _name(job, customer), rows))
 
 
 def sink_rows_of(job: OpenJob, sink: str, rows: Sequence[dict[str, Any]]) -> pa.Table:

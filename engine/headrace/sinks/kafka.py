@@ -1,0 +1,87 @@
+"""A topic of Apache Kafka as a sink: rows are sent as messages, at least once.
+
+The sink is a Delta table, its outbox, which gets each checkpoint's rows once, as any sink that rows are appended to. Then the rows
+are sent, checkpoint by checkpoint, and the table remembers the last one that was (transaction `JOB/SINK/sent`):
+
+    commit of the checkpoint -> rows in the outbox -> messages -> "sent up to 7" in the outbox
+
+A process that dies between the last two sends the checkpoint again. Nobody can take messages back: a restore changes the
+outbox alone, and a checkpoint that it leaves behind is sent all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from headrace import faults
+from headrace.sinks.delta_table import DeltaTableSink
+from headrace.sinks.partitions import PARTITION_TYPES
+from headrace.sinks.sink import NEVER, Deliveries, Delivery
+from headrace.tables.store import CommitInfo, Snapshot, Transaction, VersionTakenError
+
+JOB: Final = "headrace_job"
+INCARNATION: Final = "headrace_incarnation"
+CHECKPOINT: Final = "headrace_checkpoint"
+ROW: Final = "headrace_row"
+"""Headers of a message. Two messages with the same ones are the same row."""
+
+
+class KafkaSink(DeltaTableSink):
+    """See `Sink`. `store` is the outbox."""
+
+    def column_problems(self) -> Iterator[str]:
+        """See `Sink.column_problems`."""
+        key = self.message_key
+        if key is not None and key not in self.schema.names:
+            yield f"sinks.{self.name}.key: there is no column {key} (the sink has: {', '.join(self.schema.names)})"
+        elif key is not None and (kind := self.schema.field(key).type) not in PARTITION_TYPES:
+            yield f"sinks.{self.name}.key: {key} is {kind}; keys of messages are texts, whole numbers or truth values"
+        yield from super().column_problems()
+
+    def sent(self, table: Snapshot) -> int:
+        """Return the id of the last checkpoint that was sent, `NEVER` if none was."""
+        version = table.transaction(self._sent_id)
+        return NEVER if version is None else version
+
+    def deliver(self, deliveries: Deliveries) -> None:
+        """See `Sink.deliver`: send what was not sent yet. Without Spark, it waits for the next run."""
+        send, table = self.writers.send, self.latest()
+        if send is None:
+            return
+        published = self.published(table)
+        for delivery in deliveries(self.sent(table)):
+            if delivery.publication.checkpoint_id > published:
+                return
+            if self._is_to_send(delivery):
+                send(self.name, [f"{self.store.uri}/{file.path}" for file in delivery.files], self._headers(delivery))
+            faults.reached("deliver.half")
+            self._record_sent(delivery.publication.checkpoint_id)
+
+    def _is_to_send(self, delivery: Delivery) -> bool:
+        """Return whether to send a checkpoint: one that a restore has left behind may have lost its files, others must not."""
+        if delivery.is_current:
+            self._check_staged(delivery.files, delivery.publication.checkpoint_id)
+            return True
+        return not self.lost_files(delivery.files)
+
+    def _headers(self, delivery: Delivery) -> dict[str, str]:
+        number, incarnation, _ = delivery.publication
+        job = self.app_id.rpartition("/")[0]
+        return {JOB: job, INCARNATION: "" if incarnation is None else f"{incarnation:x}", CHECKPOINT: str(number)}
+
+    def _record_sent(self, checkpoint_id: int) -> None:
+        while True:
+            table = self.latest()
+            if self.sent(table) >= checkpoint_id:  # another publisher has sent it as well
+                return
+            info = CommitInfo(transaction=Transaction(self._sent_id, checkpoint_id))
+            try:
+                self.store.append(table.version, table.schema, [], info)
+            except VersionTakenError:
+                continue
+            return
+
+    @property
+    def _sent_id(self) -> str:
+        return f"{self.app_id}/sent"

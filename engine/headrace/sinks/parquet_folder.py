@@ -1,0 +1,177 @@
+"""A folder of Parquet files as a sink, for readers that know no Delta.
+
+The sink is a Delta table in a folder of its own, `_headrace`, which readers of Parquet folders pass over. The folder around it
+shows the files of the table's latest version:
+
+    PATH/_headrace/_delta_log/              the table's log: which checkpoint was published, by which incarnation
+    PATH/_headrace/0000000007-....parquet   a data file: staged by a task, named by the commit
+    PATH/day=mon/0000000007-....parquet     the same file, shown: a hard link on a local disk, a copy on an object store
+
+A publication commits to the table, then shows its files. Showing is idempotent, so whoever finds the checkpoint published
+shows it again. A restore takes files out of the folder; they stay in the table, so a second restore shows them again.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+from pyarrow import fs
+
+from headrace import clock, faults
+from headrace.config import FOLDER_TABLE
+from headrace.errors import SinkMismatchError
+from headrace.sinks.delta_table import DeltaTableSink
+from headrace.sinks.partitions import folder_name
+from headrace.sinks.sink import Deliveries
+from headrace.tables.durability import is_on_local_disk, make_folder, sync_files, sync_path
+from headrace.tables.files import delete_files, file_system, path_of
+from headrace.tables.store import Snapshot, TableMissingError, storage_errors
+
+_STAGED_NAME: Final = re.compile(r"\d{10}-.+-[0-9a-f]{12}\.parquet")
+"""Names that tasks give to staged files."""
+
+
+class _TableFile(NamedTuple):
+    """A file of the table: its path in the table's folder, and its bytes."""
+
+    path: str
+    size: int
+
+
+class FolderDifferences(NamedTuple):
+    """How a folder differs from its table. Files of others are left out."""
+
+    shown: set[str]
+    """The files that readers see, by path in the folder."""
+
+    missing: dict[str, _TableFile]
+    """Files that the folder lacks, or has in another size, by path in the folder."""
+
+    surplus: list[str]
+    """Files that the folder has, and the latest version of the table has not."""
+
+
+class ParquetFolderSink(DeltaTableSink):
+    """See `Sink`. `store` is the table in `_headrace`."""
+
+    @property
+    def uri(self) -> str:
+        """See `Sink.uri`."""
+        return self.store.uri.removesuffix(f"/{FOLDER_TABLE}")
+
+    def create(self) -> None:
+        """See `Sink.create`. Raises `SinkMismatchError` where the folder has files, and no table."""
+        if problem := self.stray_files():
+            raise SinkMismatchError(problem)
+        super().create()
+
+    def stray_files(self) -> str | None:
+        """Return what is wrong with a folder that has files and no table; None if it has a table, or no files."""
+        with storage_errors(f"to open sink '{self.name}' at {self.uri}"):
+            try:
+                self.latest()
+            except TableMissingError:
+                files = sorted(self._listed()[0])
+            else:
+                return None
+        if not files:
+            return None
+        return (
+            f"sink '{self.name}' at {self.uri} has files ({len(files):,}, such as {files[0]}), and no table in {FOLDER_TABLE} that "
+            "says which checkpoint published them: readers would take their rows for those of this job. Nothing was written: bring "
+            f"{FOLDER_TABLE} back, move the files away, or give the sink another path."
+        )
+
+    def deliver(self, deliveries: Deliveries) -> None:
+        """See `Sink.deliver`: make the folder show the files of the latest version, also if another publisher commits meanwhile."""
+        del deliveries
+        placed: set[str] = set()
+        while True:
+            found = self._differences(self.latest())
+            if not found.missing and not found.surplus:
+                break
+            for number, (place, file) in enumerate(found.missing.items()):
+                if number == 1:
+                    faults.reached("deliver.half")
+                self._put(file, place)
+                placed.add(place)
+            delete_files(self.uri, found.surplus, self.storage)
+            if is_on_local_disk(self.uri):
+                for parent in {Path(self.uri, place).parent for place in found.surplus}:
+                    sync_path(parent)
+        sync_files(self.uri, placed & found.shown)
+
+    def differences(self) -> FolderDifferences:
+        """Return how the folder differs from the latest version of its table."""
+        return self._differences(self.latest())
+
+    def _differences(self, table: Snapshot) -> FolderDifferences:
+        shown, known = self._listed()
+        actions = table.add_actions().to_pylist()
+        wanted = {_place(action): _TableFile(unquote(action["path"]), action["size_bytes"]) for action in actions}
+        missing = {place: file for place, file in wanted.items() if shown.get(place) != file.size}
+        surplus = [
+            place
+            for place in sorted(shown.keys() - wanted.keys())
+            if place.rpartition("/")[2] in known or _STAGED_NAME.fullmatch(place.rpartition("/")[2])
+        ]
+        return FolderDifferences({*shown}, missing, surplus)
+
+    def _listed(self) -> tuple[dict[str, int], set[str]]:
+        """Return the files that readers see, by path, with their sizes; and the names of all files of the table."""
+        store, root = file_system(self.uri, self.storage)
+        shown: dict[str, int] = {}
+        known: set[str] = set()
+        for file in store.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True)):
+            path = path_of(file)
+            if not file.is_file or path is None:
+                continue
+            place = path.removeprefix(f"{root}/")
+            if place.startswith(f"{FOLDER_TABLE}/"):
+                known.add(place.rpartition("/")[2])
+            elif not any(part[0] in "._" for part in place.split("/")):
+                shown[place] = file.size
+        return shown, known
+
+    def _put(self, file: _TableFile, place: str) -> None:
+        """Show a file of the table: whole, at once, and in place of one that is there. Raises `OSError` when it is damaged."""
+        store, root = file_system(self.uri, self.storage)
+        path = f"{root}/{FOLDER_TABLE}/{file.path}"
+        there = store.get_file_info(path)
+        if there.size != file.size:
+            msg = f"{path} {'is gone' if there.size is None else f'has {there.size:,} of {file.size:,} bytes'}"
+            raise OSError(msg)
+        if not is_on_local_disk(self.uri):
+            store.copy_file(path, f"{root}/{place}")
+            return
+        target = Path(self.uri, place)
+        half = Path(self.uri, FOLDER_TABLE, f".{clock.unique_id()}.half")
+        make_folder(str(target.parent))
+        try:
+            _link_or_copy(Path(path), half)
+            half.replace(target)
+        finally:
+            half.unlink(missing_ok=True)  # a rename onto a link of the same file leaves both
+
+
+def _link_or_copy(source: Path, target: Path) -> None:
+    with suppress(OSError):
+        os.link(source, target)
+        return
+    shutil.copyfile(source, target)  # some file systems have no hard links
+    sync_path(target)
+
+
+def _place(action: dict[str, object]) -> str:
+    """Return where the folder shows a file: in folders of its partitions, as Hive names them."""
+    prefix = "partition."
+    folders = [
+        folder_name(column.removeprefix(prefix), value) for column, value in action.items() if column.startswith(prefix)
+    ]
+    return "/".join([*folders, unquote(str(action["path"])).rpartition("/")[2]])

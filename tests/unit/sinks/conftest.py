@@ -1,0 +1,32 @@
+"""A job with a sink of each format that rows are appended to, and the rows that its readers see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from headrace.tables.files import list_files, read_parquet
+from headrace.tables.memory_disk import forget_disk
+from tests.unit.support.memory_job import REMINDERS, MemoryJob
+
+
+class AppendingJob(MemoryJob):
+    """A job whose sink `reminders` gets a row for each customer."""
+
+    def seen(self) -> list[Any]:
+        """Return the customers that a reader of the sink sees, who knows its format alone."""
+        sink = self.config.sinks[REMINDERS]
+        if sink.format == "delta":
+            return self.sink_rows(REMINDERS, "customer")
+        names = (name for name in list_files(sink.path) if not name.startswith("_"))
+        tables = [read_parquet(f"{sink.path}/{name}") for name in names]
+        return sorted(customer for table in tables for customer in table["customer"].to_pylist())
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def appending_job(request, clock) -> Iterator[AppendingJob]:
+    assert clock.now() == 1_000_000
+    yield AppendingJob("appending", format=request.param)
+    forget_disk("appending")

@@ -1,0 +1,183 @@
+"""What holds for each sink that rows are appended to, of whatever format (in memory)."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from headrace import faults
+from headrace.commit.checkpoint import Kind
+from headrace.commit.publish import Publisher
+from headrace.commit.reconcile import reconcile
+from headrace.commit.restore import restore, restore_in
+from headrace.commit.sink_tables import to_schemas
+from headrace.commit.verify import verify
+from headrace.errors import FencedError, SinkMismatchError, StorageError
+from headrace.tables.stores import table_store
+from tests.unit.support.memory_job import REMINDERS, DiskCopy, board, killed_at, places_of, reminder
+
+
+@pytest.fixture
+def job(appending_job):
+    """A job with one checkpoint that its sinks have."""
+    appending_job.run("ann")
+    return appending_job
+
+
+def publish(job):
+    return Publisher(job.config, to_schemas(job.log.sink_tables(job.last))).publish(job.last, job.log.lineage)
+
+
+def wrong(job):
+    return [found for found in verify(job.config) if not found.ok]
+
+
+@contextmanager
+def meanwhile(place, act):
+    """Let somebody else act when the process of the block first gets to a place."""
+    left = [act]
+
+    def reached(name):
+        if name == place and left:
+            left.pop()()
+
+    with faults.observed(reached):
+        yield
+    assert not left
+
+
+def test_each_checkpoint_comes_once(job):
+    job.run("bob", "cyd")
+    assert job.seen() == ["ann", "bob", "cyd"]
+    assert publish(job) == 0
+    assert job.seen() == ["ann", "bob", "cyd"]
+    assert not wrong(job)
+
+
+def from_commit(places):
+    """Return the places behind a commit: those of its publication."""
+    return places[[place for place, _ in places].index("commit.after") :]
+
+
+@pytest.mark.parametrize("power", ["stays", "fails"])
+def test_killed_publications_are_made_up_for(job, power):
+    """The process dies at each place of a publication, with and without the power."""
+    before, places = DiskCopy(job.disk), []
+    with places_of(job.disk, places):
+        job.run("bob")
+    for place, visit in from_commit(places):
+        before.bring_back()
+        with killed_at(job.disk, place, visit):
+            job.run("bob")
+        if power == "fails":
+            job.disk.lose_power()
+        assert job.seen() in (["ann"], ["ann", "bob"])
+        with job.open():
+            pass
+        assert job.seen() == ["ann", "bob"], (place, visit)
+        assert not wrong(job), (place, visit)
+
+
+@pytest.mark.parametrize("power", ["stays", "fails"])
+def test_killed_restores_are_made_up_for(job, power):
+    job.run("bob")
+    before, places = DiskCopy(job.disk), []
+    with places_of(job.disk, places):
+        restore(job.config, 1, "test", "run")
+    for place, visit in from_commit(places):
+        before.bring_back()
+        with killed_at(job.disk, place, visit):
+            restore(job.config, 1, "test", "run")
+        if power == "fails":
+            job.disk.lose_power()
+        with job.open():
+            pass
+        assert job.seen() == ["ann"], (place, visit)
+        assert not wrong(job), (place, visit)
+
+
+def test_restores_take_rows_back_and_bring_them_again(job):
+    job.run("bob", "cyd")
+    restore(job.config, 1, "test", "run")
+    assert job.seen() == ["ann"]
+    job.run("dan")
+    assert job.seen() == ["ann", "dan"]
+    restore(job.config, 3, "test", "run")
+    assert job.seen() == ["ann", "bob", "cyd"]
+    assert not wrong(job)
+
+
+@pytest.mark.parametrize("place", ["commit.after", "publish.half", "publish.after"])
+def test_two_publishers_publish_once(job, place):
+    with meanwhile(place, lambda: publish(job)):
+        job.run("bob")
+    assert job.seen() == ["ann", "bob"]
+    job.run("cyd")
+    assert job.seen() == ["ann", "bob", "cyd"]
+    assert not wrong(job)
+
+
+def test_overtaken_publisher_brings_no_rows_back(job):
+    """It falls asleep while it publishes; meanwhile another one takes the job over and restores it."""
+
+    def overtake():
+        with job.open("other", force=True) as other:
+            restore_in(other, 1, "test")
+
+    place = "publish.half" if job.config.sinks[REMINDERS].format == "delta" else "deliver.half"
+    with meanwhile(place, overtake), suppress(FencedError, StorageError), job.open() as opened:
+        outputs = [file for name in ("bob", "cyd") for file in reminder(opened, name)[REMINDERS]]
+        opened.commit(Kind.BATCH, outputs={**board(opened, "bob"), REMINDERS: outputs})
+    assert job.seen() == ["ann"]
+    assert not wrong(job)
+    job.run("dan")
+    assert job.seen() == ["ann", "dan"]
+
+
+def test_others_that_write_are_refused(job):
+    sink = job.sink(REMINDERS)
+
+    def write(step, path):
+        if step == "commit" and path.endswith(sink.uri.partition("//")[2].partition("/")[2]):
+            job.disk.fault = before
+            store.append(sink.version, sink.schema, [])
+
+    store, before = table_store(sink.uri), job.disk.fault
+    job.disk.fault = write
+    with pytest.raises(StorageError, match="refused checkpoint 2, since somebody else wrote to it"):
+        job.run("bob")
+    assert job.seen() == ["ann"]
+    with job.open():
+        pass
+    assert job.seen() == ["ann", "bob"]
+
+
+def test_sink_of_another_life_is_refused(job):
+    job.disk.files = {path: file for path, file in job.disk.files.items() if not path.startswith("state/")}
+    job.disk.tables = {path: table for path, table in job.disk.tables.items() if not path.startswith("state/")}
+    with pytest.raises(SinkMismatchError, match="has what checkpoint 1 of this job published, but"):
+        job.run("bob")
+    assert job.seen() == ["ann"]
+
+
+def test_older_job_and_sinks_are_brought_together(job):
+    copy = DiskCopy(job.disk)
+    state = {path: list(table) for path, table in job.disk.tables.items() if path.startswith("state/")}
+    job.run("bob")
+    job.disk.tables.update(state)
+    with pytest.raises(SinkMismatchError, match="has what checkpoint 2 of this job published, but the log"):
+        job.run("cyd")
+    reconcile(job.config, "test", "run")
+    assert job.seen() == ["ann"]
+    job.run("cyd")
+    assert job.seen() == ["ann", "cyd"]
+    assert not wrong(job)
+    copy.bring_back()
+
+
+def test_sink_that_is_gone_is_refused(job):
+    path = job.sink(REMINDERS).uri.partition("//")[2].partition("/")[2]
+    del job.disk.tables[path]
+    with pytest.raises(SinkMismatchError, match="is gone, but checkpoint 1 was published to it"):
+        job.run("bob")

@@ -21,7 +21,7 @@ from headrace.api import (
     Strategy,
     UpsertMaterialize,
 )
-from headrace.api.graph import AssignEventTime, Filter, FlatMap, KeyBy, Map, Union
+from headrace.api.graph import AssignEventTime, Filter, FlatMap, KeyBy, Map, SparkStep, Union
 from headrace.api.operator_function import OperatorFunction
 from headrace.api.states import State
 from headrace.api.stream_types import output_type
@@ -148,6 +148,16 @@ def _source(config: JobConfig, source: SourceNode) -> dict[str, Any]:
         "limits": {"files": bound.max_files_per_batch, "rows": bound.max_rows_per_batch},
         "on_bad_file": bound.on_bad_file,
         "on_bad_row": bound.on_bad_row,
+        **({} if source.step is None else {"spark_step": _spark_step(source.step, bound)}),
+    }
+
+
+def _spark_step(step: SparkStep, bound: SourceConfig) -> dict[str, Any]:
+    """Return what Spark does with the rows of a source, before records of its `record` are made of them."""
+    return {
+        "takes": step.takes.__name__,
+        "by": step.name if step.query is None else " ".join(step.query.split()),
+        "tables": {name: bound.tables[name] for name in step.tables} or None,
     }
 
 

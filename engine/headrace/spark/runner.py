@@ -11,6 +11,7 @@ from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig
 from headrace.errors import ConfigError
 from headrace.sinks.sink import SparkMerge
+from headrace.sources.derived import Derivation
 from headrace.sources.intake import Intake
 from headrace.sources.topic import Topic
 from headrace.spark.batch_sequence import BatchSequence
@@ -55,10 +56,13 @@ def run_in(
     """Run a job once in a session that is there already."""
     from headrace.spark.kafka_topic import topics_of
     from headrace.spark.sinks import merge_through
+    from headrace.spark.source_step import steps_of
     from headrace.spark.spark_tasks import SparkTasks
 
-    merge, topics = merge_through(spark), topics_of(spark, config)
-    return run_on(SparkTasks(spark), config, options, on_event, started=started, merge=merge, topics=topics)
+    merge, topics, steps = merge_through(spark), topics_of(spark, config), steps_of(spark, config, checked_plan(config))
+    return run_on(
+        SparkTasks(spark), config, options, on_event, started=started, merge=merge, topics=topics, steps=steps
+    )
 
 
 def run_on(
@@ -70,10 +74,12 @@ def run_on(
     started: float | None = None,
     merge: SparkMerge | None = None,
     topics: Mapping[str, Topic] | None = None,
+    steps: Mapping[str, Derivation] | None = None,
 ) -> RunReport:
     """Run a job once, its tasks wherever `tasks` runs them. `merge` writes large changes of sinks; without it deltalake does.
 
-    Sources of the format kafka read `topics`, by name of the source.
+    Sources of the format kafka read `topics`, by name of the source. `steps` run Spark's steps over sources; without them such
+    a source has rows of the step's result.
     """
     begun = clock.monotonic() if started is None else started
     events = RunEvents(config.job, on_event)
@@ -90,7 +96,7 @@ def run_on(
     ) as job:
         events.opened(job.last)
         batches = BatchSequence(tasks, job, plan, config, options, events, begun)
-        intake = Intake(plan, config, topics=topics)
+        intake = Intake(plan, config, topics=topics, steps=steps)
         remaining, replays = RemainingWork(batches), ReplayRun(batches, intake)
         this_run = (IntervalRun if mode == "interval" else CaughtUpRun)(batches, intake, remaining, replays)
         try:

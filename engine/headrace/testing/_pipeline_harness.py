@@ -269,7 +269,9 @@ class PipelineHarness:
     # ---------------------------------------------------------------------------------------------------- how it's done
 
     def _source(self, name: str) -> SourceNode:
-        sources = {operator.name: operator for operator in self.pipeline.operators if isinstance(operator, SourceNode)}
+        from headrace.plan.planner import sources_of
+
+        sources = {source.name: source for source in sources_of(self.pipeline)}
         return sources[_known("source", name, sources)]
 
     @staticmethod

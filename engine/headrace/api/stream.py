@@ -91,12 +91,11 @@ class Stream(ChangelogStream[R], JoinableStream[R], RankedStream[R], TemporalStr
         The step must say of each row by itself what becomes of it: the run refuses aggregates, windows, distinct, sort, limit
         and functions that give another answer each time.
 
-        Raises `ValueError` unless this is the stream of a source, and for a field that `record` lacks; `TypeError` for a
-        `query` that is no text.
+        Raises `ValueError` unless this is the stream of a source, for a field that `record` lacks, and for an empty query.
         """
-        if not isinstance(query, str) or not query.strip():
+        if not query.strip():
             msg = f"sql() of '{self._origin}' takes a query, not {query!r:.60}"
-            raise TypeError(msg)
+            raise ValueError(msg)
         return self._in_spark(
             "sql()", record, lambda takes, gives, names: SparkStep(takes, gives, query, None, names), tables
         )

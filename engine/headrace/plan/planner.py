@@ -158,8 +158,8 @@ class _Graph:
         return Plan(
             self._pipeline.name,
             tuple(
-                SourceStage(self._source(node.operator, step), self._flow(step or node))
-                for node, step in self._sources.items()
+                SourceStage(source, self._flow(step or node))
+                for source, (node, step) in zip(self.sources(), self._sources.items(), strict=True)
             ),
             tuple(self._stage(node, number) for number, node in enumerate(self._ranks)),
             {node.operator.name: _sink(node) for node in self._nodes if isinstance(node.operator, SinkNode)},

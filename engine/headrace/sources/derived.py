@@ -12,7 +12,7 @@ Rows of the source that do not fit its own record never reach the step. They are
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final, Protocol
 from urllib.parse import quote
@@ -31,7 +31,8 @@ from headrace.sources.interval import Interval
 from headrace.sources.kafka import KafkaPartition
 from headrace.sources.offset import SourceOffset, TableVersion
 from headrace.sources.source import Ahead, Source, SourceFile, TakenIn
-from headrace.tables.files import Storage, file_system, is_file, read_parquet
+from headrace.sources.step_rows import Refused
+from headrace.tables.files import SMALL, Storage, file_system, is_file, make_folder_of, read_parquet
 
 ERROR: Final = "_headrace_error"
 RAW: Final = "_headrace_raw"
@@ -39,6 +40,8 @@ RAW: Final = "_headrace_raw"
 
 VERSIONS: Final = b"headrace.tables"
 """In the metadata of a landed file: the versions of the dimension tables, as JSON."""
+
+NO_VERSIONS: Final[Versions] = {}
 
 _NAME: Final = re.compile(r"(.+)~([0-9a-f]{8})\.parquet", re.DOTALL)
 _LONGEST: Final = 180
@@ -88,6 +91,38 @@ def landed_file(name: str) -> str:
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST // 2]}-{blake2b(stored.encode(), digest_size=8).hexdigest()}"
     return derived_name(text, digest)
+
+
+def write_derived(
+    uri: str,
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    *,
+    refused: Sequence[Refused] = (),
+    versions: Versions = NO_VERSIONS,
+    storage: Storage = None,
+) -> None:
+    """Write derived rows of `schema`, in the order in which they come, and behind them those that were refused before the step.
+
+    They are written as they come: only one batch is in memory. Raises `OSError`.
+    """
+    stored = pa.schema([*schema, pa.field(ERROR, pa.string()), pa.field(RAW, pa.string())])
+    store, path = file_system(uri, storage)
+    make_folder_of(uri, storage)
+    metadata = {VERSIONS: msgspec.json.encode(versions)}
+    with pq.ParquetWriter(
+        path, stored.with_metadata(metadata), filesystem=store, compression=SMALL.compression
+    ) as writer:
+        for batch in batches:
+            if batch.num_rows:
+                nothing = pa.nulls(batch.num_rows, pa.string())
+                columns = (column.cast(each.type) for column, each in zip(batch.columns, schema, strict=True))
+                writer.write_table(pa.Table.from_arrays([*columns, nothing, nothing], schema=writer.schema))
+        if refused:
+            texts = ([row.error for row in refused], [row.raw for row in refused])
+            empty = (pa.nulls(len(refused), each.type) for each in schema)
+            arrays = [*empty, *(pa.array(text, pa.string()) for text in texts)]
+            writer.write_table(pa.Table.from_arrays(arrays, schema=writer.schema))
 
 
 def read_derived(uri: str, storage: Storage = None) -> FileRows:

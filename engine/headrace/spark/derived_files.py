@@ -5,23 +5,21 @@ Between them is the step, in the JVM. A partition has one file from end to end, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.config import FileOptions
 from headrace.plan.loader import PipelineCode
 from headrace.plan.pipelines import plan_of
-from headrace.sources.derived import ERROR, RAW, VERSIONS
+from headrace.sources.derived import write_derived
 from headrace.sources.file_format import UNREADABLE
 from headrace.sources.kinds import read_rows_of
 from headrace.sources.landed import temporary_name
 from headrace.sources.source import InputFile
 from headrace.sources.step_rows import Refused, columns_of_rows, refused_rows, step_input
 from headrace.spark.tasks import Partition
-from headrace.tables.files import SMALL, file_system, make_folder_of
 
 LANDED_DDL = "report binary"
 _ROWS_AT_ONCE = 8192
@@ -100,7 +98,7 @@ def _landed(task: StepTask, number: int, batches: Iterable[pa.RecordBatch], sche
         return LandedFile(number, error=f"{error}", is_bad_file=True)
     uri = f"{task.folder}/{name}"
     try:
-        _write(uri, _with_refused(batches, refused, schema), _stored_schema(schema, task.versions), task.storage)
+        write_derived(uri, batches, schema, refused=refused, versions=task.versions, storage=task.storage)
     except OSError as error:  # else Spark would try again and again
         return LandedFile(number, error=f"could not write {uri}: {error}")
     return LandedFile(number, name)
@@ -117,32 +115,6 @@ def _read(task: StepTask, file: InputFile) -> tuple[pa.Table | None, Sequence[Re
             raise
         return None, [Refused(f"{file.name}: cannot read it: {error}", file.path)]
     return step_input(columns, kinds, node), refused_rows(rows, errors, file.name)
-
-
-def _stored_schema(schema: pa.Schema, versions: Mapping[str, int]) -> pa.Schema:
-    fields = [*schema, pa.field(ERROR, pa.string()), pa.field(RAW, pa.string())]
-    return pa.schema(fields, metadata={VERSIONS: msgspec.json.encode(versions)})
-
-
-def _with_refused(
-    batches: Iterable[pa.RecordBatch], refused: Sequence[Refused], schema: pa.Schema
-) -> Iterator[list[pa.Array]]:
-    """Yield columns: those of the result, the error, and the raw row."""
-    for batch in batches:
-        nothing = pa.nulls(batch.num_rows, pa.string())
-        yield [*(column.cast(each.type) for column, each in zip(batch.columns, schema, strict=True)), nothing, nothing]
-    if refused:
-        empty = [pa.nulls(len(refused), each.type) for each in schema]
-        yield [*empty, pa.array([row.error for row in refused]), pa.array([row.raw for row in refused])]
-
-
-def _write(uri: str, parts: Iterable[list[pa.Array]], schema: pa.Schema, storage: Mapping[str, str] | None) -> None:
-    store, path = file_system(uri, storage)
-    make_folder_of(uri, storage)
-    with pq.ParquetWriter(path, schema, filesystem=store, compression=SMALL.compression) as writer:
-        for arrays in parts:
-            if len(arrays[0]):
-                writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
 
 
 def _as_batch(report: LandedFile) -> pa.RecordBatch:

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as spark_functions
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from headrace import faults
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, HeadraceError, SourceError, StorageError
 from headrace.sources.dimension_tables import DimensionTables, Versions
@@ -98,6 +99,7 @@ class SourceStep:
         with storage_errors(f"to land rows in {task.folder}"):
             for number, path in enumerate(files):
                 publish_landed(task.folder, reports[number].file, path.rpartition("/")[2], task.storage)
+                faults.reached("land.half")
 
     # ------------------------------------------------------------------------------------------------ how it's done
 

@@ -163,6 +163,7 @@ def _source(offset: SourceOffset) -> dict[str, Any]:
     return {
         "last_file": offset.last_file,
         "version": offset.version,
+        "tables": {one.name: one.version for one in offset.tables},
         "partitions": [
             {"partition": one.partition, "offset": one.position, "taken_at": at_time(one.taken_at), "idle": one.idle}
             for one in offset.partitions

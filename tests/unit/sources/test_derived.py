@@ -55,6 +55,10 @@ def pipeline(tables=("dims",)):
     return made
 
 
+def order(name, copies, at):
+    return {"name": name, "copies": copies, "at": at}
+
+
 class Copies:
     """A step in Python: each order so many times, with the version of the table as its label."""
 
@@ -115,7 +119,7 @@ class Slices:
         write_deltalake(str(self.dims), pa.table({"id": [1]}), mode="append")
 
     def write(self, name, orders):
-        lines = [json.dumps({"name": one, "copies": copies, "at": at}) for one, copies, at in orders]
+        lines = [json.dumps(order(*one)) for one in orders]
         (self.folder / name).write_text("\n".join(lines), encoding="utf-8")
 
     def restart(self, digest="00000001"):
@@ -176,7 +180,7 @@ def test_partitions_of_a_topic_merge_by_derived_rows(bursts):
     topic, every = MemoryTopic("rows", 2), [[], []]
     split, whole = Slices(topic, max_rows_per_batch=3), Slices(topic)
     for number, (partition, orders, _) in enumerate(bursts):
-        rows = [{"name": f"{name}{number}", "copies": copies, "at": at} for name, copies, at in orders]
+        rows = [order(f"{name}{number}", copies, at) for name, copies, at in orders]
         topic.append(rows, partition=partition)
         every[partition] += rows
     for _, _, crash in bursts:
@@ -242,20 +246,20 @@ def test_rows_refused_before_the_step_are_behind_the_others():
 def test_rows_that_wait_keep_the_former_step():
     topic = MemoryTopic("rows", 2)
     slices = Slices(topic)
-    topic.append([{"name": "late", "copies": 2, "at": 100}], partition=0)
-    topic.append([{"name": "early", "copies": 1, "at": 0}], partition=1)
+    topic.append([order("first", 1, 0), order("late", 2, 100)], partition=0)
+    topic.append([order("early", 1, 5)], partition=1)
     slices.take_in(ends=False)
-    assert slices.rows == [("early.0", 0)]
+    assert slices.rows == [("first.0", 0), ("early.0", 0)]
     slices.restart(digest="00000002")
     slices.change_dims()
-    assert slices.drain() == [("early.0", 0), ("late.0", 0), ("late.1", 0)]
+    assert slices.drain() == [("first.0", 0), ("early.0", 0), ("late.0", 0), ("late.1", 0)]
 
 
 def test_a_landed_file_that_is_gone_stops_a_changed_step():
     topic = MemoryTopic("rows", 2)
     slices = Slices(topic)
-    topic.append([{"name": "late", "copies": 2, "at": 100}], partition=0)
-    topic.append([{"name": "early", "copies": 1, "at": 0}], partition=1)
+    topic.append([order("first", 1, 0), order("late", 2, 100)], partition=0)
+    topic.append([order("early", 1, 5)], partition=1)
     slices.take_in(ends=False)
     for file in slices.harness.folder.glob("state/shop/landed/rows/*~*"):
         file.unlink()

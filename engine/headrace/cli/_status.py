@@ -199,11 +199,13 @@ def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> 
     if as_json:
         print_json({"job": config.job, "total": len(log.checkpoints), "checkpoints": found})
         return
-    columns = ("id", "kind", "committed", "watermark", "rows in", "run", "note")
-    rows = [
+    columns: tuple[str, ...] = ("id", "kind", "committed", "watermark", "rows in", "run", "note")
+    rows: list[tuple[Any, ...]] = [
         (c["checkpoint_id"], _kind(c), c["committed_at"], c["watermark"], c["rows_in"], c["run_id"], c["note"])
         for c in found
     ]
+    if any(c["tables"] for c in found):  # of Spark's steps over sources
+        columns, rows = (*columns, "tables"), [(*row, c["tables"]) for row, c in zip(rows, found, strict=True)]
     show(table(columns, rows))
     waiting = {name: _source(offset)["requeued"] for name, offset in log.last.offsets.items()} if log.last else {}
     show(*(_requeued_line(config.job, name, requeued) for name, requeued in waiting.items() if requeued))
@@ -229,4 +231,5 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
         plain[name] = at_time(plain[name])
     # What lies on the workers' disks is nobody's business but the engine's.
     del plain["local_copies"]
-    return {**plain, "rows_in": checkpoint.metrics.get("rows_in")}
+    versions = {f"{one.name} {one.version}": None for offset in checkpoint.offsets.values() for one in offset.tables}
+    return {**plain, "rows_in": checkpoint.metrics.get("rows_in"), "tables": ", ".join(versions)}

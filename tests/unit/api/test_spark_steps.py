@@ -8,6 +8,7 @@ from headrace import Pipeline, RowKind, Struct, Timestamp
 from headrace.errors import ConfigError
 from headrace.plan.planner import plan_stages, problems_of, sources_of
 from headrace.testing import PipelineHarness
+from tests.unit.support.doc_pages import page_module
 
 
 class Order(Struct, frozen=True):
@@ -99,3 +100,11 @@ def test_tables_are_bound_by_the_job(orders):
         ConfigError, match=r"sources.orders.tables.prices: the pipeline has no table 'prices' \(it has: dims\)"
     ):
         PipelineHarness(pipeline, job={"sources": {"orders": {"tables": {"prices": "prices"}}}}).run()
+
+
+def test_the_code_of_the_page_runs(monkeypatch):
+    page = page_module("spark-steps", monkeypatch)
+    assert [source.step.name for pipeline in (page.shop, page.again) for source in sources_of(pipeline)] == [
+        "sql",
+        "spark priced",
+    ]

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as spark_functions
@@ -191,13 +191,13 @@ class SourceStep:
     @contextmanager
     def _planned(self) -> Iterator[None]:
         """Turn what Spark, or the step's function, says of the plan into errors of the configuration."""
-        try:
-            with spark_errors(f"in planning {self._what}", lambda: jvm_answers(self.spark)):
+        with spark_errors(f"in planning {self._what}", lambda: jvm_answers(self.spark)):
+            try:
                 yield
-        except HeadraceError:
-            raise
-        except (Py4JError, PySparkException, TypeError, ValueError, KeyError, AttributeError, NameError) as error:
-            raise self._unplanned(error) from error
+            except (HeadraceError, Py4JNetworkError):
+                raise
+            except Exception as error:  # whatever a function of the user's raises
+                raise self._unplanned(error) from error
 
     def _unplanned(self, error: Exception) -> ConfigError:
         says = (

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
+import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -87,7 +88,7 @@ class SourceStep:
         task = self._task(files, versions)
         result = self._result(task, versions)
         self._check(result)
-        schema = to_arrow_schema(result.schema)
+        schema = _arrow_schema(result)
         payload = msgspec.json.encode(task)
         with self._translated():
             reports = self._run(result.mapInArrow(landing_partition(payload, schema), LANDED_DDL))
@@ -169,7 +170,7 @@ class SourceStep:
         plan = StepPlan(self._own_session, self._what, (self.node.name, *self._step.tables))
         with self._planned():
             plan.check(result)
-            if problems := misfits(to_arrow_schema(result.schema), self.node):
+            if problems := misfits(_arrow_schema(result), self.node):
                 msg = f"{self._what}: {'; '.join(problems)}. Nothing was taken in: correct the step, or the record"
                 raise ConfigError(msg)
             plan.check_run(result)
@@ -223,3 +224,8 @@ class SourceStep:
                 f"{self._what}: it fails on a row: {in_short(text_of(error))}. Nothing was taken in. Let it give null for such values "
                 "(try_cast, try_divide, try_element_at): rows that do not fit the record go to quarantine then."
             ) from error
+
+
+def _arrow_schema(result: DataFrame) -> pa.Schema:
+    """Return the columns of a result as tasks get them; times are in UTC."""
+    return to_arrow_schema(result.schema, timezone="UTC")

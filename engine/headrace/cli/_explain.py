@@ -141,7 +141,7 @@ def _source(config: JobConfig, source: SourceNode) -> dict[str, Any]:
         "record": source.record.__name__,
         "fields": list(source.record.__struct_fields__),
         "event_time": source.event_time,
-        "order_by": list(source.order_by) or _PLACES[bound.format],
+        "order_by": list(source.order_by) or _PLACES.get(bound.format, ["file", "row"]),
         "row_kind": source.row_kind,
         "out_of_orderness": format_duration(source.out_of_orderness),
         "reads": _input_of(bound),
@@ -161,7 +161,7 @@ def _spark_step(step: SparkStep, bound: SourceConfig) -> dict[str, Any]:
     }
 
 
-_PLACES = {"parquet": ["file", "row"], "delta": ["version", "file", "row"], "kafka": ["partition", "offset"]}
+_PLACES = {"delta": ["version", "file", "row"], "kafka": ["partition", "offset"]}
 
 
 def _input_of(bound: SourceConfig) -> str:

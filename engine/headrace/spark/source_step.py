@@ -227,5 +227,6 @@ class SourceStep:
 
 
 def _arrow_schema(result: DataFrame) -> pa.Schema:
-    """Return the columns of a result as tasks get them; times are in UTC."""
-    return to_arrow_schema(result.schema, timezone="UTC")
+    """Return the columns of a result as they are landed: times are in UTC, and rows that were refused before the step have nulls."""
+    columns = to_arrow_schema(result.schema, timezone="UTC")
+    return pa.schema([pa.field(each.name, each.type) for each in columns])

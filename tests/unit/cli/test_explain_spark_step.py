@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import sys
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 PIPELINE = """\
 from headrace import Pipeline, Struct, Timestamp
@@ -28,7 +30,7 @@ pipeline.source("orders", Order, event_time="at").sql(
 JOB = """\
 job: shop
 pipeline: shop_pipeline:pipeline
-sources: {orders: {path: orders, tables: {dims: lake/dims}}}
+sources: {orders: {format: json, path: orders, tables: {dims: lake/dims}}}
 sinks: {items: {path: lake/items, mode: append}}
 """
 
@@ -44,7 +46,7 @@ def shop(home):
 def test_explain_shows_the_step_and_its_tables(headrace, home):
     described = json.loads(headrace("explain shop --json").stdout)
     source, sink = described["stages"][0]["operators"]
-    assert source["record"] == "Item"
+    assert (source["record"], source["order_by"]) == ("Item", ["file", "row"])
     assert source["spark_step"] == {
         "takes": "Order",
         "by": "select id, explode(items) as item, at from orders join dims using (id)",
@@ -63,3 +65,11 @@ def test_check_names_a_table_that_is_not_bound(headrace, home):
     (home / "conf/jobs/shop.yaml").write_text(JOB.replace(", tables: {dims: lake/dims}", ""))
     told = " ".join(headrace("check shop").stderr.split())
     assert "sources.orders.tables.dims: the pipeline's table 'dims' is not bound" in told
+
+
+def test_check_looks_at_the_tables(headrace, home):
+    assert "its table 'dims'" in " ".join(headrace("check shop").stdout.split())
+    write_deltalake(str(home / "lake/dims"), pa.table({"id": [1]}))
+    found = " ".join(headrace("check shop").stdout.split())
+    assert "table dims" in found
+    assert "version 0" in found

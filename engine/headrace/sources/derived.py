@@ -11,6 +11,7 @@ Rows of the source that do not fit its own record never reach the step. They are
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
@@ -38,13 +39,18 @@ ERROR: Final = "_headrace_error"
 RAW: Final = "_headrace_raw"
 """Columns of a landed file: why a row of the source was refused before the step, and its text."""
 
-VERSIONS: Final = b"headrace.tables"
-"""In the metadata of a landed file: the versions of the dimension tables, as JSON."""
-
-NO_VERSIONS: Final[Versions] = {}
+ORIGIN: Final = b"headrace.origin"
+"""In the metadata of a landed file: its `Origin`, as JSON."""
 
 _NAME: Final = re.compile(r"(.+)~([0-9a-f]{8})\.parquet", re.DOTALL)
 _LONGEST: Final = 180
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Of what derived rows were made, besides the source: the versions of dimension tables, in the micro-batch that begins at `place`."""
+
+    tables: dict[str, int] = {}
+    place: str = ""
 
 
 class Derivation(Protocol):
@@ -63,8 +69,8 @@ class Derivation(Protocol):
         """
         ...
 
-    def derive(self, files: Mapping[str, SourceFile], versions: Versions) -> None:
-        """Land what the step makes of each of the source's files, at the place that is its key.
+    def derive(self, files: Mapping[str, SourceFile], origin: Origin) -> None:
+        """Land what the step makes of each of the source's files, at the path that is its key, in their order.
 
         A file is there whole or not at all, also when this raises. Raises `SourceError` for a file that cannot be read,
         and where a value makes the step fail.
@@ -99,7 +105,7 @@ def write_derived(
     schema: pa.Schema,
     *,
     refused: Sequence[Refused] = (),
-    versions: Versions = NO_VERSIONS,
+    origin: Origin = Origin(),  # noqa: B008 - frozen
     storage: Storage = None,
 ) -> None:
     """Write derived rows of `schema`, in the order in which they come, and behind them those that were refused before the step.
@@ -109,7 +115,7 @@ def write_derived(
     stored = pa.schema([*schema, pa.field(ERROR, pa.string()), pa.field(RAW, pa.string())])
     store, path = file_system(uri, storage)
     make_folder_of(uri, storage)
-    metadata = {VERSIONS: msgspec.json.encode(versions)}
+    metadata = {ORIGIN: msgspec.json.encode(origin)}
     with pq.ParquetWriter(
         path, stored.with_metadata(metadata), filesystem=store, compression=SMALL.compression
     ) as writer:
@@ -144,17 +150,16 @@ class DerivedSource:
         self.node, self.stored, self._folder, self._storage, self._step = node, stored, folder, storage, step
         self._below: dict[str, SourceFile] = {}
         self._ahead: tuple[SourceFile, ...] = ()
-        self._unread: frozenset[str] = frozenset()
         self._landed: set[str] = set()
 
     def over(self, stored: Source) -> DerivedSource:
         """Return the same step over a part of the source, such as a partition."""
         return DerivedSource(self.node, stored, self._folder, self._storage, self._step)
 
-    def begin(self, recorded: Sequence[TableVersion]) -> None:
+    def begin(self, offset: SourceOffset, recorded: Sequence[TableVersion]) -> None:
         """Begin a micro-batch; see `DimensionTables.begin`."""
         if self._step is not None:
-            self._step.tables.begin(recorded)
+            self._step.tables.begin(offset, recorded)
 
     def derive(self, files: Sequence[SourceFile]) -> None:
         """Land the rows of these files, unless they are there."""
@@ -168,10 +173,9 @@ class DerivedSource:
                 raise self._gone(file)
             if isinstance(self.stored, KafkaPartition):
                 self.stored.land(stored_name(file.name))
-        first = next((file for file in self._ahead if file.name not in self._unread), None)
-        tried = None if first is None or not self._is_landed(first) else self._versions_in(first)
-        versions = self._step.tables.fix(tried)
-        self._step.derive({file.path: self._below[file.name] for file in missing}, versions)
+        tables = self._step.tables
+        origin = Origin({**tables.fix(self._tried())}, tables.place)
+        self._step.derive({file.path: self._below[file.name] for file in missing}, origin)
         self._landed |= {file.name for file in missing}
 
     # ------------------------------------------------------------------------------------------------ as a `Source`
@@ -199,7 +203,6 @@ class DerivedSource:
         names = [unread.get(file.name) or derived_name(file.name, digest) for file in look.files]
         self._below = dict(zip(names, look.files, strict=True))
         self._ahead = tuple(self._file(name, file.modified) for name, file in self._below.items())
-        self._unread = frozenset(offset.unread)
         return Ahead(self._ahead, look.listed, look.reach)
 
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:
@@ -255,10 +258,8 @@ class DerivedSource:
         )
         if self._step is None or not self._step.tables.paths or not files or not self._is_landed(files[-1]):
             return passed
-        versions = self._versions_in(files[-1])
-        return msgspec.structs.replace(
-            passed, tables=tuple(TableVersion(name, version) for name, version in sorted(versions.items()))
-        )
+        versions = sorted(self._origin(files[-1]).tables.items())
+        return msgspec.structs.replace(passed, tables=tuple(TableVersion(*one) for one in versions))
 
     def interval_of(self, name: str) -> Interval | None:
         """See `Source.interval_of`."""
@@ -282,13 +283,23 @@ class DerivedSource:
             self._landed.add(file.name)
         return file.name in self._landed
 
-    def _versions_in(self, file: SourceFile) -> Versions:
+    def _tried(self) -> Versions | None:
+        """Return the versions that an earlier try of this micro-batch has read; None if it has landed nothing."""
+        assert self._step is not None  # noqa: S101 - asked where rows are made
+        if self._step.tables.paths:
+            for file in itertools.takewhile(self._is_landed, self._ahead):
+                origin = self._origin(file)
+                if origin.place == self._step.tables.place:
+                    return origin.tables
+        return None
+
+    def _origin(self, file: SourceFile) -> Origin:
         store, path = file_system(file.path, self._storage)
         try:
             metadata = pq.read_schema(path, filesystem=store).metadata or {}
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
-        return msgspec.json.decode(metadata.get(VERSIONS, b"{}"), type=dict[str, int])
+        return msgspec.json.decode(metadata.get(ORIGIN, b"{}"), type=Origin)
 
     def _gone(self, file: SourceFile) -> SourceError:
         return SourceError(

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import TypeVar
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import ConfigError, SourceError, StorageError
-from headrace.sources.offset import TableVersion
+from headrace.sources.offset import SourceOffset, TableVersion
 from headrace.tables.files import Storage
 from headrace.tables.store import StoreError, TableMissingError
 from headrace.tables.stores import table_store
@@ -32,11 +34,14 @@ class DimensionTables:
     source: str
     paths: Mapping[str, str]
     storage: Storage = None
+    place: str = ""
+    """Where the micro-batch begins, as text: another try of it begins at the same one."""
     _recorded: Versions = field(default_factory=dict)
     _fixed: dict[str, int] | None = None
 
-    def begin(self, recorded: Sequence[TableVersion] = ()) -> None:
-        """Begin a micro-batch. `recorded` are the versions of the one that it repeats, if it does."""
+    def begin(self, offset: SourceOffset, recorded: Sequence[TableVersion] = ()) -> None:
+        """Begin a micro-batch at the offset of the last checkpoint. `recorded` are the versions of the one that it repeats, if it does."""
+        self.place = blake2b(msgspec.json.encode(offset), digest_size=8).hexdigest()
         self._recorded, self._fixed = {one.name: one.version for one in recorded}, None
 
     def fix(self, landed: Versions | None = None) -> Versions:

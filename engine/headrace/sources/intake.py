@@ -136,7 +136,7 @@ class Intake:
         taken_in = at.taken_in.get(name, TakenIn())
         if isinstance(source, DerivedSource):
             recorded = SourceOffset() if wanted.until is None else wanted.until.get(name, SourceOffset())
-            source.begin(recorded.tables)
+            source.begin(at.offsets.get(name, SourceOffset()), recorded.tables)
         self._check_format(name, at.offsets.get(name, SourceOffset()))
         return source.ahead(offset, taken_in, interval=wanted.interval, until=until, meets=meets)
 

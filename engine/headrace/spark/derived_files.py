@@ -13,7 +13,7 @@ import pyarrow as pa
 from headrace.config import FileOptions
 from headrace.plan.loader import PipelineCode
 from headrace.plan.pipelines import plan_of
-from headrace.sources.derived import write_derived
+from headrace.sources.derived import Origin, write_derived
 from headrace.sources.file_format import UNREADABLE
 from headrace.sources.kinds import read_rows_of
 from headrace.sources.landed import temporary_name
@@ -34,7 +34,7 @@ class StepTask(msgspec.Struct, frozen=True):
     file_options: FileOptions
     on_bad_file: str
     folder: str
-    versions: dict[str, int]
+    origin: Origin
     storage: dict[str, str] | None = None
 
 
@@ -98,7 +98,7 @@ def _landed(task: StepTask, number: int, batches: Iterable[pa.RecordBatch], sche
         return LandedFile(number, error=f"{error}", is_bad_file=True)
     uri = f"{task.folder}/{name}"
     try:
-        write_derived(uri, batches, schema, refused=refused, versions=task.versions, storage=task.storage)
+        write_derived(uri, batches, schema, refused=refused, origin=task.origin, storage=task.storage)
     except OSError as error:  # else Spark would try again and again
         return LandedFile(number, error=f"could not write {uri}: {error}")
     return LandedFile(number, name)

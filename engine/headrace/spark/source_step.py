@@ -20,7 +20,8 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from headrace import faults
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, HeadraceError, SourceError, StorageError
-from headrace.sources.dimension_tables import DimensionTables, Versions
+from headrace.sources.derived import Origin
+from headrace.sources.dimension_tables import DimensionTables
 from headrace.sources.landed import landed_folder, publish_landed
 from headrace.sources.source import InputFile, SourceFile
 from headrace.sources.step_rows import input_schema, misfits
@@ -76,17 +77,17 @@ class SourceStep:
     def digest(self) -> str:
         """See `Derivation.digest`. Planned once."""
         if self._digest is None:
-            result = self._result(self._task({}, {}), self.tables.latest())
+            result = self._result(self._task({}, Origin({**self.tables.latest()})))
             self._check(result)
             says = self._step.query or in_words(analyzed_plan(self._own_session, result))
             takes = str(input_schema(self.node.stored))
             self._digest = blake2b(json.dumps([says, takes]).encode(), digest_size=4).hexdigest()
         return self._digest
 
-    def derive(self, files: Mapping[str, SourceFile], versions: Versions) -> None:
+    def derive(self, files: Mapping[str, SourceFile], origin: Origin) -> None:
         """See `Derivation.derive`: one Spark job, a task for each file."""
-        task = self._task(files, versions)
-        result = self._result(task, versions)
+        task = self._task(files, origin)
+        result = self._result(task)
         self._check(result)
         schema = _arrow_schema(result)
         payload = msgspec.json.encode(task)
@@ -121,7 +122,7 @@ class SourceStep:
                 self._session.conf.set(key, value)
         return self._session
 
-    def _task(self, files: Mapping[str, SourceFile], versions: Versions) -> StepTask:
+    def _task(self, files: Mapping[str, SourceFile], origin: Origin) -> StepTask:
         bound, storage = self.config.sources[self.node.name], self.config.storage_options
         return StepTask(
             self.config.code,
@@ -133,17 +134,17 @@ class SourceStep:
             bound.files,
             bound.on_bad_file,
             landed_folder(self.config.job_folder, self.node.name),
-            dict(versions),
+            origin,
             None if storage is None else dict(storage),
         )
 
-    def _result(self, task: StepTask, versions: Versions) -> DataFrame:
+    def _result(self, task: StepTask) -> DataFrame:
         """Return what the step makes of the source's files, which is not computed yet."""
         session, count = self._own_session, max(len(task.files), 1)
         ids = session.range(0, len(task.files), 1, count)
         schema = from_arrow_schema(input_schema(self.node.stored))
         source = ids.mapInArrow(reading_partition(msgspec.json.encode(task)), schema)
-        tables = {name: self._table(name, version) for name, version in versions.items()}
+        tables = {name: self._table(name, version) for name, version in task.origin.tables.items()}
         with self._planned():
             if self._step.query is None:
                 made = cast("Any", self._step.function)(source, **tables)

@@ -157,6 +157,18 @@ def test_a_second_try_reads_the_first_ones_version():
     assert slices.offset.tables == (TableVersion("dims", 1),)
 
 
+def test_rows_that_wait_do_not_keep_a_version():
+    topic = MemoryTopic("rows", 2)
+    slices = Slices(topic, max_rows_per_batch=2)
+    topic.append([order(f"late{number}", 1, 100) for number in range(3)], partition=0)
+    for number in range(3):
+        topic.append([order(f"early{number}", 1, number)], partition=1)
+        slices.take_in(ends=False)
+        slices.change_dims()
+    assert slices.drain()[:3] == [("early0.0", 0), ("early1.0", 1), ("early2.0", 2)]
+    assert slices.rows[3:] == [("late0.0", 0), ("late1.0", 3), ("late2.0", 3)]
+
+
 def test_a_replay_reads_the_recorded_version():
     slices = Slices()
     slices.write("a.json", [("a", 1, 1)])

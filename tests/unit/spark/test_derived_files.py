@@ -12,7 +12,7 @@ import pytest
 from headrace import Pipeline, Struct, Timestamp
 from headrace.config import FileOptions
 from headrace.plan.loader import PipelineCode
-from headrace.sources.derived import read_derived
+from headrace.sources.derived import Origin, read_derived
 from headrace.sources.source import InputFile
 from headrace.spark.derived_files import LandedFile, StepTask, landing_nothing, reading_partition
 from tests.jobs.home import PROJECT
@@ -46,7 +46,7 @@ def task(tmp_path, monkeypatch):
             FileOptions(format="json"),
             on_bad_file,
             f"{tmp_path}/landed",
-            {"dims": 3},
+            Origin({"dims": 3}),
         )
 
     return made

@@ -47,7 +47,7 @@ class Copies:
     def digest(self):
         return self.name
 
-    def derive(self, files, versions):
+    def derive(self, files, origin):
         stored = self.node.stored
         for path, file in files.items():
             if self.dies_after == self.lands:
@@ -57,14 +57,12 @@ class Copies:
             made = [
                 {
                     "name": f"{row['name']}.{copy}",
-                    "label": None if row["name"] == "null" else versions["dims"],
+                    "label": None if row["name"] == "null" else origin.tables["dims"],
                     "at": row["at"],
                 }
                 for row in step_input(columns, kinds, stored).to_pylist()
                 for copy in range(row["copies"])
             ]
             refused = refused_rows(rows, errors, file.name)
-            write_derived(
-                path, pa.Table.from_pylist(made, SCHEMA).to_batches(), SCHEMA, refused=refused, versions=versions
-            )
+            write_derived(path, pa.Table.from_pylist(made, SCHEMA).to_batches(), SCHEMA, refused=refused, origin=origin)
             self.lands += 1

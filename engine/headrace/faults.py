@@ -21,7 +21,7 @@ _WITH = "HEADRACE_KILL_WITH"
 
 PLACES = frozenset(
     {
-        *("create.half", "ingest.after", "task.half", "run.after"),
+        *("create.half", "land.half", "ingest.after", "task.half", "run.after"),
         *("prepare.before", "prepare.half", "prepare.after", "commit.before", "commit.after"),
         *("publish.half", "deliver.before", "deliver.half", "publish.after", "fence.table", "fence.after"),
         *("migration.before", "migration.prepared", "state_migration.staged", "operator_state.staged"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -62,6 +62,30 @@ class SourceNode:
     order_by: tuple[str, ...]
     row_kind: str | None
     out_of_orderness: timedelta
+    step: SparkStep | None = None
+    """In a plan: what Spark does with the rows before records are made of them. `record` is then that of its result."""
+
+    @property
+    def stored(self) -> SourceNode:
+        """The source as it is stored: before Spark's step, if it has one. Rows are as they lie there."""
+        return self if self.step is None else replace(self, record=self.step.takes, order_by=(), step=None)
+
+
+@dataclass(frozen=True, slots=True)
+class SparkStep:
+    """What Spark does with the rows of a source: SQL, or a function of a DataFrame."""
+
+    takes: type[msgspec.Struct]
+    record: type[msgspec.Struct]
+    query: str | None = None
+    function: Callable[..., Any] | None = None
+    tables: tuple[str, ...] = ()
+    """Names of the dimension tables that it reads besides the source."""
+
+    @property
+    def name(self) -> str:
+        """Return what errors call the step."""
+        return "sql" if self.function is None else f"spark {name_of(self.function)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +191,7 @@ class SinkNode:
     name: str
 
 
-StatelessStep = Map | Filter | FlatMap | AssignEventTime | Union
+StatelessStep = Map | Filter | FlatMap | AssignEventTime | Union | SparkStep
 Operator = SourceNode | StatelessStep | AsyncWait | Process | UpsertMaterialize | SinkNode
 
 

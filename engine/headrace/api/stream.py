@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -33,6 +33,8 @@ from headrace.api.graph import (
     Process,
     SideOutput,
     SinkNode,
+    SourceNode,
+    SparkStep,
     Union,
     name_of,
 )
@@ -45,9 +47,11 @@ from headrace.api.stream_types import (
     check_callable,
     check_field,
     check_function,
+    check_kept_field,
     check_key_field,
     check_plain,
     check_record,
+    check_tables,
     input_type,
     output_type,
     returned_type,
@@ -73,6 +77,43 @@ class Stream(ChangelogStream[R], JoinableStream[R], RankedStream[R], TemporalStr
     operator's output; `sink` ends it and returns the pipeline. `key_by` returns the same records, keyed: only `process`,
     `window`, `join`, `join_as_of`, `top`, `first_by_time`, `last_by_time`, `connect` and `async_wait(mode=KEYED_ORDERED)` may follow it.
     """
+
+    # --------------------------------------------------------------------------------------- Spark, over a source
+
+    def sql(self, query: str, /, *, record: type[S] | None = None, tables: Collection[str] = ()) -> Stream[S]:
+        """Let Spark make other rows of each row of a source, by a query: columns, filters, `explode`, joins with small tables.
+
+        The query reads the table that has the source's name: its columns are the fields of the source's record, times are
+        timestamps in UTC. `record` says what the rows of the result are (default: the source's record); the source's event time,
+        `order_by` and row kind must be among its columns. `tables` are names of dimension tables, which the job's file binds
+        to Delta tables (`sources.NAME.tables`); all rows of a micro-batch see one version of them.
+
+        The step must say of each row by itself what becomes of it: the run refuses aggregates, windows, distinct, sort, limit
+        and functions that give another answer each time.
+
+        Raises `ValueError` unless this is the stream of a source, for a field that `record` lacks, and for an empty query.
+        """
+        if not query.strip():
+            msg = f"sql() of '{self._origin}' takes a query, not {query!r:.60}"
+            raise ValueError(msg)
+        return self._in_spark(
+            "sql()", record, lambda takes, gives, names: SparkStep(takes, gives, query, None, names), tables
+        )
+
+    def spark(
+        self, function: Callable[..., Any], /, record: type[S] | None = None, *, tables: Collection[str] = ()
+    ) -> Stream[S]:
+        """Let Spark make other rows of each row of a source: `function(df)` returns the DataFrame of the result.
+
+        It gets a `pyspark.sql.DataFrame` of the source and, by their names, those of `tables`. It runs in the driver, once or
+        several times for each micro-batch, and must build the same plan each time. For the rest see `sql`.
+
+        Raises `ValueError` and `TypeError` as `sql` does.
+        """
+        check_plain("spark", function)
+        return self._in_spark(
+            "spark()", record, lambda takes, gives, names: SparkStep(takes, gives, None, function, names), tables
+        )
 
     # ------------------------------------------------------------------------------------------------ stateless
 
@@ -275,6 +316,28 @@ class Stream(ChangelogStream[R], JoinableStream[R], RankedStream[R], TemporalStr
     def _keyed(self, key: KeyBy) -> Stream[R]:
         self._check_free("key_by()")
         return Stream(self._pipeline, self._node, self._record, side=self._side, key=key)
+
+    def _in_spark(
+        self,
+        method: str,
+        record: type[S] | None,
+        step: Callable[[type[R], type[S], tuple[str, ...]], SparkStep],
+        tables: Collection[str],
+    ) -> Stream[S]:
+        source = cast("SourceNode", self._node.operator)
+        is_source = isinstance(self._node.operator, SourceNode)
+        if not is_source:
+            msg = (
+                f"{method} of '{self._origin}': Spark's step must come first, directly behind source(). Let it make the rows "
+                "there, or use map(), filter() or flat_map() here"
+            )
+            raise ValueError(msg)
+        gives = cast("type[S]", self._record) if record is None else record
+        check_record(f"{method} of '{source.name}'", gives)
+        for name in dict.fromkeys((source.event_time, *source.order_by)):
+            check_kept_field(f"{method} of '{source.name}'", gives, name)
+        names = check_tables(f"{method} of '{source.name}'", tables, source.name)
+        return self._then(step(self._record, gives, names), gives)
 
     def _then(self, operator: Operator, record: type[S], *others: Stream[Any]) -> Stream[S]:
         for stream in (self, *others):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from headrace.api.functions import AsyncFunction, KeyedFunction, function_types
 from headrace.api.graph import KeyBy, name_of
+from headrace.names import check_name
 
 
 def check_field(record: type[msgspec.Struct], name: str) -> None:
@@ -20,6 +21,28 @@ def check_field(record: type[msgspec.Struct], name: str) -> None:
         known = ", ".join(record.__struct_fields__)
         msg = f"{record.__name__} has no field '{name}'; it has {known}"
         raise ValueError(msg)
+
+
+def check_kept_field(taker: str, record: type[msgspec.Struct], name: str) -> None:
+    """Raise `ValueError` for a field that the source needs and the record of a step over it lacks."""
+    if name not in record.__struct_fields__:
+        msg = (
+            f"{taker}: the source takes its event time and order from '{name}', and {record.__name__} has no such field: keep "
+            "the column, and give the record the field"
+        )
+        raise ValueError(msg)
+
+
+def check_tables(taker: str, tables: Collection[str], source: str) -> tuple[str, ...]:
+    """Return names of tables. Raises `TypeError` for a text in place of them, `ValueError` for what is no name, or taken."""
+    if isinstance(tables, str):
+        msg = f"{taker}: tables takes several names, as in tables=('{tables}',), not a text"
+        raise TypeError(msg)
+    names = tuple(check_name(name) for name in tables)
+    if taken := [name for name in names if name == source or names.count(name) > 1]:
+        msg = f"{taker}: tables has '{taken[0]}' twice, or it is the source's own name: give the table another name"
+        raise ValueError(msg)
+    return names
 
 
 def check_record(user: str, record: object) -> None:

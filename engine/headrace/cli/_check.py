@@ -52,6 +52,7 @@ def check(
     findings += row_kinds(config)
     findings += stored(config, plan)
     findings += sources(config, plan)
+    findings += step_tables(config)
     outside = [*services(config), lease(config)]
     findings += outside if strict else as_warnings(outside)
     finish(findings, as_json=as_json, job=config.job)
@@ -133,12 +134,27 @@ def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
             yield Finding(what, "ok", f"{source.place} (not looked at: the first run asks the brokers)")
             continue
         if source.format == "delta":
-            yield from _table(what, DeltaSource(nodes[name], source, config.storage_options), source.path)
+            yield from _table(what, DeltaSource(nodes[name].stored, source, config.storage_options), source.path)
             continue
         if "://" in source.path:
             yield Finding(what, "ok", f"{source.path} (remote: not looked at)")
             continue
         yield _folder(what, Path(source.path), format_of(source.files).suffixes, config.where(f"sources.{name}.path"))
+
+
+def step_tables(config: JobConfig) -> Iterator[Finding]:
+    """Whether the tables of Spark's steps over sources are there."""
+    from headrace.errors import HeadraceError
+    from headrace.sources.dimension_tables import DimensionTables
+
+    for source, bound in config.sources.items():
+        for name, path in bound.tables.items():
+            what = f"table {name}"
+            try:
+                (version,) = DimensionTables(source, {name: path}, config.storage_options).latest().values()
+                yield Finding(what, "ok", f"{path}: version {version}")
+            except HeadraceError as error:
+                yield Finding(what, "fail", str(error))
 
 
 def _table(what: str, source: DeltaSource, path: str) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from headrace.api import (
     Strategy,
     UpsertMaterialize,
 )
-from headrace.api.graph import AssignEventTime, Filter, FlatMap, KeyBy, Map, Union
+from headrace.api.graph import AssignEventTime, Filter, FlatMap, KeyBy, Map, SparkStep, Union
 from headrace.api.operator_function import OperatorFunction
 from headrace.api.states import State
 from headrace.api.stream_types import output_type
@@ -141,17 +141,27 @@ def _source(config: JobConfig, source: SourceNode) -> dict[str, Any]:
         "record": source.record.__name__,
         "fields": list(source.record.__struct_fields__),
         "event_time": source.event_time,
-        "order_by": list(source.order_by) or _PLACES[bound.format],
+        "order_by": list(source.order_by) or _PLACES.get(bound.format, ["file", "row"]),
         "row_kind": source.row_kind,
         "out_of_orderness": format_duration(source.out_of_orderness),
         "reads": _input_of(bound),
         "limits": {"files": bound.max_files_per_batch, "rows": bound.max_rows_per_batch},
         "on_bad_file": bound.on_bad_file,
         "on_bad_row": bound.on_bad_row,
+        **({} if source.step is None else {"spark_step": _spark_step(source.step, bound)}),
     }
 
 
-_PLACES = {"parquet": ["file", "row"], "delta": ["version", "file", "row"], "kafka": ["partition", "offset"]}
+def _spark_step(step: SparkStep, bound: SourceConfig) -> dict[str, Any]:
+    """Return what Spark does with the rows of a source, before records of its `record` are made of them."""
+    return {
+        "takes": step.takes.__name__,
+        "by": step.name if step.query is None else " ".join(step.query.split()),
+        "tables": {name: bound.tables[name] for name in step.tables} or None,
+    }
+
+
+_PLACES = {"delta": ["version", "file", "row"], "kafka": ["partition", "offset"]}
 
 
 def _input_of(bound: SourceConfig) -> str:

@@ -173,6 +173,7 @@ def _source(offset: SourceOffset) -> dict[str, Any]:
     return {
         "last_file": offset.last_file,
         "version": offset.version,
+        "tables": {one.name: one.version for one in offset.tables},
         "partitions": [
             {"partition": one.partition, "offset": one.position, "taken_at": at_time(one.taken_at), "idle": one.idle}
             for one in offset.partitions
@@ -220,6 +221,9 @@ def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> 
     if not all(c["on_line"] for c in found):
         columns = ["line", *columns]
         rows = [["*" if c["on_line"] else "| x", *row] for c, row in zip(found, rows, strict=True)]
+    if any(c["tables"] for c in found):  # of Spark's steps over sources
+        columns = [*columns, "tables"]
+        rows = [[*row, c["tables"]] for row, c in zip(rows, found, strict=True)]
     show(table(columns, rows))
     waiting = {name: _source(offset)["requeued"] for name, offset in log.last.offsets.items()} if log.last else {}
     show(*(_requeued_line(config.job, name, requeued) for name, requeued in waiting.items() if requeued))
@@ -245,4 +249,5 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
         plain[name] = at_time(plain[name])
     # What lies on the workers' disks is nobody's business but the engine's.
     del plain["local_copies"]
-    return {**plain, "rows_in": checkpoint.metrics.get("rows_in")}
+    versions = {f"{one.name} {one.version}": None for offset in checkpoint.offsets.values() for one in offset.tables}
+    return {**plain, "rows_in": checkpoint.metrics.get("rows_in"), "tables": ", ".join(versions)}

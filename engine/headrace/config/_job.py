@@ -114,6 +114,9 @@ class SourceConfig(Section, frozen=True, kw_only=True):
     idle_after: Span | None = None
     """After this time without new files, sources that meet this one wait for it no longer; null: they wait for ever."""
 
+    tables: dict[Name, Location] = msgspec.field(default_factory=dict)
+    """Delta tables that Spark's step over the source joins, by the names that the pipeline gives them: folders or URIs."""
+
     max_files_per_batch: Count = 16
     """Files that one micro-batch takes at most."""
 

@@ -81,6 +81,17 @@ def _problems(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
     yield from _modes(config, pipeline)
     yield from _row_kinds(config, pipeline)
     yield from _orders(config, pipeline)
+    yield from _tables(config, pipeline)
+
+
+def _tables(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
+    """Yield the dimension tables of Spark's steps that only one of job and pipeline knows."""
+    from headrace.plan.planner import sources_of
+
+    for node in sources_of(pipeline):
+        if node.name in config.sources:
+            wanted = [] if node.step is None else [*node.step.tables]
+            yield from _differences(f"sources.{node.name}.tables", "table", wanted, config.sources[node.name].tables)
 
 
 def _orders(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:

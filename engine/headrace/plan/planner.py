@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import cast
 
@@ -11,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.api import AsyncWait, Pipeline, Process, SinkNode, SourceNode, UpsertMaterialize
-from headrace.api.graph import AssignEventTime, Input, Node, StatelessStep
+from headrace.api.graph import AssignEventTime, Input, Node, SparkStep, StatelessStep
 from headrace.api.stream_types import output_type
 from headrace.errors import ConfigError
 from headrace.plan.columns import columns_of
@@ -40,6 +41,11 @@ def problems_of(pipeline: Pipeline) -> list[str]:
     """Return all that keeps a pipeline from being planned, in sentences."""
     problems = dict.fromkeys([*_Graph(pipeline).problems(), *_problems_of_records(pipeline)])
     return [f"pipeline '{pipeline.name}': {problem}" for problem in problems]
+
+
+def sources_of(pipeline: Pipeline) -> tuple[SourceNode, ...]:
+    """Return the sources of a pipeline as a plan has them: with Spark's steps over them. It need not be one that can run."""
+    return _Graph(pipeline).sources()
 
 
 class _Graph:
@@ -86,6 +92,7 @@ class _Graph:
                 )
         if isinstance(operator, SourceNode):
             yield from _problems_of_time("event_time", operator.record, operator.event_time)
+            yield from self._problems_of_steps(node, operator)
         if isinstance(operator, AssignEventTime) and isinstance(operator.time, str):
             yield from _problems_of_time("assign_event_time", record_of(node.inputs[0]), operator.time)
         if isinstance(operator, AsyncWait) and operator.key is None:
@@ -98,6 +105,20 @@ class _Graph:
                     f"upsert_materialize() must be followed by one sink(), and by nothing else, but '{operator.name}' goes to "
                     f"{others}: take what these need from the stream before it"
                 )
+
+    def _problems_of_steps(self, node: Node, source: SourceNode) -> Iterator[str]:
+        users = [user.operator for user, _ in self._uses.get((node, None), [])]
+        steps = [user for user in users if isinstance(user, SparkStep)]
+        for step in steps:
+            yield from _problems_of_time(
+                f"event_time of {step.name} over '{source.name}',", step.record, source.event_time
+            )
+        if steps and len(users) > 1:
+            others = ", ".join(f"'{user.name}'" for user in users if user is not steps[0])
+            yield (
+                f"source '{source.name}' goes to Spark's step '{steps[0].name}', and to {others} as well: a source with such a step has "
+                "no other use. Use the step's stream there, or declare a second source over the same place"
+            )
 
     def _problems_of_wait(self, node: Node, wait: AsyncWait) -> Iterator[str]:
         begins = self._begins[node]
@@ -137,13 +158,34 @@ class _Graph:
         return Plan(
             self._pipeline.name,
             tuple(
-                SourceStage(node.operator, self._flow(node))
-                for node in self._nodes
-                if isinstance(node.operator, SourceNode)
+                SourceStage(source, self._flow(step or node))
+                for source, (node, step) in zip(self.sources(), self._sources.items(), strict=True)
             ),
             tuple(self._stage(node, number) for number, node in enumerate(self._ranks)),
             {node.operator.name: _sink(node) for node in self._nodes if isinstance(node.operator, SinkNode)},
         )
+
+    @cached_property
+    def _sources(self) -> dict[Node, Node | None]:
+        """The sources, each with Spark's step over it."""
+        return {
+            node: next(
+                (user for user, _ in self._uses.get((node, None), []) if isinstance(user.operator, SparkStep)), None
+            )
+            for node in self._nodes
+            if isinstance(node.operator, SourceNode)
+        }
+
+    def sources(self) -> tuple[SourceNode, ...]:
+        """Return the sources as declared; `record` is that of the rows that Spark makes of theirs."""
+        return tuple(self._source(cast("SourceNode", node.operator), step) for node, step in self._sources.items())
+
+    @staticmethod
+    def _source(source: SourceNode, node: Node | None) -> SourceNode:
+        if node is None:
+            return source
+        step = cast("SparkStep", node.operator)
+        return replace(source, record=step.record, step=step)
 
     @cached_property
     def _ranks(self) -> list[Node]:

@@ -15,6 +15,7 @@ from headrace.errors import ConfigError, SourceError
 from headrace.execution.process_context import END_OF_INPUT
 from headrace.plan.stages import Plan
 from headrace.sources.arrival import Line
+from headrace.sources.derived import Derivation, DerivedSource
 from headrace.sources.interval import Interval
 from headrace.sources.kinds import source_of
 from headrace.sources.merge import Merge, MergeRules
@@ -35,12 +36,18 @@ class Intake:
         config: JobConfig,
         sources: Mapping[str, Source] | None = None,
         topics: Mapping[str, Topic] | None = None,
+        steps: Mapping[str, Derivation] | None = None,
     ) -> None:
-        """`sources` are the job's own unless given. Those of the format kafka read their `topics`, by name of the source."""
+        """`sources` are the job's own unless given. Those of the format kafka read their `topics`, by name of the source.
+
+        `steps` run Spark's steps over sources. Without them such a source has rows of the step's result.
+        """
         self._groups = plan.groups
         self._config = config
         self._sources: Mapping[str, Source] = sources or {
-            node.name: source_of(node, config.sources[node.name], config, (topics or {}).get(node.name))
+            node.name: source_of(
+                node, config.sources[node.name], config, (topics or {}).get(node.name), (steps or {}).get(node.name)
+            )
             for node in plan.sources
         }
         self._rules = MergeRules(
@@ -127,6 +134,9 @@ class Intake:
     ) -> Ahead:
         until = None if wanted.until is None else wanted.until.get(name, SourceOffset()).last_file or ""
         taken_in = at.taken_in.get(name, TakenIn())
+        if isinstance(source, DerivedSource):
+            recorded = SourceOffset() if wanted.until is None else wanted.until.get(name, SourceOffset())
+            source.begin(at.offsets.get(name, SourceOffset()), recorded.tables)
         self._check_format(name, at.offsets.get(name, SourceOffset()))
         return source.ahead(offset, taken_in, interval=wanted.interval, until=until, meets=meets)
 
@@ -146,11 +156,13 @@ class Intake:
     def _whole_files(self, name: str, look: Ahead, offset: SourceOffset, at: Standing, wanted: Wanted) -> Part:
         source = self._sources[name]
         chosen = look.files if wanted.is_whole else source.within_limits(look.files)
+        if isinstance(source, DerivedSource):
+            source.derive(chosen)
         ordinal = offset.bucket.next_ordinal
         files: list[InputFile] = []
         for file in chosen:
             rows = source.rows(file)
-            files.append(InputFile(name, file.path, file.name, rows, ordinal, delta=file.delta))
+            files.append(InputFile(name, file.path, file.name, rows, ordinal, delta=file.delta, derived=file.derived))
             ordinal += rows
         line = LineSlice((name,), offset.bucket, ordinal - offset.bucket.next_ordinal)
         if not chosen and wanted.interval is None and not look.must_be_kept:

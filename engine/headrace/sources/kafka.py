@@ -239,6 +239,10 @@ class KafkaPartition:
         """`is_drawn`: a later first look would begin elsewhere, so a checkpoint has to record this one."""
         self._whole, self._partition, self._is_drawn = whole, partition, is_drawn
 
+    def land(self, name: str) -> None:
+        """Land a file, unless it is there."""
+        self._whole.land(name)
+
     def latest(self) -> str | None:
         """See `Source.latest`."""
         return None

@@ -252,6 +252,7 @@ class Merge:
                     self._staged(one.name, own),
                     delta=part.file.delta,
                     messages=part.file.messages,
+                    derived=part.file.derived,
                 )
 
     def _staged(self, name: str, ordinals: pa.Int64Array) -> str | None:

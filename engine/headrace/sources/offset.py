@@ -24,6 +24,13 @@ class PartitionOffset(msgspec.Struct, frozen=True):
     idle: bool = False
 
 
+class TableVersion(msgspec.Struct, frozen=True):
+    """The version of a dimension table, by the name that the pipeline gives the table."""
+
+    name: str
+    version: int
+
+
 class SourceOffset(msgspec.Struct, frozen=True):
     """How far a source was read: the last file taken up, in the source's order, and the bucket.
 
@@ -70,6 +77,8 @@ class SourceOffset(msgspec.Struct, frozen=True):
     """Of a table: the version whose files were or are taken in as a whole, instead of what its commit changed."""
     table: str | None = None
     """Of a table: its id in Delta's log; of a topic: the id that brokers gave it. One with another id is another one."""
+    tables: tuple[TableVersion, ...] = ()
+    """Dimension tables of Spark's step over the source: the versions with which the rows taken in last were made."""
     partitions: tuple[PartitionOffset, ...] = ()
     """Of a topic: how far each partition was read. `unread` then has the files of all of them."""
 

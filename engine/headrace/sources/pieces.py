@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
+from headrace.sources.derived import DerivedSource
 from headrace.sources.kafka import KafkaPartition, KafkaSource
 from headrace.sources.offset import PartitionOffset, SourceOffset, last_number
 from headrace.sources.source import Source
@@ -23,9 +24,16 @@ def with_partitions(sources: Mapping[str, Source], offsets: Mapping[str, SourceO
     """
     result = dict(offsets)
     for name, source in sources.items():
-        if isinstance(source, KafkaSource):
-            result[name] = source.with_partitions(result[name], last_number(result.values()) + 1)
+        topic = topic_of(source)
+        if topic is not None:
+            result[name] = topic.with_partitions(result[name], last_number(result.values()) + 1)
     return result
+
+
+def topic_of(source: Source) -> KafkaSource | None:
+    """Return the topic that a source reads, be it by a step of Spark's; None for one that reads none."""
+    stored = source.stored if isinstance(source, DerivedSource) else source
+    return stored if isinstance(stored, KafkaSource) else None
 
 
 class Pieces:
@@ -45,13 +53,13 @@ class Pieces:
         self.owners: dict[str, str] = {}
         for name in names:
             source, offset = sources[name], offsets[name]
-            if isinstance(source, KafkaSource):
-                is_drawn = source.is_drawn(recorded.get(name, SourceOffset()))
+            topic = topic_of(source)
+            if topic is not None:
+                is_drawn = topic.is_drawn(recorded.get(name, SourceOffset()))
                 for one in offset.partitions:
-                    piece = f"{name}[{one.partition}]"
-                    self._add(
-                        piece, name, KafkaPartition(source, one.partition, is_drawn=is_drawn), _apart(offset, one)
-                    )
+                    partition = KafkaPartition(topic, one.partition, is_drawn=is_drawn)
+                    piece = source.over(partition) if isinstance(source, DerivedSource) else partition
+                    self._add(f"{name}[{one.partition}]", name, piece, _apart(offset, one))
             else:
                 self._add(name, name, source, offset)
 
@@ -112,6 +120,7 @@ def _together(offset: SourceOffset, moved: Sequence[SourceOffset]) -> SourceOffs
         unread=tuple(name for one in partitions for name in one.unread),
         taken_at=max((one.taken_at for one in partitions if one.taken_at is not None), default=None),
         watermark=moved[0].watermark,
+        tables=next((after.tables for after in moved if after.tables != offset.tables), offset.tables),
         idle=all(one.idle for one in partitions),
         names=(),
     )

@@ -87,6 +87,7 @@ class RequeuedSlice:
             picked=rows.ranges,
             delta=stored.delta,
             messages=stored.messages,
+            derived=stored.derived,
         )
 
     def _refused(self, name: str, what: str) -> SourceError:

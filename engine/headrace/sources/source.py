@@ -40,6 +40,8 @@ class InputFile(msgspec.Struct, frozen=True):
     """Of a file of a Delta table: what the log says of its rows, and which of them count."""
     messages: Messages | None = None
     """Of a landed file of a topic: how its rows become records."""
+    derived: bool = False
+    """Whether Spark's step over the source has made the rows (`headrace.sources.derived`)."""
 
     @property
     def taken(self) -> int:
@@ -125,6 +127,7 @@ class SourceFile(NamedTuple):
     modified: int
     delta: DeltaRows | None = None
     messages: Messages | None = None
+    derived: bool = False
 
 
 class TableReach(NamedTuple):

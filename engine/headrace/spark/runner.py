@@ -11,6 +11,7 @@ from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig
 from headrace.errors import ConfigError
 from headrace.sinks.sink import NO_WRITERS, SparkWriters
+from headrace.sources.derived import Derivation
 from headrace.sources.intake import Intake
 from headrace.sources.topic import Topic
 from headrace.spark.batch_sequence import BatchSequence
@@ -35,9 +36,10 @@ def run(config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
     Raises a `HeadraceError` that says who has to act; whatever was committed before it stays.
     """
     started = clock.monotonic()
-    checked_plan(config)
+    plan = checked_plan(config)
     spark = SparkOnDemand(config, on_event)
-    return run_on(spark, config, options, on_event, started=started, writers=spark.writers, topics=spark.topics())
+    topics, steps = spark.topics(), spark.steps(plan)
+    return run_on(spark, config, options, on_event, started=started, writers=spark.writers, topics=topics, steps=steps)
 
 
 def run_in(
@@ -52,11 +54,15 @@ def run_in(
     from headrace.spark.kafka_sender import sender_through
     from headrace.spark.kafka_topic import topics_of
     from headrace.spark.sinks import merge_through
+    from headrace.spark.source_step import steps_of
     from headrace.spark.spark_tasks import SparkTasks
 
     writers = SparkWriters(merge_through(spark), sender_through(spark, config))
     topics = topics_of(spark, config)
-    return run_on(SparkTasks(spark), config, options, on_event, started=started, writers=writers, topics=topics)
+    steps = steps_of(spark, config, checked_plan(config))
+    return run_on(
+        SparkTasks(spark), config, options, on_event, started=started, writers=writers, topics=topics, steps=steps
+    )
 
 
 def run_on(
@@ -68,10 +74,12 @@ def run_on(
     started: float | None = None,
     writers: SparkWriters = NO_WRITERS,
     topics: Mapping[str, Topic] | None = None,
+    steps: Mapping[str, Derivation] | None = None,
 ) -> RunReport:
     """Run a job once, its tasks wherever `tasks` runs them. `writers` is what Spark does for sinks.
 
-    Sources of the format kafka read `topics`, by name of the source.
+    Sources of the format kafka read `topics`, by name of the source. `steps` run Spark's steps over sources; without them such
+    a source has rows of the step's result.
     """
     begun = clock.monotonic() if started is None else started
     events = RunEvents(config.job, on_event)
@@ -88,7 +96,7 @@ def run_on(
     ) as job:
         events.opened(job.last)
         batches = BatchSequence(tasks, job, plan, config, options, events, begun)
-        intake = Intake(plan, config, topics=topics)
+        intake = Intake(plan, config, topics=topics, steps=steps)
         remaining, replays = RemainingWork(batches), ReplayRun(batches, intake)
         this_run = (IntervalRun if mode == "interval" else CaughtUpRun)(batches, intake, remaining, replays)
         try:

@@ -7,7 +7,9 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from headrace.config import JobConfig
+from headrace.plan.stages import Plan
 from headrace.sinks.sink import SparkWriters
+from headrace.sources.derived import Derivation
 from headrace.sources.topic import Topic
 from headrace.spark.options import Event
 from headrace.spark.reports import KeyedTask, SourceTask, TaskReport
@@ -57,6 +59,14 @@ class SparkOnDemand:
         from headrace.spark.kafka_topic import topics_of
 
         return topics_of(self._session(), self._config)
+
+    def steps(self, plan: Plan) -> Mapping[str, Derivation]:
+        """Return Spark's steps over sources, by name of the source. The names of their files depend on Spark's plan, so it starts."""
+        if all(source.step is None for source in plan.sources):
+            return {}
+        from headrace.spark.source_step import steps_of
+
+        return steps_of(self._session(), self._config, plan)
 
     def _merge(self, uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
         from headrace.spark.sinks import merge_through

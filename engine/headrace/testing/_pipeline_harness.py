@@ -269,8 +269,14 @@ class PipelineHarness:
     # ---------------------------------------------------------------------------------------------------- how it's done
 
     def _source(self, name: str) -> SourceNode:
-        sources = {operator.name: operator for operator in self.pipeline.operators if isinstance(operator, SourceNode)}
+        sources = self._declared()
         return sources[_known("source", name, sources)]
+
+    def _declared(self) -> dict[str, SourceNode]:
+        """Return the sources by name; with Spark's step over it, a source has the rows of its result."""
+        from headrace.plan.planner import sources_of
+
+        return {source.name: source for source in sources_of(self.pipeline)}
 
     @staticmethod
     def _check_places(*places: str | None) -> None:
@@ -316,15 +322,17 @@ class PipelineHarness:
             (self.folder / "input" / source).mkdir(parents=True, exist_ok=True)
 
     def _sources(self) -> dict[str, Any]:
-        names = (operator.name for operator in self.pipeline.operators if isinstance(operator, SourceNode))
-        folder = {"max_files_per_batch": self.files_per_batch}
-        topic = {"format": "kafka", "servers": "in-memory:9092"}
-        return {
-            name: {**topic, "topic": self.topics[name].name}
-            if name in self.topics
-            else {**folder, "path": f"input/{name}"}
-            for name in names
-        }
+        return {name: self._bound(name) | self._tables(name) for name in self._declared()}
+
+    def _bound(self, name: str) -> dict[str, Any]:
+        if name in self.topics:
+            return {"format": "kafka", "servers": "in-memory:9092", "topic": self.topics[name].name}
+        return {"max_files_per_batch": self.files_per_batch, "path": f"input/{name}"}
+
+    def _tables(self, name: str) -> dict[str, Any]:
+        """Bind the tables of Spark's step over a source, which nobody reads here."""
+        step = self._declared()[name].step
+        return {} if step is None or not step.tables else {"tables": {table: f"lake/{table}" for table in step.tables}}
 
     def _sinks(self) -> dict[str, Any]:
         modes = {

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.errors import ClusterError
+from headrace.plan.pipelines import plan_of
 from headrace.spark import session as session_module
 from headrace.spark.options import Event, RunOptions
 from headrace.spark.runner import run
@@ -76,6 +77,8 @@ def test_one_session_serves_a_whole_run(home, monkeypatch):
     assert [event.kind for event in events] == ["starting", "spark_ui"]
 
 
-def test_topics_are_only_for_sources_of_kafka(home, refusals):
-    assert SparkOnDemand(home.config(), print).topics() == {}
+def test_topics_and_steps_need_spark(home, refusals):
+    """Sources of other kinds, and those without a step, do not."""
+    spark = SparkOnDemand(home.config(), print)
+    assert (spark.topics(), spark.steps(plan_of(home.config().code))) == ({}, {})
     assert refusals == []

@@ -1,0 +1,121 @@
+"""The two ends of a step's Spark job, which run in Python on executors: read files of a source, and land what the step made of each.
+
+Between them is the step, in the JVM. A partition has one file from end to end, so its rows stay in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+
+from headrace.config import FileOptions
+from headrace.plan.loader import PipelineCode
+from headrace.plan.pipelines import plan_of
+from headrace.sources.derived import Origin, write_derived
+from headrace.sources.file_format import UNREADABLE
+from headrace.sources.kinds import read_rows_of
+from headrace.sources.landed import temporary_name
+from headrace.sources.source import InputFile
+from headrace.sources.step_rows import Refused, columns_of_rows, refused_rows, step_input
+from headrace.spark.tasks import Partition
+
+LANDED_DDL = "report binary"
+_ROWS_AT_ONCE = 8192
+
+
+class StepTask(msgspec.Struct, frozen=True):
+    """What both ends know: the job's code, the source, its files in the order of partitions, and where their rows are landed."""
+
+    code: PipelineCode
+    source: str
+    files: tuple[InputFile, ...]
+    file_options: FileOptions
+    on_bad_file: str
+    folder: str
+    origin: Origin
+    storage: dict[str, str] | None = None
+
+
+class LandedFile(msgspec.Struct, frozen=True):
+    """What a task has landed: which of the files, and the name that it has yet. `error` is what storage refused, or the file is."""
+
+    number: int
+    file: str = ""
+    error: str | None = None
+    is_bad_file: bool = False
+
+
+def reading_partition(payload: bytes) -> Partition:
+    """Give the good rows of the file whose number is the partition's row. One that cannot be read has none: the other end says so."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = msgspec.json.decode(payload, type=StepTask)
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                try:
+                    rows, _ = _read(task, task.files[number])
+                except UNREADABLE:
+                    rows = None
+                if rows is not None:
+                    yield from rows.to_batches(_ROWS_AT_ONCE)
+
+    return run
+
+
+def landing_partition(payload: bytes, schema: pa.Schema) -> Partition:
+    """Write the rows that the step has made of a file, and those that were refused before it, to a file of the task's own."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None  # noqa: S101 - Spark runs this in a task
+        task = msgspec.json.decode(payload, type=StepTask)
+        yield _as_batch(_landed(task, context.partitionId(), batches, schema))
+
+    return run
+
+
+def landing_nothing(payload: bytes, schema: pa.Schema) -> Partition:
+    """Do the same for files of which the step makes no rows at all: the numbers are the partition's rows."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = msgspec.json.decode(payload, type=StepTask)
+        for batch in batches:
+            for number in batch["id"].to_pylist():
+                yield _as_batch(_landed(task, number, (), schema))
+
+    return run
+
+
+def _landed(task: StepTask, number: int, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> LandedFile:
+    file, name = task.files[number], temporary_name()
+    try:
+        _, refused = _read(task, file)
+    except UNREADABLE as error:
+        return LandedFile(number, error=f"{error}", is_bad_file=True)
+    uri = f"{task.folder}/{name}"
+    try:
+        write_derived(uri, batches, schema, refused=refused, origin=task.origin, storage=task.storage)
+    except OSError as error:  # else Spark would try again and again
+        return LandedFile(number, error=f"could not write {uri}: {error}")
+    return LandedFile(number, name)
+
+
+def _read(task: StepTask, file: InputFile) -> tuple[pa.Table | None, Sequence[Refused]]:
+    """Return the good rows of a file, and those that were refused. A file that cannot be read is one of them, or raises."""
+    node = next(source for source in plan_of(task.code).sources if source.name == task.source).stored
+    try:
+        rows = read_rows_of(file, node, task.file_options, task.storage)
+        columns, kinds, errors = columns_of_rows(file, node, rows)
+    except UNREADABLE as error:
+        if task.on_bad_file == "fail":
+            raise
+        return None, [Refused(f"{file.name}: cannot read it: {error}", file.path)]
+    return step_input(columns, kinds, node), refused_rows(rows, errors, file.name)
+
+
+def _as_batch(report: LandedFile) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([msgspec.json.encode(report)], pa.binary())], names=["report"])

@@ -1,0 +1,245 @@
+"""Spark's step over a source: rows, order, versions of tables, crashes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from headrace import Pipeline, faults
+from headrace.commit.log import CheckpointLog
+from headrace.errors import ConfigError
+from headrace.plan.planner import sources_of
+from headrace.spark.source_step import SourceStep
+from headrace.tables.schemas import QUARANTINE
+from headrace.tables.stores import state_view
+from tests.jobs.home import Home
+from tests.jobs.spark_steps import Change, Order
+
+QUICK = {"parallelism": 2, "backend": "hashmap"}
+SECOND = 1_000
+
+
+class Crash(BaseException):
+    """The end of the process, as far as the run can tell."""
+
+
+def order(number, **changes):
+    items = [f"{number}-{place}" for place in range(number % 3)]
+    row = {"id": number, "name": f"n{number}", "items": items, "amount": float(number % 4), "at": number * SECOND}
+    return row | changes
+
+
+def write_orders(folder, day, numbers, *, broken=()):
+    lines = [json.dumps(order(number)) for number in numbers]
+    for place, text in broken:
+        lines.insert(place, text)
+    (folder / f"2026-01-{day:02d}.json").write_text("\n".join(lines), encoding="utf-8")
+
+
+def write_dims(path, word, *, ids=range(9)):
+    rows = pa.table({"id": pa.array(ids, pa.int64()), "label": [f"{word}{number}" for number in ids]})
+    write_deltalake(path, rows, mode="overwrite")
+
+
+def expected(numbers, word):
+    """The rows that are to be taken in: of items of orders whose label is known, in arrival order."""
+    return [
+        (number, f"N{number}", f"{word(number)}{number % 10}", item)
+        for number in numbers
+        if number % 4 > 0 and number % 10 != 9
+        for item in order(number)["items"]
+    ]
+
+
+@pytest.fixture
+def steps(tmp_path):
+    """A job with the step, and its dimension table."""
+
+    def made(name="steps", **source):
+        home = Home(
+            tmp_path / name,
+            {
+                "job": "steps",
+                "pipeline": "tests.jobs.spark_steps:pipeline",
+                "state": {"root": "state", "local": "local"},
+                "watermark": {"bucket": 20},
+                "sources": {
+                    "orders": {"format": "json", "path": "input", "tables": {"dims": str(tmp_path / "dims")}, **source}
+                },
+                "sinks": {"numbered": {"path": "lake/numbered", "mode": "append"}},
+            },
+        )
+        if not (tmp_path / "dims").exists():
+            write_dims(str(tmp_path / "dims"), "a")
+        return home
+
+    return made
+
+
+def numbered(home):
+    rows = DeltaTable(home.config().sinks["numbered"].path).to_pyarrow_table().to_pylist()
+    return [(row["id"], row["name"], row["label"], row["item"]) for row in sorted(rows, key=lambda row: row["number"])]
+
+
+def refused(home):
+    folder = home.config().job_folder
+    view = state_view(folder, QUARANTINE, CheckpointLog(folder).last.versions[QUARANTINE])
+    return sorted((row["position"], row["error"]) for row in view.live_rows())
+
+
+def crashed_at(place, run, home, **options):
+    def observer(reached):
+        if reached == place:
+            raise Crash
+
+    with faults.observed(observer), pytest.raises(Crash):
+        run(home, **QUICK, **options)
+
+
+@pytest.mark.slow
+def test_limits_and_crashes_change_no_row(steps, run, tmp_path):
+    home, split = steps(), steps("split", max_files_per_batch=1)
+    for one in (home, split):
+        write_orders(one.input, 1, range(1, 15), broken=[(3, '{"id": 1, "na'), (5, '{"id": "x"}')])
+        write_orders(one.input, 2, range(15, 30))
+    crashed_at("land.half", run, home)  # the first file is landed, the second is not
+    assert len(list((tmp_path / "steps/state/steps/landed/orders").glob("*~*.parquet"))) == 1
+    write_dims(str(tmp_path / "dims"), "b")
+    crashed_at("run.after", run, home)
+    run(home, **QUICK)
+    assert numbered(home) == expected(range(1, 30), lambda _: "a")
+    assert [
+        (one.name, one.version) for one in CheckpointLog(home.config().job_folder).last.offsets["orders"].tables
+    ] == [("dims", 0)]
+    write_orders(home.input, 3, range(30, 33))
+    run(home, **QUICK)
+    assert numbered(home) == expected(range(1, 33), lambda number: "a" if number < 30 else "b")
+
+    run(split, **QUICK)
+    assert numbered(split) == expected(range(1, 30), lambda _: "b")
+    assert len(CheckpointLog(split.config().job_folder).checkpoints) > 2
+    before_step = [error for _, error in refused(split) if "before the step" in error]
+    assert [error.partition(": ")[0] for error in before_step] == [
+        f"2026-01-01.json:{row}, before the step" for row in (3, 5)
+    ]
+    unlabelled = [error for _, error in refused(split) if error == "label is null"]
+    assert len(unlabelled) == sum(len(order(number)["items"]) for number in (9, 19, 29) if number % 4)
+
+
+def test_kinds_of_rows_pass_the_step(run, tmp_path):
+    home = Home(
+        tmp_path,
+        {
+            "job": "changes",
+            "pipeline": "tests.jobs.spark_steps:changes",
+            "state": {"root": "state", "local": "local"},
+            "sources": {"orders": {"path": "input"}},
+            "sinks": {"seen": {"path": "lake/seen", "mode": "append"}},
+        },
+    )
+    rows = [(1, 20.0, "+I"), (1, 20.0, "-U"), (1, 5.0, "+U"), (2, 11.0, "-D"), (3, None, "+I")]
+    columns = {"id": [row[0] for row in rows], "amount": [row[1] for row in rows], "op": [row[2] for row in rows]}
+    pq.write_table(pa.table({**columns, "at": [1, 2, 3, 4, 5]}), home.input / "a.parquet")
+    run(home, **QUICK)
+    assert len(DeltaTable(home.config().sinks["seen"].path).to_pyarrow_table()) == 3
+    assert [position for position, _ in refused(home)]
+
+
+QUERIES = {
+    "select * from orders order by id": "a sort; give source",
+    "select count(*) as id from orders": "an aggregate; use key_by",
+    "select distinct * from orders": "DISTINCT",
+    "select * from orders limit 3": "a limit",
+    "select *, row_number() over (partition by id order by at) as n from orders": "a window function",
+    "select * from orders union all select * from orders": "a union",
+    "with a as (select max(id) as id, max(at) as at from orders) select * from a": "an aggregate",
+    "select * from orders where id = (select max(id) from orders)": "a subquery that reads the source",
+    "select a.* from orders a join orders b on a.id = b.id": "reads the source twice",
+    "select d.* from dims d": "nothing of the source",
+    "select o.* from dims d left join orders o on o.id = d.id": "a join of type LeftOuter",
+    "select o.* from orders o full join dims d on o.id = d.id": "a join of type FullOuter",
+    "select *, rand() as r from orders": "rand.* has another value each time",
+    "select *, uuid() as r from orders": "uuid.* has another value each time",
+    "select *, monotonically_increasing_id() as r from orders": "has another value each time",
+    "select *, current_timestamp() as r from orders": "has another value each time",
+    "select *, current_date() as r from orders": "has another value each time",
+    "select id from orders": r"no column 'amount', a field of Change \(it has id\)",
+    "select id, name as amount, at from orders": "column 'amount' of the result is string, and the field of Change is double",
+    "select id, amount, name as at from orders": "column 'at' of the result is string, and the field of Change is timestamp",
+    "select * from parquet.`/nowhere`": "",
+    "select * from ordres": "ordres.*may read orders, dims",
+    "drop table orders": "cannot plan it",
+    "insert into dims select 1, 'x'": "cannot plan it",
+    "selec": "cannot plan it",
+}
+
+
+def step_over(spark, home, make):
+    pipeline = Pipeline("steps")
+    source = pipeline.source("orders", Order, event_time="at")
+    make(source).sink("numbered")
+    (node,) = sources_of(pipeline)
+    return SourceStep(spark, home.config(), node)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_steps_that_look_at_several_rows_are_refused(query, spark, steps):
+    step = step_over(spark, steps(), lambda source: source.sql(query, record=Change, tables=("dims",)))
+    with pytest.raises(ConfigError, match=f"source 'orders', Spark's step sql: .*{QUERIES[query]}"):
+        step.digest()
+
+
+GOOD = [
+    "select id, amount, at from orders where id in (select id from dims)",
+    "select id, amount, at from orders o where not exists (select 1 from dims d where d.id = o.id)",
+    "select o.id, amount, at from orders o join (select id, count(*) as n from dims group by id) d on o.id = d.id",
+    "select id, amount, at from orders lateral view explode(items) t as item",
+    "select id, amount + (select max(id) from dims) as amount, at from orders",
+    "from orders select *",
+    "select id, amount, at from orders where 1 = 0",
+]
+
+
+@pytest.mark.parametrize("query", GOOD)
+def test_steps_that_look_at_one_row_are_taken(query, spark, steps):
+    home = steps()
+    step = step_over(spark, home, lambda source: source.sql(query, record=Change, tables=("dims",)))
+    again = step_over(spark, home, lambda source: source.sql(query, record=Change, tables=("dims",)))
+    assert step.digest() == again.digest()
+
+
+def test_functions_of_python_are_refused(spark, steps):
+    from pyspark.sql import functions as sf
+
+    home = steps()
+    double = sf.udf(lambda amount: amount * 2, "double")
+    for function, reason in {
+        lambda df: df.withColumn("amount", double("amount")): "function of Python",
+        lambda df: df.mapInArrow(lambda batches: batches, df.schema): "Python code",
+        lambda df: df.repartition(3): "a repartition",
+        lambda df: df.nothing("x"): "AttributeError|nothing",
+        lambda _: 3: "returned 3, not a DataFrame",
+    }.items():
+        step = step_over(spark, home, lambda source, f=function: source.spark(f, Change))
+        with pytest.raises(ConfigError, match=reason):
+            step.digest()
+
+
+def test_a_function_and_its_plan_have_one_digest(spark, steps):
+    home = steps()
+
+    def digest(limit):
+        return step_over(
+            spark,
+            home,
+            lambda source: source.spark(
+                lambda df, dims: df.join(dims, "id").filter(f"amount > {limit}"), Change, tables=("dims",)
+            ),
+        ).digest()
+
+    assert digest(1) == digest(1)
+    assert digest(1) != digest(2)

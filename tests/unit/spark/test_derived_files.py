@@ -1,0 +1,97 @@
+"""The two ends of a step's Spark job: what they read and land of good files, bad rows and bad files."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from headrace import Pipeline, Struct, Timestamp
+from headrace.config import FileOptions
+from headrace.plan.loader import PipelineCode
+from headrace.sources.derived import Origin, read_derived
+from headrace.sources.source import InputFile
+from headrace.spark.derived_files import LandedFile, StepTask, landing_nothing, reading_partition
+from tests.jobs.home import PROJECT
+
+SCHEMA = pa.schema([("id", pa.int64())])
+LINES = '{"id": 1, "tags": ["a"], "at": 1000, "op": "-U"}\n{"id": 2, "tags": 7, "at": 2, "op": "+I"}\n'
+
+
+class Order(Struct, frozen=True):
+    id: int
+    tags: list[str]
+    at: Timestamp
+
+
+@pytest.fixture
+def task(tmp_path, monkeypatch):
+    """A task for one file of JSON lines."""
+    module = ModuleType("stepped_pipeline")
+    module.pipeline = Pipeline("shop")
+    source = module.pipeline.source("orders", Order, event_time="at", row_kind="op")
+    source.sql("select *", tables=("dims",)).sink("again")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def made(content, on_bad_file="fail"):
+        path = tmp_path / "a.json.gz"
+        path.write_bytes(content)
+        return StepTask(
+            PipelineCode("stepped_pipeline:pipeline", str(PROJECT), ()),
+            "orders",
+            (InputFile("orders", str(path), path.name, 0, 0),),
+            FileOptions(format="json"),
+            on_bad_file,
+            f"{tmp_path}/landed",
+            Origin({"dims": 3}),
+        )
+
+    return made
+
+
+def packed(text):
+    import gzip
+
+    return gzip.compress(text.encode())
+
+
+def numbers():
+    return iter([pa.RecordBatch.from_pydict({"id": [0]})])
+
+
+def landed(task):
+    (batch,) = landing_nothing(msgspec.json.encode(task), SCHEMA)(numbers())
+    return msgspec.json.decode(batch["report"][0].as_py(), type=LandedFile)
+
+
+def test_the_step_gets_good_rows_with_their_kinds(task):
+    (batch,) = reading_partition(msgspec.json.encode(task(packed(LINES))))(numbers())
+    (row,) = batch.to_pylist()
+    assert (row["id"], row["tags"], row["at"].timestamp(), row["op"]) == (1, ["a"], 1.0, "-U")
+
+
+def test_bad_rows_are_landed_with_their_texts(task):
+    done = task(packed(LINES))
+    rows = read_derived(f"{done.folder}/{landed(done).file}")
+    assert rows.faults[0].startswith("a.json.gz:1, before the step: tags is ")
+    assert rows.raw(0) == LINES.splitlines()[1]
+    assert rows.table.num_rows == 1
+
+
+def test_a_bad_file_is_told_or_landed(task):
+    broken = task(b"no gzip")
+    assert list(reading_partition(msgspec.json.encode(broken))(numbers())) == []
+    assert landed(broken).is_bad_file
+    passed = task(b"no gzip", on_bad_file="quarantine")
+    rows = read_derived(f"{passed.folder}/{landed(passed).file}")
+    assert list(rows.faults) == [0]
+    assert rows.faults[0].startswith("a.json.gz: cannot read it: ")
+    assert rows.raw(0) == passed.files[0].path
+
+
+def test_a_folder_that_refuses_is_told(task, tmp_path):
+    (tmp_path / "landed").write_text("a file in its place")
+    assert "could not write" in landed(task(packed(LINES))).error

@@ -1,0 +1,68 @@
+"""A job whose source has a step, and a step in Python in place of Spark's."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from headrace import Pipeline, Struct, Timestamp
+from headrace.sources.derived import write_derived
+from headrace.sources.dimension_tables import DimensionTables
+from headrace.sources.kinds import read_rows_of
+from headrace.sources.step_rows import columns_of_rows, refused_rows, step_input
+
+
+class Order(Struct, frozen=True):
+    name: str
+    copies: int
+    at: Timestamp
+
+
+class Copy(Struct, frozen=True):
+    name: str
+    label: int
+    at: Timestamp
+
+
+SCHEMA = pa.schema([("name", pa.string()), ("label", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+
+
+def pipeline(tables=("dims",)):
+    made = Pipeline("shop")
+    made.source("rows", Order, event_time="at").sql("select ...", record=Copy, tables=tables).sink("copies")
+    return made
+
+
+def order(name, copies, at):
+    return {"name": name, "copies": copies, "at": at}
+
+
+class Copies:
+    """A step in Python: each order so many times, with the version of the table as its label; "null" gets none."""
+
+    def __init__(self, node, config, dims, digest="00000001"):
+        self.node, self.config, self.name = node, config, digest
+        self.tables = DimensionTables("rows", {"dims": str(dims)})
+        self.lands, self.dies_after = 0, None
+
+    def digest(self):
+        return self.name
+
+    def derive(self, files, origin):
+        stored = self.node.stored
+        for path, file in files.items():
+            if self.dies_after == self.lands:
+                raise KeyboardInterrupt
+            rows = read_rows_of(file, stored, self.config.sources["rows"].files)
+            columns, kinds, errors = columns_of_rows(file, stored, rows)
+            made = [
+                {
+                    "name": f"{row['name']}.{copy}",
+                    "label": None if row["name"] == "null" else origin.tables["dims"],
+                    "at": row["at"],
+                }
+                for row in step_input(columns, kinds, stored).to_pylist()
+                for copy in range(row["copies"])
+            ]
+            refused = refused_rows(rows, errors, file.name)
+            write_derived(path, pa.Table.from_pylist(made, SCHEMA).to_batches(), SCHEMA, refused=refused, origin=origin)
+            self.lands += 1

@@ -67,12 +67,9 @@ class RankedWindow(WindowResult):
             return None
         return self._ranking.results(part.first[: self._ranking.n], start, end)
 
-    def emit(self, ctx: Context, before: Any, after: Any, *, at: int, before_at: int | None = None) -> None:
+    def emit(self, ctx: Context, before: Any, after: Any, *, at: int) -> None:
         """See `WindowResult`."""
-        before_at = at if before_at is None else before_at
-        self._ranking.emit(
-            ctx, [(result, before_at) for result in before or ()], [(result, at) for result in after or ()]
-        )
+        self._ranking.emit(ctx, [(result, at) for result in before or ()], [(result, at) for result in after or ()])
 
     def retraction_refused_by(self) -> list[str]:
         """Return nothing if all records are kept; else the ranking."""

@@ -144,9 +144,9 @@ class ResultRecord(WindowResult):
             values[field.name] = field.accumulator.result(getattr(part.aggregates, field.name))
         return self.gives(**values)
 
-    def emit(self, ctx: Context, before: Any, after: Any, *, at: int, before_at: int | None = None) -> None:
+    def emit(self, ctx: Context, before: Any, after: Any, *, at: int) -> None:
         """See `WindowResult`."""
-        emit_change(ctx, before, after, at=at, before_at=before_at)
+        emit_change(ctx, before, after, at=at)
 
     # -------------------------------------------------------------------------------------------------- retractions
 

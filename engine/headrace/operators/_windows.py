@@ -6,14 +6,13 @@ Windows are half open: a record at `window_end` is in the next one. They have fi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from headrace.api import KeyedCoProcessFunction, Struct, WindowFunction, Windows
-from headrace.api.join_type import JoinType
 from headrace.api.ranks import Ranks
+from headrace.api.window_join import WindowJoin
 from headrace.api.windows import WindowOptions
 from headrace.operators._lengths import shown_length
 from headrace.operators._ranked_window import RankedWindow
@@ -25,8 +24,6 @@ from headrace.operators._window_result import WindowResult
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
-Left = TypeVar("Left", bound=Struct)
-Right = TypeVar("Right", bound=Struct)
 
 _MILLISECOND = timedelta(milliseconds=1)
 _LONGEST = timedelta(days=36_500)
@@ -46,17 +43,9 @@ class _SlicedWindows(Windows):
         """See `Windows.ranking`."""
         return self._function(RankedWindow(takes, ranks, retracting=options.retracting), options)
 
-    def joining(
-        self: Any,
-        left: type[Left],
-        right: type[Right],
-        gives: type[Out],
-        emit: Callable[[Any, Any], Any],
-        how: JoinType,
-        /,
-    ) -> KeyedCoProcessFunction[Left, Right, Out]:
+    def joining(self: Any, join: WindowJoin, /) -> KeyedCoProcessFunction[Any, Any, Any]:
         """See `Windows.joining`."""
-        return window_join(self, (left, right, gives), emit, how)
+        return window_join(self, join)
 
     def _function(self: Any, result: WindowResult, options: WindowOptions) -> WindowFunction[Any, Any]:
         lateness = _length("allowed_lateness", options.allowed_lateness, least=_ZERO)
@@ -248,18 +237,17 @@ class Session(Windows):
         self._check(options)
         return self._function(RankedWindow(takes, ranks, retracting=False), options)
 
-    def joining(
-        self, left: type[Left], right: type[Right], gives: type[Out], emit: Callable[[Any, Any], Any], how: JoinType, /
-    ) -> KeyedCoProcessFunction[Left, Right, Out]:
+    def joining(self, join: WindowJoin, /) -> KeyedCoProcessFunction[Any, Any, Any]:
         """Refuse: see `Windows.joining`."""
-        del left, right, gives, emit, how
+        del join
         msg = "sessions of two streams have no common windows: join Tumbling, Hopping or Cumulative windows"
         raise ValueError(msg)
 
     def _function(self, result: WindowResult, options: WindowOptions) -> WindowFunction[Any, Any]:
         lateness = _length("allowed_lateness", options.allowed_lateness, least=_ZERO)
+        early = None if options.early is None else _length("early", options.early)
         gap = self.gap // _MILLISECOND
-        return session_aggregation(self.name, result, shown=str(self), gap=gap, lateness=lateness)
+        return session_aggregation(self.name, result, shown=str(self), gap=gap, lateness=lateness, early=early)
 
     @staticmethod
     def _check(options: WindowOptions) -> None:
@@ -268,9 +256,6 @@ class Session(Windows):
                 "sessions need a stream that takes nothing back, and this one may have -U or -D: a record that is taken back could "
                 "divide a session; use Tumbling, Hopping or Cumulative windows"
             )
-            raise ValueError(msg)
-        if options.early is not None:
-            msg = "sessions have no early results: their end is not known before; use Tumbling, Hopping or Cumulative windows"
             raise ValueError(msg)
 
 

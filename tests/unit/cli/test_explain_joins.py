@@ -65,7 +65,7 @@ def joins(headrace):
 def test_json_says_what_an_interval_join_keeps(joins):
     week = joins["week"]
     assert week["kind"] == "join"
-    assert week["join"] == "interval, 0 to 8d"
+    assert week["join"] == "interval, inner, 0 to 8d"
     assert week["late_records"] == "of side outputs late_left go there, others are dropped"
     assert week["state_kept"] == "a row for each record, a timer for each key, side and 2d of event time"
     assert (week["left_kept_for"], week["right_kept_for"]) == ("10d", "2d")

@@ -11,7 +11,7 @@ PIPELINE = """\
 from datetime import timedelta
 from typing import Annotated
 
-from headrace import Pipeline, StateTtl, Struct, Timestamp
+from headrace import Lifetime, Pipeline, Struct, Timestamp
 from headrace import JoinType
 from headrace.operators import Rank, Tumbling
 
@@ -31,12 +31,12 @@ def first(order: Order, other: Order) -> Order:
 pipeline = Pipeline("shops")
 orders = pipeline.source("orders", Order, event_time="at").key_by("shop")
 others = pipeline.source("others", Order, event_time="at", row_kind="kind").key_by("shop")
-orders.top("best", 3, by="cents", result=Best, ttl=StateTtl(timedelta(days=1))).sink("best")
-others.top("worst", 2, by="cents", descending=False).side_output("unmatched", Order, sink="unmatched").sink("worst")
+orders.top("best", 3, by="cents", result=Best, state_ttl=timedelta(days=1)).sink("best")
+others.top("worst", 2, by="cents", descending=False, state_ttl=Lifetime.FOREVER).side_output("unmatched", Order, sink="unmatched").sink("worst")
 hour = Tumbling(timedelta(hours=1))
 orders.window(hour).top("hourly", 3, by="cents", early=timedelta(minutes=5)).sink("hourly")
-orders.first_by_time("first", at_watermark=True).sink("first")
-orders.join_as_of("as_of", others, emit=first, how=JoinType.LEFT).sink("as_of")
+orders.first_by_time("first", at_watermark=True, state_ttl=timedelta(hours=8)).sink("first")
+orders.join_as_of("as_of", others, emit=first, how=JoinType.LEFT, state_ttl=Lifetime.FOREVER).sink("as_of")
 orders.window(hour).join("both", others.window(hour), emit=first).sink("both")
 """
 SINKS = ["best", "worst", "unmatched", "hourly", "first", "as_of", "both"]
@@ -67,9 +67,9 @@ def test_json_says_what_operators_keep(operators):
     best, worst, hourly = operators["best"], operators["worst"], operators["hourly"]
     assert (best["kind"], best["ranks"]) == ("top n", "the first 3 by 'cents', largest first")
     assert best["state_kept"] == "a row for each key, with its first 3 records"
-    assert best["state_freed"] == "when its ttl is over"
+    assert best["state_freed"] == "when its state_ttl of 1d is over"
     assert worst["ranks"] == "the first 2 by 'cents', smallest first"
-    assert worst["state_freed"] == "never: give a ttl to bound it"
+    assert worst["state_freed"] == "never (Lifetime.FOREVER)"
     assert worst["unmatched_retractions"] == "go to side output 'unmatched'"
     assert (hourly["kind"], hourly["early_results"]) == ("windows", "5m")
     assert hourly["records_kept"] == "3 records for each slice or session"
@@ -79,6 +79,6 @@ def test_json_says_what_joins_keep(operators):
     first, as_of, both = operators["first"], operators["as_of"], operators["both"]
     assert (first["kind"], first["emits"]) == ("first by event time", "when the watermark reaches it")
     assert (as_of["kind"], as_of["join"]) == ("as-of join", "left")
-    assert as_of["state_freed"].endswith("the last version of a key stays")
+    assert as_of["state_freed"].endswith("the last version of a key: never (Lifetime.FOREVER)")
     assert (both["kind"], both["join"], both["windows"]) == ("window join", "inner", "tumbling, 1h")
     assert both["state_freed"] == "when the watermark passes the end of a slice's last window"

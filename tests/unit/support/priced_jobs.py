@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from headrace import JoinType, Pipeline, Struct, Timestamp
+from headrace import JoinType, Lifetime, Pipeline, Struct, Timestamp
 from headrace.operators import Rank, Tumbling
 
 
@@ -44,9 +44,9 @@ LAG = timedelta(seconds=4)
 pipeline = Pipeline("priced_orders")
 _orders = pipeline.source("orders", Order, event_time="at", out_of_orderness=LAG).key_by("currency")
 _rates = pipeline.source("rates", Rate, event_time="at", out_of_orderness=LAG).key_by("currency")
-_orders.join_as_of("priced", _rates, emit=Priced.of, how=JoinType.LEFT).sink("priced")
+_orders.join_as_of("priced", _rates, emit=Priced.of, how=JoinType.LEFT, state_ttl=Lifetime.FOREVER).sink("priced")
 _orders.window(SECOND).join("both", _rates.window(SECOND), emit=Priced.of, how=JoinType.FULL).sink("both")
 _orders.window(SECOND).top("seconds", 2, by="cents", result=Largest).sink("seconds")
-_orders.top("largest", 3, by="cents", result=Largest).upsert_materialize(
+_orders.top("largest", 3, by="cents", result=Largest, state_ttl=Lifetime.FOREVER).upsert_materialize(
     "latest", primary_key=("currency", "rank"), upsert_key=("currency", "rank")
 ).sink("largest")

@@ -208,6 +208,17 @@ def test_both_sides_need_a_key_of_one_type():
         orders.join_as_of("priced", by_rate, emit=Priced.of)
 
 
+def strict(order: Order, rate: Rate) -> Priced:
+    return Priced.of(order, rate)
+
+
+def test_an_emit_that_does_not_fit_is_refused():
+    orders, rates = streams()
+    with pytest.raises(TypeError, match="join_as_of 'priced': parameter 'rate' of strict is Rate, but it gets None"):
+        orders.join_as_of("priced", rates, emit=strict, how=JoinType.LEFT, state_ttl=Lifetime.FOREVER)
+    assert orders.join_as_of("priced", rates, emit=strict, state_ttl=Lifetime.FOREVER)
+
+
 def untyped(order, rate):
     return Priced.of(order, rate)
 

@@ -1,4 +1,4 @@
-"""What user code imports. Nothing here knows Spark, Airflow or Delta."""
+"""The names that user code imports. Nothing here knows Spark, Airflow or Delta."""
 
 from headrace.api.async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
 from headrace.api.blocking_function import BlockingFunction

@@ -44,9 +44,9 @@ class WindowOptions:
     """When windows of a keyed stream fire, and what comes into them."""
 
     key: KeyBy
-    """What the records are keyed by."""
+    """The key of the records."""
     retracting: bool
-    """Whether the input may take records back."""
+    """Tells that the input may take records back."""
     allowed_lateness: timedelta = timedelta(0)
     """How long after its end a window takes records that come late."""
     early: timedelta | None = None

@@ -112,11 +112,11 @@ class AsOfJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunctio
         return valid
 
     def side_types(self) -> dict[str, type[Struct]]:
-        """See `OperatorFunction.side_types`."""
+        """Return the side outputs that the function has, and the types of their records."""
         return {self.LATE: self._left}
 
     def described(self) -> dict[str, Any]:
-        """See `OperatorFunction.described`."""
+        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
         return {
             "join": self._how.value,
             "late_records": "go to side output 'late'" if self.LATE in self.declared else "are dropped",

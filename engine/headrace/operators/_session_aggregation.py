@@ -217,7 +217,7 @@ class SessionAggregation(WindowFunction[In, Out]):
         return self._emitted(span=span, result=self._made.result(part, ctx.key, span.start, span.end))
 
     def described(self) -> dict[str, Any]:
-        """See `WindowFunction.described`."""
+        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
         early: dict[str, Any] = {}
         kept = "two rows and a timer for each key and open session"
         if self._early is not None:

@@ -149,7 +149,7 @@ class SlicedAggregation(WindowFunction[In, Out]):
         return self._made.result(whole, ctx.key, self._windows.start_of(end), end)
 
     def described(self) -> dict[str, Any]:
-        """See `OperatorFunction.described`."""
+        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
         early = {} if self._early is None else {"early_results": timedelta(milliseconds=self._early)}
         kept = "a row for each key and slice, a timer for each key and open window"
         if early:

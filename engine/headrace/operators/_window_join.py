@@ -83,11 +83,11 @@ class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunct
         return [record for read in reads for record in await read]
 
     def side_types(self) -> dict[str, type[Struct]]:
-        """See `OperatorFunction.side_types`."""
+        """Return the side outputs that the function has, and the types of their records."""
         return {self.LATE_LEFT: self._join.left, self.LATE_RIGHT: self._join.right}
 
     def described(self) -> dict[str, Any]:
-        """See `OperatorFunction.described`."""
+        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
         sides = " and ".join(f"'{name}'" for name in sorted(self.declared))
         return {
             "windows": str(self._windows),

@@ -1,4 +1,4 @@
-"""What a window makes of its records: the interface that aggregates and rankings share."""
+"""Results of windows: the interface that aggregates and rankings share."""
 
 from __future__ import annotations
 

@@ -31,20 +31,20 @@ _ZERO = timedelta(0)
 
 
 class _SlicedWindows(Windows):
-    """What tumbling, hopping and cumulative windows share."""
+    """Base class of tumbling, hopping and cumulative windows."""
 
     __slots__ = ()
 
     def aggregation(self, takes: type[In], gives: type[Out], options: WindowOptions, /) -> WindowFunction[In, Out]:
-        """See `Windows.aggregation`."""
+        """Return the function that makes a record `gives` of the records of each key and window."""
         return self._function(ResultRecord(takes, gives, options.key), options)
 
     def ranking(self, takes: type[In], ranks: Ranks, options: WindowOptions, /) -> WindowFunction[In, Any]:
-        """See `Windows.ranking`."""
+        """Return the function that emits the first records of each key and window."""
         return self._function(RankedWindow(takes, ranks, retracting=options.retracting), options)
 
     def joining(self: Any, join: WindowJoin, /) -> KeyedCoProcessFunction[Any, Any, Any]:
-        """See `Windows.joining`."""
+        """Return the function that joins the records of two streams in each window."""
         return window_join(self, join)
 
     def _function(self: Any, result: WindowResult, options: WindowOptions) -> WindowFunction[Any, Any]:
@@ -76,24 +76,24 @@ class Tumbling(_SlicedWindows):
 
     @property
     def name(self) -> str:
-        """See `Sliced.name`."""
+        """Return what the state of these windows is called: other windows never read it."""
         return f"tumbling_{_shown(self.size)}{_named_offset(self.offset)}"
 
     @property
     def slice_length(self) -> int:
-        """See `Sliced.slice_length`."""
+        """Return the length of a slice."""
         return self.size // _MILLISECOND
 
     def slice_of(self, at: int) -> int:
-        """See `Sliced.slice_of`."""
+        """Return the start of the slice of a moment."""
         return _floor(at, self.slice_length, self.offset)
 
     def ends_of(self, start: int) -> list[int]:
-        """See `Sliced.ends_of`."""
+        """Return the ends of the windows that a slice is in, the earliest first."""
         return [start + self.slice_length]
 
     def start_of(self, end: int) -> int:
-        """See `Sliced.start_of`."""
+        """Return the start of the window that ends there."""
         return end - self.slice_length
 
 
@@ -127,27 +127,27 @@ class Hopping(_SlicedWindows):
 
     @property
     def name(self) -> str:
-        """See `Sliced.name`."""
+        """Return what the state of these windows is called: other windows never read it."""
         return f"hopping_{_shown(self.size)}_by_{_shown(self.slide)}{_named_offset(self.offset)}"
 
     @property
     def slice_length(self) -> int:
-        """See `Sliced.slice_length`."""
+        """Return the length of a slice."""
         return math.gcd(self.size // _MILLISECOND, self.slide // _MILLISECOND)
 
     def slice_of(self, at: int) -> int:
-        """See `Sliced.slice_of`."""
+        """Return the start of the slice of a moment."""
         return _floor(at, self.slice_length, self.offset)
 
     def ends_of(self, start: int) -> list[int]:
-        """See `Sliced.ends_of`."""
+        """Return the ends of the windows that a slice is in, the earliest first."""
         size, slide = self.size // _MILLISECOND, self.slide // _MILLISECOND
         last = _floor(start, slide, self.offset)
         first = last - (size - 1 - (start - last)) // slide * slide
         return list(range(first + size, last + size + 1, slide))
 
     def start_of(self, end: int) -> int:
-        """See `Sliced.start_of`."""
+        """Return the start of the window that ends there."""
         return end - self.size // _MILLISECOND
 
 
@@ -179,25 +179,25 @@ class Cumulative(_SlicedWindows):
 
     @property
     def name(self) -> str:
-        """See `Sliced.name`."""
+        """Return what the state of these windows is called: other windows never read it."""
         return f"cumulative_{_shown(self.max_size)}_by_{_shown(self.step)}{_named_offset(self.offset)}"
 
     @property
     def slice_length(self) -> int:
-        """See `Sliced.slice_length`."""
+        """Return the length of a slice."""
         return self.step // _MILLISECOND
 
     def slice_of(self, at: int) -> int:
-        """See `Sliced.slice_of`."""
+        """Return the start of the slice of a moment."""
         return _floor(at, self.slice_length, self.offset)
 
     def ends_of(self, start: int) -> list[int]:
-        """See `Sliced.ends_of`."""
+        """Return the ends of the windows that a slice is in, the earliest first."""
         last = self.start_of(start + 1) + self.max_size // _MILLISECOND
         return list(range(start + self.slice_length, last + 1, self.slice_length))
 
     def start_of(self, end: int) -> int:
-        """See `Sliced.start_of`."""
+        """Return the start of the window that ends there."""
         return _floor(end - 1, self.max_size // _MILLISECOND, self.offset)
 
 
@@ -228,12 +228,12 @@ class Session(Windows):
         return f"session_{_shown(self.gap)}"
 
     def aggregation(self, takes: type[In], gives: type[Out], options: WindowOptions, /) -> WindowFunction[In, Out]:
-        """See `Windows.aggregation`."""
+        """Return the function that makes a record `gives` of the records of each key and window."""
         self._check(options)
         return self._function(ResultRecord(takes, gives, options.key), options)
 
     def ranking(self, takes: type[In], ranks: Ranks, options: WindowOptions, /) -> WindowFunction[In, Any]:
-        """See `Windows.ranking`."""
+        """Return the function that emits the first records of each key and window."""
         self._check(options)
         return self._function(RankedWindow(takes, ranks, retracting=False), options)
 

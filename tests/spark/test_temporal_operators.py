@@ -13,7 +13,9 @@ from headrace.testing import PipelineHarness
 from tests.jobs.home import Home
 from tests.unit.support.priced_jobs import Order, Rate, pipeline
 
-SINKS = {"priced": "append", "both": "append", "seconds": "append", "largest": "merge"}
+SINKS = dict.fromkeys(("priced", "both", "near", "known", "seconds"), "append") | dict.fromkeys(
+    ("visits", "largest"), "merge"
+)
 JOB = {
     "job": "priced_orders",
     "pipeline": "tests.unit.support.priced_jobs:pipeline",

@@ -1,4 +1,4 @@
-"""What user code imports. Nothing here knows Spark, Airflow or Delta."""
+"""The names that user code imports. Nothing here knows Spark, Airflow or Delta."""
 
 from headrace.api.async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
 from headrace.api.blocking_function import BlockingFunction
@@ -15,8 +15,8 @@ from headrace.api.functions import (
 )
 from headrace.api.future import StateFuture
 from headrace.api.graph import AsyncWait, OutputMode, Process, SideOutput, SinkNode, SourceNode
-from headrace.api.join_lifetime import Lifetime
 from headrace.api.join_type import JoinType
+from headrace.api.lifetime import Lifetime
 from headrace.api.lookup_function import LookupFunction
 from headrace.api.migration import Migration
 from headrace.api.pipeline import Pipeline

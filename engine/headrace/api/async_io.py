@@ -26,7 +26,7 @@ class RecoveryOption(enum.Enum):
 
 
 class OnFailure(enum.Enum):
-    """What becomes of an element that is given up on: out of retries, or of time, or failed by another error."""
+    """The way of an element that is given up on: out of retries, or of time, or failed by another error."""
 
     FAIL = "fail"
     """The run fails with the error; nothing of the micro-batch is committed."""

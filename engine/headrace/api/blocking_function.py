@@ -55,7 +55,7 @@ class BlockingFunction(AsyncFunction[In, Out]):
         await super().close()
 
     async def invoke(self, record: In, /) -> list[Out]:
-        """See `AsyncFunction.invoke`. Raises `RuntimeError` before `open`."""
+        """Answer with the records to emit for `record`: none, one or many. Raises `RuntimeError` before `open`."""
         if self._pool is None:
             raise RuntimeError(f"{type(self).__name__} was called before open(); does its open() call super().open()?")
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._called, record)

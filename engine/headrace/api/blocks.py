@@ -24,7 +24,7 @@ class Block(Generic[F]):
     """A method that was declared as a code block."""
 
     def __init__(self, block_id: str, method: F) -> None:
-        """See `declare`."""
+        """Hold a method and the name of its block; `declare` makes it."""
         self.block_id = block_id
         self.method = method
 

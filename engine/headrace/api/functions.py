@@ -68,7 +68,7 @@ class Timers(Protocol):
 
 
 class Context(Protocol):
-    """What a process function knows and may do while one record or timer of one key runs."""
+    """Tells a process function about the record or timer that runs, takes what it emits, and has the timers of its key."""
 
     @property
     def key(self) -> Any:
@@ -132,7 +132,7 @@ class Context(Protocol):
 
 
 class BroadcastContext(Protocol):
-    """What a broadcast record's code knows. There is no key, nothing can be emitted, and no timer registered."""
+    """Tells the code of a broadcast record about it. There is no key, nothing can be emitted, and no timer registered."""
 
     @property
     def timestamp(self) -> int:
@@ -330,7 +330,7 @@ class AsyncFunction(abc.ABC, Generic[In, Out]):
         ) from error
 
     def cache_key(self, record: In, /) -> Hashable:
-        """What the answer depends on, where the operator has `cache=LookupCache(...)`: the record unless overridden.
+        """Return the value that the answer depends on, where the operator has `cache=LookupCache(...)`: the record unless overridden.
 
         It must be hashable (a frozen struct is).
         """
@@ -366,7 +366,7 @@ def function_types(
 
 
 def _type_arguments(function: type) -> Iterator[tuple[Any, ...]]:
-    """What stands in brackets behind the function classes that a class is derived from, the nearest first."""
+    """Yield the type arguments of the function classes that a class is derived from, the nearest first."""
     for cls in function.__mro__:
         for base in getattr(cls, "__orig_bases__", ()):
             origin = get_origin(base)

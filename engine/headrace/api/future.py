@@ -16,7 +16,7 @@ class CallbackOwner(Protocol):
     """The record whose code made the future. It is not finished while one of its callbacks waits."""
 
     callbacks: Any
-    """What was chained in its code and has not run, in order."""
+    """The callbacks that were chained in its code and have not run, in order."""
 
 
 class CallbackTask(Protocol):
@@ -42,12 +42,12 @@ class Continuation(NamedTuple):
 
     @property
     def waits_for_callback(self) -> bool:
-        """Whether an answer that it needs is made by a callback that has not run."""
+        """Tell whether an answer that it needs is made by a callback that has not run."""
         return any(future.waits_for_callback for future in self.futures)
 
     @property
     def is_answered(self) -> bool:
-        """Whether all answers are there."""
+        """Tell whether all answers are there."""
         return all(future.done for future in self.futures)
 
     def run(self) -> None:
@@ -56,7 +56,7 @@ class Continuation(NamedTuple):
 
 
 class StateFuture(Generic[T]):
-    """What a state call returns: `await` it, or chain a callback with one of the `then` methods.
+    """The answer of a state call: `await` it, or chain a callback with one of the `then` methods.
 
     Both may be mixed in one function. Callbacks run in the task's one thread, as code of the record that made
     the call, so they may use its context and make further state calls. There is no error to handle: a state
@@ -195,12 +195,12 @@ class StateFuture(Generic[T]):
         return self._value
 
     def belongs_to(self, owner: object, /) -> bool:
-        """Whether `owner`'s code may wait for it. For the engine."""
+        """Tell whether `owner`'s code may wait for it. For the engine."""
         return self.done or self._owner is owner
 
     @property
     def waits_for_callback(self) -> bool:
-        """Whether its answer is made by a callback that has not run, and not just by a request. For the engine."""
+        """Tell whether its answer is made by a callback that has not run, and not just by a request. For the engine."""
         return _CALLBACK in self._sources()
 
     def _then(self, callback: Callable[[T], None], function: object, result: StateFuture[V]) -> StateFuture[V]:
@@ -259,7 +259,7 @@ def _no_coroutine(answer: Any) -> Any:
 
 
 class _Source(enum.Enum):
-    """What answers a future that is not done, unless it follows another one."""
+    """The source of the answer of a future that is not done, unless it follows another one."""
 
     REQUEST = enum.auto()
     CALLBACK = enum.auto()

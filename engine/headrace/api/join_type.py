@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 
 
 class JoinType(enum.Enum):
@@ -29,3 +30,13 @@ class JoinType(enum.Enum):
     def keeps_right(self) -> bool:
         """Tell whether a right record without a match is in the result."""
         return self in {JoinType.RIGHT, JoinType.FULL}
+
+
+def check_how(join: str, how: object, allowed: Sequence[JoinType] = tuple(JoinType)) -> None:
+    """Raise `TypeError` unless `how` is a kind of join, and `ValueError` unless `join`, which errors name, can be of that kind."""
+    if not isinstance(how, JoinType):
+        msg = f"{join}: how must be a JoinType, such as JoinType.LEFT, not {how!r:.60}"
+        raise TypeError(msg)
+    if how not in allowed:
+        msg = f"{join}: how must be {' or '.join(map(str, allowed))}, not {how}"
+        raise ValueError(msg)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from headrace.api.join_lifetime import Life, lives_of
-from headrace.api.join_type import JoinType
-from headrace.api.join_types import check_emit, emitted_type
+from headrace.api.join_emit import emitted_type
+from headrace.api.join_type import JoinType, check_how
+from headrace.api.lifetime import Life, ttls_of_sides
 from headrace.api.operator_library import operator_library
 from headrace.api.state_ttl import StateTtl
 from headrace.api.stream_base import StreamBase
@@ -47,25 +47,26 @@ class JoinableStream(StreamBase[R]):
         `emit(left, right)` makes the result of a pair. It is a plain function, or a record type of two fields; its annotation, or
         `record`, says what it makes. It must depend on its arguments alone: it is called again to take a result back.
 
+        `how` says whether records without a match are in the result; `emit` then gets None for the side that is missing.
+
         **With `within`**, an interval join: `other.time - this.time` lies from `low` to `high`, both included. Both sides only
-        add records, and so does the result. State is freed by the watermark. A record that comes behind the watermark is dropped, or goes
-        to the side output `late_left` or `late_right`, if you declare it: `.side("late_left", Order)`.
+        add records, and so does the result. A record without a match is emitted once the watermark has passed its interval. State is
+        freed by the watermark. A record that comes behind the watermark is dropped, or goes to the side output `late_left` or
+        `late_right`, if you declare it: `.side("late_left", Order)`.
 
         **Without it**, a regular join: every record of one side with every record of the other, for as long as both are kept. Sides
-        may take records back, and the result then does, too. `how` says whether records without a match are in the result;
-        `emit` then gets None for the side that is missing. `state_ttl` bounds the state: a duration or `StateTtl` after which a
+        may take records back, and the result then does, too. `state_ttl` bounds the state: a duration or `StateTtl` after which a
         record is forgotten, `Lifetime.FOREVER`, or two of them, for left and right.
 
         Raises `ValueError` for a stream that is not keyed or comes from another pipeline, a regular join without `state_ttl`, and
-        an interval join with `state_ttl`, with `how` other than INNER, or of a stream that may take records back; `TypeError`
-        where the keys' types differ, and for an `emit` that does not fit.
+        an interval join with `state_ttl`, or of a stream that may take records back; `TypeError` where the keys' types differ, and for
+        an `emit` that does not fit.
         """
         join = f"join '{name}'"
-        self._check_other(join, other)
+        self._check_joined(join, other)
         check_how(join, how)
-        gives = emitted_type(join, emit, record)
         sides = (self._record, other.record_type())
-        check_emit(join, emit, sides, (how.keeps_right, how.keeps_left))
+        gives = emitted_type(join, emit, record, sides=sides, may_be_missing=(how.keeps_right, how.keeps_left))
         try:
             if within is None:
                 lives = _lives(state_ttl)
@@ -74,30 +75,14 @@ class JoinableStream(StreamBase[R]):
                     sides, gives, emit=emit, how=how, lives=lives, retracting=retracting
                 )
             else:
-                low, high = _bounds(within)
-                self._check_interval(other, how, state_ttl)
-                function = operator_library().interval_join(sides, gives, emit=emit, low=low, high=high)
+                bounds = _bounds(within)
+                self._check_interval(other, state_ttl)
+                function = operator_library().interval_join(sides, gives, emit=emit, how=how, bounds=bounds)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{join}: {error}") from None
         return self._operated(name, function, gives, other)
 
-    def _check_other(self, join: str, other: StreamBase[Any]) -> None:
-        if not isinstance(cast("object", other), StreamBase):
-            msg = f"{join} takes a stream, not {other!r:.60}"
-            raise TypeError(msg)
-        self._check_same_pipeline(join, other)
-        if other._is_broadcast:
-            msg = f"{join}: '{other._origin}' is a broadcast(), which connect() takes: call key_by() on it instead"
-            raise ValueError(msg)
-        self._check_connected(other, join)
-
-    def _check_interval(self, other: StreamBase[Any], how: JoinType, state_ttl: object) -> None:
-        if how is not JoinType.INNER:
-            msg = (
-                f"within=... joins what is near in event time, and gives pairs alone, so `how` must be INNER, not {how.name}; a "
-                "regular join (state_ttl=... in place of within) keeps records without a match"
-            )
-            raise ValueError(msg)
+    def _check_interval(self, other: StreamBase[Any], state_ttl: object) -> None:
         if state_ttl is not None:
             raise ValueError("with within=... the watermark frees the state: leave state_ttl out")
         for stream in (self, other):
@@ -109,13 +94,6 @@ class JoinableStream(StreamBase[R]):
                 raise ValueError(msg)
 
 
-def check_how(join: str, how: object) -> None:
-    """Raise `TypeError` unless `how` is a kind of join."""
-    if not isinstance(how, JoinType):
-        msg = f"{join}: how must be a JoinType, such as JoinType.LEFT, not {how!r:.60}"
-        raise TypeError(msg)
-
-
 def _lives(state_ttl: Life | tuple[Life, Life] | None) -> tuple[StateTtl | None, StateTtl | None]:
     if state_ttl is None:
         raise ValueError(
@@ -123,7 +101,7 @@ def _lives(state_ttl: Life | tuple[Life, Life] | None) -> tuple[StateTtl | None,
             "a record needs no partner and is not taken back any more; or within=(low, high), if partners are near each other in event "
             "time; or state_ttl=Lifetime.FOREVER, if both sides stay small"
         )
-    return lives_of(state_ttl)
+    return ttls_of_sides(state_ttl)
 
 
 def _bounds(within: object) -> tuple[int, int]:

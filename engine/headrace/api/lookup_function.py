@@ -22,7 +22,7 @@ class LookupFunction(AsyncFunction[In, Out]):
 
     @abc.abstractmethod
     def cache_key(self, record: In, /) -> Hashable:
-        """What to look up for a record."""
+        """Return the key to look up for a record."""
 
     @abc.abstractmethod
     async def look_up(self, key: Any, /) -> Any:
@@ -33,7 +33,7 @@ class LookupFunction(AsyncFunction[In, Out]):
         """The records to emit for `record`, given what was found for its key."""
 
     async def invoke(self, record: In, /) -> list[Out]:
-        """See `AsyncFunction.invoke`: the three steps."""
+        """Answer with the records to emit for `record`: none, one or many."""
         return self.join(record, await self.look_up(self.cache_key(record)))
 
 

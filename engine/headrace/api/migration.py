@@ -1,4 +1,4 @@
-"""What becomes of stored state whose type changes in a way that cannot be read as it is."""
+"""Migrations: they convert stored state whose type changes in a way that cannot be read as it is."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ class OperatorFunction:
     """
 
     KIND: ClassVar[str]
-    """What `headrace explain` calls it."""
+    """Its name in `headrace explain`."""
     TAKER: ClassVar[str]
     """The stream's method that makes it, for errors."""
 

@@ -16,7 +16,7 @@ from headrace.api.state_ttl import StateTtl
 
 
 class OperatorLibrary(Protocol):
-    """What makes the functions. Types and arguments are those of the stream's methods; errors say what is wrong with them."""
+    """Makes the functions. Types and arguments are those of the stream's methods; errors say what is wrong with them."""
 
     def top_n(
         self, takes: type, ranks: Ranks, *, retracting: bool, ttl: StateTtl | None
@@ -34,11 +34,11 @@ class OperatorLibrary(Protocol):
 
     def as_of_join(
         self,
-        left: type,
-        right: type,
+        sides: tuple[type, type],
         gives: type,
-        emit: Callable[[Any, Any], Any],
+        /,
         *,
+        emit: Callable[..., Any],
         how: JoinType,
         retracting: bool,
         ttl: StateTtl | None,
@@ -61,7 +61,14 @@ class OperatorLibrary(Protocol):
         ...
 
     def interval_join(
-        self, sides: tuple[type, type], gives: type, /, *, emit: Callable[..., Any], low: int, high: int
+        self,
+        sides: tuple[type, type],
+        gives: type,
+        /,
+        *,
+        emit: Callable[..., Any],
+        how: JoinType,
+        bounds: tuple[int, int],
     ) -> KeyedCoProcessFunction[Any, Any, Any]:
         """Return the function of `Stream.join` with `within`."""
         ...

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
+from headrace.api.lifetime import Life, ttl_of
 from headrace.api.operator_library import operator_library
 from headrace.api.ranks import Ranks
 from headrace.api.state_ttl import StateTtl
@@ -35,7 +36,7 @@ class RankedStream(StreamBase[R]):
         descending: bool = ...,
         result: None = ...,
         retracting: bool | None = ...,
-        ttl: StateTtl | None = ...,
+        state_ttl: Life | None = ...,
     ) -> OperatorStream[R]: ...
 
     @overload
@@ -49,7 +50,7 @@ class RankedStream(StreamBase[R]):
         descending: bool = ...,
         result: type[S],
         retracting: bool | None = ...,
-        ttl: StateTtl | None = ...,
+        state_ttl: Life | None = ...,
     ) -> OperatorStream[S]: ...
 
     def top(
@@ -62,7 +63,7 @@ class RankedStream(StreamBase[R]):
         descending: bool = True,
         result: type[Any] | None = None,
         retracting: bool | None = None,
-        ttl: StateTtl | None = None,
+        state_ttl: Life | None = None,
     ) -> OperatorStream[Any]:
         """Keep the first `n` records of each key by `by`, and emit each change of them; needs `key_by` before it.
 
@@ -82,10 +83,11 @@ class RankedStream(StreamBase[R]):
 
         `retracting` says whether the stream has `-U` and `-D`: then all records of a key are stored, and one that is taken back
         and is not there goes to the side output `unmatched`. None: as the graph says, which does not know what a process
-        function of yours emits. With a `ttl`, state expires so long after it was written, in silence.
+        function of yours emits. `state_ttl` bounds the state: a duration or `StateTtl` after which what was not written expires, in
+        silence, or `Lifetime.FOREVER`.
 
-        Raises `ValueError` without a key, for `n` below 1, and for a field that the record lacks; `TypeError` for what cannot be
-        compared, and for a result that says nothing of how a field is made.
+        Raises `ValueError` without a key or `state_ttl`, for `n` below 1, and for a field that the record lacks; `TypeError` for what
+        cannot be compared, and for a result that says nothing of how a field is made.
         """
         taker = f"top '{name}'"
         self._check_keyed(taker)
@@ -94,42 +96,44 @@ class RankedStream(StreamBase[R]):
         takes_back = may_retract(self._use()) if retracting is None else retracting
         try:
             ranks = Ranks(n, by, descending, result)
+            ttl = ttl_of(state_ttl, kept="the first records of each key", after="what got no new record is forgotten")
             function = operator_library().top_n(self._record, ranks, retracting=takes_back, ttl=ttl)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{taker}: {error}") from None
         return self._operated(name, function, result or self._record)
 
     def first_by_time(
-        self, name: str, /, *, at_watermark: bool = False, ttl: StateTtl | None = None
+        self, name: str, /, *, at_watermark: bool = False, state_ttl: Life | None = None
     ) -> OperatorStream[R]:
         """Keep the first record of each key by event time; needs `key_by` before it. Of one moment, the first to arrive stays.
 
         It is emitted at once (`+I`); an earlier one that comes later replaces it (`-U`, `+U`). With `at_watermark` it is emitted
         when the watermark reaches its event time, as an insert that is final: records that come too late for that are dropped.
-        With a `ttl`, a key is new again so long after its row was written; without one its row stays.
+        `state_ttl` bounds the state: a key is new again so long after its row was written (a duration or `StateTtl`), or never
+        (`Lifetime.FOREVER`).
 
-        Raises `ValueError` without a key, and for a stream that may take records back: use `top` with `n=1` there.
+        Raises `ValueError` without a key or `state_ttl`, and for a stream that may take records back: use `top` with `n=1` there.
         """
-        self._check_by_time("first_by_time", name)
+        ttl = self._ttl_by_time("first_by_time", name, state_ttl)
         function = operator_library().first_by_time(self._record, ttl=ttl, at_watermark=at_watermark)
         return self._operated(name, function, self._record)
 
-    def last_by_time(self, name: str, /, *, ttl: StateTtl | None = None) -> OperatorStream[R]:
+    def last_by_time(self, name: str, /, *, state_ttl: Life | None = None) -> OperatorStream[R]:
         """Keep the last record of each key by event time; needs `key_by` before it. Of one moment, the last to arrive stays.
 
-        It is emitted at once; each later one replaces it (`-U`, `+U`). `ttl` and errors are as for `first_by_time`.
+        It is emitted at once; each later one replaces it (`-U`, `+U`). `state_ttl` and errors are as for `first_by_time`.
         """
-        self._check_by_time("last_by_time", name)
+        ttl = self._ttl_by_time("last_by_time", name, state_ttl)
         return self._operated(name, operator_library().last_by_time(self._record, ttl=ttl), self._record)
 
-    def _check_by_time(self, method: str, name: str) -> None:
+    def _ttl_by_time(self, method: str, name: str, state_ttl: Life | None) -> StateTtl | None:
+        """Check the stream, and return the TTL of its state."""
         taker = f"{method} '{name}'"
         self._check_keyed(taker)
         if may_retract(self._use()):
             msg = f"{taker}: the stream may take records back, and this keeps one record of a key alone: use top() with n=1"
             raise ValueError(msg)
-
-    def _check_keyed(self, taker: str) -> None:
-        if self._key is None:
-            msg = f"{taker} needs a key: call key_by() before it"
-            raise ValueError(msg)
+        try:
+            return ttl_of(state_ttl, kept="a record of each key", after="a key is new again")
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{taker}: {error}") from None

@@ -1,4 +1,4 @@
-"""What a top-N asks for: how many records, in which order, and as what they are emitted."""
+"""The order of a top-N: how many records, by which value, and as what they are emitted."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ Timestamp = Annotated[int, msgspec.Meta(extra={"arrow": TIMESTAMP})]
 
 
 class RowKind(enum.IntEnum):
-    """What a row does to the table that its changelog describes (FLIP-544, "Changelog Mode")."""
+    """The change that a row makes to the table that its changelog describes (FLIP-544, "Changelog Mode")."""
 
     INSERT = 0
     UPDATE_BEFORE = 1
@@ -32,7 +32,7 @@ class RowKind(enum.IntEnum):
 
     @property
     def is_retraction(self) -> bool:
-        """Whether the row takes an earlier one back."""
+        """Tell whether the row takes an earlier one back."""
         return self in {RowKind.UPDATE_BEFORE, RowKind.DELETE}
 
     @classmethod

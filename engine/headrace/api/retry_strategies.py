@@ -18,7 +18,7 @@ class AsyncRetryStrategy(Protocol):
     """
 
     def can_retry(self, retries: int, /) -> bool:
-        """Whether another call may follow after `retries` repeated calls (0 after the first)."""
+        """Tell whether another call may follow after `retries` repeated calls (0 after the first)."""
         ...
 
     def backoff(self, retries: int, /) -> timedelta:
@@ -26,11 +26,11 @@ class AsyncRetryStrategy(Protocol):
         ...
 
     def retries_exception(self, error: Exception, /) -> bool:
-        """Whether `error` is worth another call at all (FLIP-232, `exceptionPredicate`)."""
+        """Tell whether `error` is worth another call at all (FLIP-232, `exceptionPredicate`)."""
         ...
 
     def retries_result(self, results: Sequence[Any], /) -> bool:
-        """Whether the answer is worth another call (FLIP-232, `resultPredicate`).
+        """Tell whether the answer is worth another call (FLIP-232, `resultPredicate`).
 
         When no further call is possible, such an answer is emitted as it is.
         """
@@ -46,7 +46,7 @@ class _Limited:
     """Only these are tried again; any other fails at once."""
 
     results: Callable[[Sequence[Any]], bool] | None = None
-    """Whether an answer (a list of records) is worth another call; None: any answer will do."""
+    """Tells whether an answer (a list of records) is worth another call; None: any answer will do."""
 
     def __post_init__(self) -> None:
         if self.max_retries < 0:
@@ -54,15 +54,15 @@ class _Limited:
             raise ValueError(msg)
 
     def can_retry(self, retries: int, /) -> bool:
-        """See `AsyncRetryStrategy.can_retry`."""
+        """Tell whether fewer than `max_retries` calls were repeated."""
         return retries < self.max_retries
 
     def retries_exception(self, error: Exception, /) -> bool:
-        """See `AsyncRetryStrategy.retries_exception`."""
+        """Tell whether `error` is one of `exceptions`."""
         return isinstance(error, self.exceptions)
 
     def retries_result(self, results: Sequence[Any], /) -> bool:
-        """See `AsyncRetryStrategy.retries_result`."""
+        """Tell whether `results` says that the answer is worth another call."""
         return self.results is not None and self.results(results)
 
 
@@ -77,7 +77,7 @@ class FixedDelay(_Limited):
         _check_delay("delay", self.delay)
 
     def backoff(self, retries: int, /) -> timedelta:  # noqa: ARG002 - the protocol's signature
-        """See `AsyncRetryStrategy.backoff`."""
+        """How long to wait before the next call."""
         return self.delay
 
 
@@ -107,7 +107,7 @@ class ExponentialBackoff(_Limited):
             raise ValueError(msg)
 
     def backoff(self, retries: int, /) -> timedelta:
-        """See `AsyncRetryStrategy.backoff`. Retry 0 waits `initial_delay`, less the jitter."""
+        """How long to wait before the next call. Retry 0 waits `initial_delay`, less the jitter."""
         delay = self._grown(retries)
         return delay * (1 - self.jitter * clock.jitter()) if self.jitter else delay
 

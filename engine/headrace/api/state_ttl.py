@@ -10,7 +10,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class UpdateType(enum.Enum):
-    """What renews an entry's life (FLIP-25, "TTL Update Type")."""
+    """The accesses that renew an entry's life (FLIP-25, "TTL Update Type")."""
 
     DISABLED = "disabled"
     ON_CREATE = "on_create"
@@ -19,7 +19,7 @@ class UpdateType(enum.Enum):
 
 
 class Visibility(enum.Enum):
-    """Whether an expired entry that is still stored may be seen (FLIP-25, "State Visibility")."""
+    """Visibility of an expired entry that is still stored (FLIP-25, "State Visibility")."""
 
     NEVER_RETURN_EXPIRED = "never_return_expired"
     RETURN_IF_NOT_CLEANED_UP = "return_if_not_cleaned_up"
@@ -34,14 +34,14 @@ class TtlTime(enum.Enum):
 
 
 class ExpiryClock(enum.Enum):
-    """What a stamp is compared with (FLIP-25, "Current timestamp to check expiration")."""
+    """The clock that a stamp is compared with (FLIP-25, "Current timestamp to check expiration")."""
 
     WATERMARK = "watermark"
     PROCESSING_TIME = "processing_time"
 
 
 class OnGap(enum.Enum):
-    """What a pause of the job does to lives that ran meanwhile (FLIP-25, "prolonging of state TTL")."""
+    """The effect of a pause of the job on lives that ran meanwhile (FLIP-25, "prolonging of state TTL")."""
 
     EXPIRE = "expire"
     PROLONG = "prolong"
@@ -64,7 +64,7 @@ class Cleanup:
     """As `entries_per_record`, for each access to the state."""
 
     at_compaction: bool = True
-    """Whether a compaction drops expired entries from the tables, and a rebuilt local copy does without them."""
+    """Tells whether a compaction drops expired entries from the tables, and a rebuilt local copy does without them."""
 
     exact: bool = False
     """A timer for each entry group (state, key, namespace) removes what has expired in the micro-batch in which it does,
@@ -129,12 +129,12 @@ class StateTtl:
 
     @property
     def is_active(self) -> bool:
-        """Whether entries expire at all: not with `UpdateType.DISABLED`."""
+        """Tell whether entries expire at all: not with `UpdateType.DISABLED`."""
         return self.update is not UpdateType.DISABLED
 
     @property
     def expires_by_watermark(self) -> bool:
-        """Whether the clock is the watermark, not processing time."""
+        """Tell whether the clock is the watermark, not processing time."""
         return self.time is TtlTime.EVENT and self.expiry is not ExpiryClock.PROCESSING_TIME
 
 

@@ -21,7 +21,7 @@ Out = TypeVar("Out")
 
 
 class State:
-    """What all kinds of state have in common.
+    """Base class of all kinds of state.
 
     `name` is stored with the state and must stay the same for the life of the job; it is unique within the function and an
     identifier, else `ValueError`. Types are encoded as JSON by msgspec. Without `ttl` state lives until it is removed.
@@ -37,7 +37,7 @@ class State:
     """
 
     def __init__(self, name: str, ttl: StateTtl | None, migrate: Migrations = None) -> None:
-        """See the kinds."""
+        """Declare a state: `ValueState` and the other kinds say what of."""
         check_name(name)
         self.name = name
         self.ttl = ttl
@@ -200,11 +200,11 @@ class MapState(State, Generic[K, V]):
         raise self._unbound()
 
     def contains(self, key: K, /) -> StateFuture[bool]:  # noqa: ARG002 - the handle takes it
-        """Whether `key` has a value. Counts as a read of it."""
+        """Tell whether `key` has a value. Counts as a read of it."""
         raise self._unbound()
 
     def is_empty(self) -> StateFuture[bool]:
-        """Whether the map has no entry. Renews none."""
+        """Tell whether the map has no entry. Renews none."""
         raise self._unbound()
 
     def keys(self) -> StateIterator[K]:
@@ -313,7 +313,7 @@ class ReducingState(State, Generic[V]):
         raise self._unbound()
 
     def get(self) -> StateFuture[V | None]:
-        """What all added values were reduced to; `None` if there are none, or it has expired."""
+        """Read the value that all added ones were reduced to; `None` if there are none, or it has expired."""
         raise self._unbound()
 
     def remaining(self) -> StateFuture[timedelta | None]:

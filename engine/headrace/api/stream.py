@@ -363,7 +363,7 @@ class Stream(ChangelogStream[R], JoinableStream[R], RankedStream[R], TemporalStr
 
 
 class ProcessedStream(Stream[R]):
-    """What a keyed process function collects. Its side outputs are streams, too."""
+    """The records that a keyed process function collects. Its side outputs are streams, too."""
 
     def side(self, name: str, record: type[S], /) -> Stream[S]:
         """Return what the function outputs as `name`: `ctx.output(name, record)`, a stream like any other.

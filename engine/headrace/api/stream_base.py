@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -76,9 +76,8 @@ class StreamBase(Generic[R]):
     def _check_free(self, follower: str) -> None:
         if self._key is not None:
             msg = (
-                f"key_by('{self._key}') must be followed by process(), window(), join(), join_as_of(), top(), first_by_time(), last_by_time(), "
-                "connect() or async_wait(mode=KEYED_ORDERED), "
-                f"not by {follower}"
+                f"key_by('{self._key}') must be followed by process(), window(), join(), join_as_of(), top(), first_by_time(), "
+                f"last_by_time(), connect() or async_wait(mode=KEYED_ORDERED), not by {follower}"
             )
             raise ValueError(msg)
         if self._is_broadcast:
@@ -101,27 +100,36 @@ class StreamBase(Generic[R]):
             )
             raise TypeError(msg)
 
-    def _check_connected(self, other: StreamBase[Any], method: str = "connect") -> None:
+    def _check_connected(self, other: StreamBase[Any]) -> None:
         if self._is_broadcast:
             msg = f"connect: '{self._origin}' is a broadcast(): call connect() on the keyed stream, and give it the broadcast"
             raise ValueError(msg)
         if self._key is None:
-            msg = f"{method}: '{self._origin}' needs a key: call key_by() before it"
+            msg = f"connect: '{self._origin}' needs a key: call key_by() before it"
             raise ValueError(msg)
         if other._key is None and not other._is_broadcast:
-            msg = f"{method}: '{other._origin}' needs a key, too: call key_by() before it"
-            raise ValueError(msg if method != "connect" else f"{msg}, or broadcast()")
+            msg = f"connect: '{other._origin}' needs a key, too: call key_by() before it, or broadcast()"
+            raise ValueError(msg)
         if other._key is not None:
-            self._check_same_key(other, method)
+            self._check_same_key("connect", other)
 
-    def _check_joined(self, taker: str, other: StreamBase[Any]) -> None:
-        """Raise unless both streams are keyed by the same type, and of one pipeline."""
+    def _check_joined(self, join: str, other: StreamBase[Any]) -> None:
+        """Raise unless `other` is a stream of the same pipeline, and both are keyed by the same type."""
+        if not isinstance(cast("object", other), StreamBase):
+            msg = f"{join} takes a stream, not {other!r:.60}"
+            raise TypeError(msg)
         for stream in (self, other):
-            if stream._key is None:
-                msg = f"{taker}: '{stream._origin}' needs a key: call key_by() before it"
+            if stream._is_broadcast:
+                msg = f"{join}: '{stream._origin}' is a broadcast(), which connect() takes: call key_by() on it instead"
                 raise ValueError(msg)
-        self._check_same_pipeline(taker, other)
-        self._check_same_key(other, taker)
+            stream._check_keyed(join)
+        self._check_same_pipeline(join, other)
+        self._check_same_key(join, other)
+
+    def _check_keyed(self, taker: str) -> None:
+        if self._key is None:
+            msg = f"{taker}: '{self._origin}' needs a key: call key_by() before it"
+            raise ValueError(msg)
 
     def _check_mode(self, name: str, mode: OutputMode) -> None:
         is_keyed = mode is OutputMode.KEYED_ORDERED
@@ -150,7 +158,7 @@ class StreamBase(Generic[R]):
         if isinstance(wanted, type) and not issubclass(self._record, wanted):
             self._check_accepted(f"{method} {name_of(function)}", wanted)
 
-    def _check_same_key(self, other: StreamBase[Any], method: str = "connect") -> None:
+    def _check_same_key(self, method: str, other: StreamBase[Any]) -> None:
         one, another = key_types(self._record, self._key), key_types(other._record, other._key)
         if one is None or another is None or one == another:
             return

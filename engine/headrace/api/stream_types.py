@@ -1,4 +1,4 @@
-"""What a graph asks of functions and records when it is built: their types, and the types of keys."""
+"""Checks of functions and records when a graph is built: their types, and the types of keys."""
 
 from __future__ import annotations
 

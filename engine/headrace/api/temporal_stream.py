@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 
 from headrace.api.async_io import CircuitBreaker, LookupCache, OnFailure
-from headrace.api.graph import OutputMode, name_of
-from headrace.api.join_type import JoinType
+from headrace.api.graph import OutputMode
+from headrace.api.join_emit import emitted_type
+from headrace.api.join_type import JoinType, check_how
+from headrace.api.lifetime import Life, ttl_of
 from headrace.api.lookup_function import LookupFunction, inner_lookup
 from headrace.api.operator_library import operator_library
 from headrace.api.retry_strategies import AsyncRetryStrategy
-from headrace.api.state_ttl import StateTtl
 from headrace.api.stream_base import StreamBase
-from headrace.api.stream_types import check_function, check_plain, check_record, returned_type
+from headrace.api.stream_types import check_function
 from headrace.api.windows import may_retract
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=msgspec.Struct)
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T", bound=msgspec.Struct)
+
+_WITH_LEFT = (JoinType.INNER, JoinType.LEFT)
 
 
 class TemporalStream(StreamBase[R]):
@@ -39,7 +42,7 @@ class TemporalStream(StreamBase[R]):
         emit: Callable[[R, Any], T],
         how: JoinType = JoinType.INNER,
         record: type[T] | None = None,
-        ttl: StateTtl | None = None,
+        state_ttl: Life | None = None,
     ) -> OperatorStream[T]:
         """Join each record with the one of `versions` that is valid at its event time; both are keyed by the same type.
 
@@ -51,20 +54,23 @@ class TemporalStream(StreamBase[R]):
         plain; `record` is the type of what it returns, unless its annotation says that. A record that comes late is dropped, or goes to
         the side output `late`. A version that comes late holds for the records that still wait.
 
-        A version is freed when the watermark reaches the next one; the last one of a key stays, or with a `ttl`, so long after it was
-        written.
+        A version is freed when the watermark reaches the next one. `state_ttl` bounds how long the last one of a key is kept after it was
+        written: a duration, a `StateTtl` or `Lifetime.FOREVER`.
 
-        Raises `ValueError` without a key on both sides, and for another `how`; `TypeError` where the keys' types differ, and without
-        the type of what `emit` returns.
+        Raises `ValueError` without a key on both sides, for another `how`, and without `state_ttl`; `TypeError` where the keys' types
+        differ, and for an `emit` that does not fit.
         """
-        taker = f"join_as_of '{name}'"
-        self._check_joined(taker, versions)
-        if how not in {JoinType.INNER, JoinType.LEFT}:
-            msg = f"{taker}: how must be JoinType.INNER or JoinType.LEFT, not {how}"
-            raise ValueError(msg)
-        gives = emitted_type(taker, emit, record)
+        join = f"join_as_of '{name}'"
+        self._check_joined(join, versions)
+        check_how(join, how, _WITH_LEFT)
+        sides = (self._record, versions.record_type())
+        gives = emitted_type(join, emit, record, sides=sides, may_be_missing=(False, how.keeps_left))
+        try:
+            ttl = ttl_of(state_ttl, kept="the last version of each key", after="a version is not valid any more")
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{join}: {error}") from None
         function = operator_library().as_of_join(
-            self._record, versions.record_type(), gives, emit, how=how, retracting=may_retract(self._use()), ttl=ttl
+            sides, gives, emit=emit, how=how, retracting=may_retract(self._use()), ttl=ttl
         )
         return self._operated(name, function, gives, versions)
 
@@ -95,9 +101,7 @@ class TemporalStream(StreamBase[R]):
         """
         taker = f"lookup '{name}'"
         check_function(taker, function, LookupFunction)
-        if how not in {JoinType.INNER, JoinType.LEFT}:
-            msg = f"{taker}: how must be JoinType.INNER or JoinType.LEFT, not {how}"
-            raise ValueError(msg)
+        check_how(taker, how, _WITH_LEFT)
         return cast("Stream[R]", self).async_wait(
             name,
             inner_lookup(function) if how is JoinType.INNER else function,
@@ -111,12 +115,3 @@ class TemporalStream(StreamBase[R]):
             breaker=breaker,
             service=service,
         )
-
-
-def emitted_type(taker: str, emit: Callable[..., Any], record: type[T] | None) -> type[T]:
-    """Return the type of what `emit` returns. Raises `TypeError` where nothing says it."""
-    check_plain(taker, emit)
-    if record is None:
-        return returned_type(f"{taker}: emit", emit)
-    check_record(f"{taker}: emit {name_of(emit)}", record)
-    return record

@@ -29,14 +29,14 @@ class Strategy(enum.Enum):
 
 
 class Emit(enum.Enum):
-    """What a materializer sends on: each change, or one per key and micro-batch."""
+    """The changes that a materializer sends on: each change, or one per key and micro-batch."""
 
     EVERY_CHANGE = "every_change"
     NET_CHANGE = "net_change"
 
 
 class OnConflict(enum.Enum):
-    """What happens if several rows want to be the one of a primary key (FLIP-558).
+    """The way out where several rows want to be the one of a primary key (FLIP-558).
 
     All but `KEEP_HISTORY` decide when the watermark has reached the rows: by then a row that only came before the retraction
     of another one is alone. What they drop is gone from the history; a retraction of it finds nothing, and says so.
@@ -104,7 +104,7 @@ class UpsertMaterialize:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the operator keeps a history.
+        """Tell whether the operator keeps a history.
 
         It need not where the upsert key is the primary key: then changes of a key come from one place, in order, and the
         last one counts. `force` keeps it all the same, and so do a TTL and a policy for conflicts.
@@ -120,14 +120,14 @@ class UpsertMaterialize:
 
     @property
     def may_show_another(self) -> bool:
-        """Whether the sink may hold a row that stands neither first nor last: one that was replaced in place."""
+        """Tell whether the sink may hold a row that stands neither first nor last: one that was replaced in place."""
         if self.shows_first or self.on_conflict is OnConflict.DEDUPLICATE or not self.upsert_key:
             return False
         return not {*self.upsert_key} <= {*self.keyed_by}
 
     @property
     def shows_first(self) -> bool:
-        """Whether the first row of a key is shown, not the last."""
+        """Tell whether the first row of a key is shown, not the last."""
         return self.keep is Keep.FIRST or self.on_conflict is OnConflict.DO_NOTHING
 
 
@@ -142,5 +142,5 @@ class Lag(UpsertMaterialize):
 
     @property
     def keyed_by(self) -> tuple[str, ...]:
-        """See `UpsertMaterialize.keyed_by`."""
+        """The fields that key its input: a history belongs to one value of them."""
         return self.partition_by

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 import msgspec
 
-from headrace.api.join_type import JoinType
+from headrace.api.join_emit import emitted_type
+from headrace.api.join_type import JoinType, check_how
 from headrace.api.ranks import Ranks
 from headrace.api.stream_types import check_record
-from headrace.api.temporal_stream import emitted_type
+from headrace.api.window_join import Results, WindowJoin, matched, pairs, unmatched
 from headrace.api.windows import WindowOptions, Windows, may_retract
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class WindowedStream(Generic[R]):
-    """A keyed stream and its windows: `aggregate`, `top` or `join` must follow."""
+    """A keyed stream and its windows: `aggregate`, `top` or a join must follow."""
 
     def __init__(self, stream: Stream[R], windows: Windows) -> None:
         """Hold the two; `Stream.window` makes it."""
@@ -59,10 +60,11 @@ class WindowedStream(Generic[R]):
         `.side_output("late", Order, sink=...)`. State is freed at the same moment.
 
         `early` is a step of event time, from the window's start on: when the watermark reaches the end of a step, the window emits
-        what it has so far, and corrects that with the next step or at its end.
+        what it has so far, and corrects that with the next step or at its end. What was emitted of a session that has another span by then
+        is deleted, and the whole one inserted; where several sessions become one, it is deleted at once.
 
         Raises `TypeError` for a field that says nothing of how it is made, or has another type than its aggregate gives;
-        `ValueError` for a negative lateness, an early step below 1 ms or for sessions, a field that the record lacks, and a
+        `ValueError` for a negative lateness, an early step below 1 ms, a field that the record lacks, and a
         stream that takes records back where an aggregate cannot.
         """
         check_record(f"aggregate '{name}'", result)
@@ -148,25 +150,58 @@ class WindowedStream(Generic[R]):
         out: `JoinType.LEFT` and `FULL` emit `emit(left, None)`, `RIGHT` and `FULL` `emit(None, right)`. `emit` is plain; `record` is the type
         of what it returns, unless its annotation says that. A `-U` or `-D` takes a record out of its windows.
 
-        A record that comes after its windows have fired is dropped, or goes to the side output `late_left` or `late_right`. State is freed when the
-        watermark passes the end of the last window.
+        A record that comes after its windows have fired is dropped, or goes to the side output `late_left` or `late_right`. State is
+        freed when the watermark passes the end of the last window.
 
-        Raises `ValueError` for other windows on the other side, and for sessions; `TypeError` where the keys' types differ, and
-        without the type of what `emit` returns.
+        Raises `ValueError` for other windows on the other side, and for sessions; `TypeError` where the keys' types differ, and for an
+        `emit` that does not fit.
         """
-        taker = f"join '{name}'"
-        stream, partner = self._stream, other._stream
-        stream._check_joined(taker, partner)
+        join = f"join '{name}'"
+        self._check_joined(join, other)
+        check_how(join, how)
+        sides = (self._stream.record_type(), other._stream.record_type())
+        gives = emitted_type(join, emit, record, sides=sides, may_be_missing=(how.keeps_right, how.keeps_left))
+        return self._joined(name, join, other, gives=gives, kind=how.value, results=pairs(emit, how))
+
+    def semi_join(self, name: str, other: WindowedStream[T], /) -> OperatorStream[R]:
+        """Keep the records whose key has records of `other` in the same window: `IN` and `EXISTS` of Flink SQL's window joins.
+
+        When the watermark reaches the window's end, each such record is emitted once, however many match, with the event time
+        `window_end - 1 ms`; a record that is in several windows, once for each. Late records, state and errors are as for `join`.
+        """
+        join = f"semi_join '{name}'"
+        self._check_joined(join, other)
+        return self._joined(name, join, other, gives=self._stream.record_type(), kind="semi", results=matched)
+
+    def anti_join(self, name: str, other: WindowedStream[T], /) -> OperatorStream[R]:
+        """Keep the records whose key has no record of `other` in the same window: `NOT IN` and `NOT EXISTS` of Flink SQL's window joins.
+
+        All else is as for `semi_join`.
+        """
+        join = f"anti_join '{name}'"
+        self._check_joined(join, other)
+        return self._joined(name, join, other, gives=self._stream.record_type(), kind="anti", results=unmatched)
+
+    def _check_joined(self, join: str, other: WindowedStream[Any]) -> None:
+        if not isinstance(cast("object", other), WindowedStream):
+            msg = f"{join} takes a stream with windows, as in other.key_by(...).window(...), not {other!r:.60}"
+            raise TypeError(msg)
+        self._stream._check_joined(join, other._stream)
         if other._windows != self._windows:
-            msg = f"{taker}: the windows are {self._windows} and {other._windows}: both sides need the same"
+            msg = f"{join}: the windows are {self._windows} and {other._windows}: both sides need the same"
             raise ValueError(msg)
-        gives = emitted_type(taker, emit, record)
+
+    def _joined(
+        self, name: str, join: str, other: WindowedStream[Any], *, gives: type[S], kind: str, results: Results
+    ) -> OperatorStream[S]:
+        left, right = self._stream, other._stream
+        joined = WindowJoin(left=left.record_type(), right=right.record_type(), gives=gives, kind=kind, results=results)
         try:
-            function = self._windows.joining(stream.record_type(), partner.record_type(), gives, emit, how)
+            function = self._windows.joining(joined)
         except ValueError as error:
-            msg = f"{taker}: {error}"
+            msg = f"{join}: {error}"
             raise ValueError(msg) from None
-        return stream._operated(name, function, gives, partner)
+        return left._operated(name, function, gives, right)
 
     def _options(self, allowed_lateness: timedelta, early: timedelta | None) -> WindowOptions:
         key = self._stream._key

@@ -1,9 +1,8 @@
-"""What the stream's method `window` takes: how records are grouped by time, and the keyed function that does it."""
+"""Windows, the argument of the stream's method `window`: they group records by time, and make the keyed function for it."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
@@ -12,14 +11,12 @@ import msgspec
 
 from headrace.api.functions import KeyedCoProcessFunction, KeyedProcessFunction, function_types
 from headrace.api.graph import Input, KeyBy, Process, SourceNode
-from headrace.api.join_type import JoinType
 from headrace.api.operator_function import OperatorFunction
 from headrace.api.ranks import Ranks
+from headrace.api.window_join import WindowJoin
 
 In = TypeVar("In", bound=msgspec.Struct)
 Out = TypeVar("Out", bound=msgspec.Struct)
-Left = TypeVar("Left", bound=msgspec.Struct)
-Right = TypeVar("Right", bound=msgspec.Struct)
 
 
 class WindowFunction(KeyedProcessFunction[In, Out], OperatorFunction):
@@ -47,9 +44,9 @@ class WindowOptions:
     """When windows of a keyed stream fire, and what comes into them."""
 
     key: KeyBy
-    """What the records are keyed by."""
+    """The key of the records."""
     retracting: bool
-    """Whether the input may take records back."""
+    """Tells that the input may take records back."""
     allowed_lateness: timedelta = timedelta(0)
     """How long after its end a window takes records that come late."""
     early: timedelta | None = None
@@ -74,9 +71,7 @@ class Windows(abc.ABC):
         """
 
     @abc.abstractmethod
-    def joining(
-        self, left: type[Left], right: type[Right], gives: type[Out], emit: Callable[[Any, Any], Any], how: JoinType, /
-    ) -> KeyedCoProcessFunction[Left, Right, Out]:
+    def joining(self, join: WindowJoin, /) -> KeyedCoProcessFunction[Any, Any, Any]:
         """Return the function that joins the records of two streams in each window.
 
         Raises `ValueError`, with the reason, for windows that cannot be joined.

@@ -54,20 +54,20 @@ class CountAccumulator(Accumulator):
     type = int
 
     def create(self) -> int:
-        """See `Accumulator`."""
+        """Return the state of no records."""
         return 0
 
     def add(self, state: int, value: Any, change: Change, /) -> int:
-        """See `Accumulator`."""
+        """Return the state with a value, which is not None, or without it."""
         del value
         return state + change.sign
 
     def merge(self, one: int, other: int, /) -> int:
-        """See `Accumulator`."""
+        """Return the state of all that is in both. The records of `one` are the earlier ones."""
         return one + other
 
     def result(self, state: int, /) -> int:
-        """See `Accumulator`."""
+        """Return the result."""
         return state
 
 
@@ -77,11 +77,11 @@ class DistinctAccumulator(Accumulator):
     type = dict[str, int]
 
     def create(self) -> dict[str, int]:
-        """See `Accumulator`."""
+        """Return the state of no records."""
         return {}
 
     def add(self, state: dict[str, int], value: Any, change: Change, /) -> dict[str, int]:
-        """See `Accumulator`."""
+        """Return the state with a value, which is not None, or without it."""
         if isinstance(value, float):
             _check_finite("CountDistinct", value)
             value += 0.0  # -0.0 and 0.0 are equal, and must have one text
@@ -89,13 +89,13 @@ class DistinctAccumulator(Accumulator):
         return state
 
     def merge(self, one: dict[str, int], other: dict[str, int], /) -> dict[str, int]:
-        """See `Accumulator`."""
+        """Return the state of all that is in both. The records of `one` are the earlier ones."""
         for text, count in other.items():
             _count(one, text, count)
         return one
 
     def result(self, state: dict[str, int], /) -> int:
-        """See `Accumulator`."""
+        """Return the result."""
         return sum(count > 0 for count in state.values())
 
 
@@ -125,15 +125,15 @@ class SumAccumulator(Accumulator):
         self._result = result
 
     def create(self) -> Total:
-        """See `Accumulator`."""
+        """Return the state of no records."""
         return Total()
 
     def add(self, state: Total, value: float, change: Change, /) -> Total:
-        """See `Accumulator`."""
+        """Return the state with a value, which is not None, or without it."""
         return self._added(state, change.sign * value, change.sign)
 
     def merge(self, one: Total, other: Total, /) -> Total:
-        """See `Accumulator`."""
+        """Return the state of all that is in both. The records of `one` are the earlier ones."""
         return self._added(one, other.total, other.values)
 
     def _added(self, state: Total, value: Any, values: int) -> Total:
@@ -147,7 +147,7 @@ class SumAccumulator(Accumulator):
         return state
 
     def result(self, state: Total, /) -> Any:
-        """See `Accumulator`."""
+        """Return the result."""
         if not state.values:
             return None
         return float(state.total) if self._result is float else state.total
@@ -157,11 +157,11 @@ class AvgAccumulator(SumAccumulator):
     """A mean of int or float."""
 
     def __init__(self, name: str) -> None:
-        """See `SumAccumulator`."""
+        """`name` is the aggregate's, for errors; `result` the type of the result."""
         super().__init__(name, float)
 
     def result(self, state: Total, /) -> float | None:
-        """See `Accumulator`."""
+        """Return the result."""
         return state.total / state.values if state.values else None
 
 
@@ -175,17 +175,17 @@ class ExtremeAccumulator(Accumulator):
         self._takes_larger = takes_larger
 
     def create(self) -> None:
-        """See `Accumulator`."""
+        """Return the state of no records."""
 
     def add(self, state: Any, value: Any, change: Change, /) -> Any:
-        """See `Accumulator`."""
+        """Return the state with a value, which is not None, or without it."""
         del change
         if isinstance(value, float):
             _check_finite(self._name, value)
         return self._better(state, value)
 
     def merge(self, one: Any, other: Any, /) -> Any:
-        """See `Accumulator`."""
+        """Return the state of all that is in both. The records of `one` are the earlier ones."""
         return one if other is None else self._better(one, other)
 
     def _better(self, state: Any, value: Any) -> Any:
@@ -194,7 +194,7 @@ class ExtremeAccumulator(Accumulator):
         return value if (value > state if self._takes_larger else value < state) else state
 
     def result(self, state: Any, /) -> Any:
-        """See `Accumulator`."""
+        """Return the result."""
         return state
 
 
@@ -211,10 +211,10 @@ class ExtremeByAccumulator(Accumulator):
         self._takes_larger = takes_larger
 
     def create(self) -> None:
-        """See `Accumulator`."""
+        """Return the state of no records."""
 
     def add(self, state: Any, value: Any, change: Change, /) -> Any:
-        """See `Accumulator`."""
+        """Return the state with a value, which is not None, or without it."""
         by = self._by(change.record)
         if by is None:
             return state
@@ -223,7 +223,7 @@ class ExtremeByAccumulator(Accumulator):
         return self._better(state, (by, change.at, value))
 
     def merge(self, one: Any, other: Any, /) -> Any:
-        """See `Accumulator`."""
+        """Return the state of all that is in both. The records of `one` are the earlier ones."""
         return one if other is None else self._better(one, other)
 
     def _better(self, state: Any, new: Any) -> Any:
@@ -234,7 +234,7 @@ class ExtremeByAccumulator(Accumulator):
         return new if (new[0] > state[0]) is self._takes_larger else state
 
     def result(self, state: Any, /) -> Any:
-        """See `Accumulator`."""
+        """Return the result."""
         return None if state is None else state[2]
 
 
@@ -247,23 +247,23 @@ class FirstAccumulator(Accumulator):
         self.type = tuple[int, value] | None
 
     def create(self) -> None:
-        """See `Accumulator`."""
+        """Return the state of no records."""
 
     def add(self, state: Any, value: Any, change: Change, /) -> Any:
-        """See `Accumulator`."""
+        """Return the state with a value, which is not None, or without it."""
         if isinstance(value, float):
             _check_finite(self._name, value)
         return self._better(state, (change.at, value))
 
     def merge(self, one: Any, other: Any, /) -> Any:
-        """See `Accumulator`."""
+        """Return the state of all that is in both. The records of `one` are the earlier ones."""
         return one if other is None else self._better(one, other)
 
     def _better(self, state: Any, new: Any) -> Any:
         return new if state is None or new[0] < state[0] else state
 
     def result(self, state: Any, /) -> Any:
-        """See `Accumulator`."""
+        """Return the result."""
         return None if state is None else state[1]
 
 
@@ -284,21 +284,21 @@ class OwnAccumulator(Accumulator):
         self._decoder = msgspec.json.Decoder(self.type)
 
     def create(self) -> Any:
-        """See `Accumulator`."""
+        """Return the state of no records."""
         return self._function.create_accumulator()
 
     def add(self, state: Any, value: Any, change: Change, /) -> Any:
-        """See `Accumulator`."""
+        """Return the state with a value, which is not None, or without it."""
         del change
         return self._function.add(value, state)
 
     def merge(self, one: Any, other: Any, /) -> Any:
-        """See `Accumulator`."""
+        """Return the state of all that is in both. The records of `one` are the earlier ones."""
         # The function may change either of the two, or give the second one back: the state must not notice.
         return self._function.merge(one, self._copy(other))
 
     def result(self, state: Any, /) -> Any:
-        """See `Accumulator`."""
+        """Return the result."""
         # A result may be a part of the accumulator, which later records change.
         return self._function.get_result(self._copy(state))
 

@@ -22,7 +22,7 @@ from headrace.operators._accumulators import (
 from headrace.operators._value_types import ValueType, value_type
 
 Value = str | Callable[[Any], Any]
-"""What is aggregated: a field of the record, or what a function makes of a record."""
+"""The value that is aggregated: a field of the record, or what a function makes of a record."""
 
 _NUMBERS = (int, float)
 _ORDERED = (int, float, str, bool, bytes)
@@ -30,14 +30,14 @@ _ORDERED = (int, float, str, bool, bytes)
 
 @dataclass(frozen=True, slots=True)
 class Aggregate(abc.ABC):
-    """What all aggregates have in common.
+    """Base class of all aggregates.
 
     `value` is a field of the record, or a plain function of it. As in SQL, records whose value is None are left out. `where` is a
     plain function: the aggregate takes the records for which it is true (SQL: `FILTER (WHERE ...)`).
     """
 
     can_retract: ClassVar[bool] = False
-    """Whether a record can be taken out again (`-U`, `-D`)."""
+    """Tells whether a record can be taken out again (`-U`, `-D`)."""
 
     value: Value | None
     _: KW_ONLY
@@ -88,7 +88,7 @@ class Count(_Counting):
     value: Value | None = None
 
     def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
-        """See `Aggregate.accumulator`."""
+        """Return what keeps the state of it, for a result of type `result` (without None)."""
         del record, result
         return CountAccumulator()
 
@@ -98,7 +98,7 @@ class CountDistinct(_Counting):
     """How many different values there are. The state keeps each value of a window, with its count. The result is an `int`."""
 
     def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
-        """See `Aggregate.accumulator`."""
+        """Return what keeps the state of it, for a result of type `result` (without None)."""
         del record, result
         return DistinctAccumulator()
 
@@ -124,7 +124,7 @@ class Sum(_Adding):
     """
 
     def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
-        """See `Aggregate.accumulator`."""
+        """Return what keeps the state of it, for a result of type `result` (without None)."""
         del record
         return SumAccumulator(str(self), result)
 
@@ -134,11 +134,11 @@ class Avg(_Adding):
     """The mean of `int` or `float` values, as a `float`; None without values. Errors are those of `Sum`."""
 
     def checked(self, value: ValueType, shown: Value | None) -> ValueType:
-        """See `Aggregate.checked`."""
+        """Return the type of the result for values of a type; `TypeError` for values that cannot be aggregated."""
         return ValueType(float, may_be_none=_Adding.checked(self, value, shown).may_be_none)
 
     def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
-        """See `Aggregate.accumulator`."""
+        """Return what keeps the state of it, for a result of type `result` (without None)."""
         del record, result
         return AvgAccumulator(str(self))
 
@@ -160,7 +160,7 @@ class Min(_Ordered):
     """The smallest value; None without values."""
 
     def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
-        """See `Aggregate.accumulator`."""
+        """Return what keeps the state of it, for a result of type `result` (without None)."""
         del record
         return ExtremeAccumulator(str(self), result, takes_larger=False)
 
@@ -170,7 +170,7 @@ class Max(_Ordered):
     """The largest value; None without values."""
 
     def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
-        """See `Aggregate.accumulator`."""
+        """Return what keeps the state of it, for a result of type `result` (without None)."""
         del record
         return ExtremeAccumulator(str(self), result, takes_larger=True)
 
@@ -197,7 +197,7 @@ class _ExtremeBy(_Ordered):
         return self.checked(value_type(record, self.by), self.by)
 
     def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
-        """See `Aggregate.accumulator`. Raises `TypeError` where nothing says the type of `by`."""
+        """Return what keeps the state of it, for a result of type `result` (without None). Raises `TypeError` where nothing says the type of `by`."""
         by = self._by(record).type
         if by is None:
             msg = f"{self}: annotate what the function of 'by' returns, or give a field"
@@ -230,7 +230,7 @@ class First(Aggregate):
     value: Value | None = None
 
     def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
-        """See `Aggregate.accumulator`."""
+        """Return what keeps the state of it, for a result of type `result` (without None)."""
         del record
         return FirstAccumulator(str(self), result)
 
@@ -240,7 +240,7 @@ class Last(First):
     """The value of the last record by event time, of several the last to arrive; without a value, the record itself."""
 
     def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
-        """See `Aggregate.accumulator`."""
+        """Return what keeps the state of it, for a result of type `result` (without None)."""
         del record
         return LastAccumulator(str(self), result)
 

@@ -11,6 +11,7 @@ from headrace.api import Context, KeyedCoProcessFunction, ListState, MapState, R
 from headrace.api.join_type import JoinType
 from headrace.api.operator_function import OperatorFunction
 from headrace.operators._sort_text import sort_text
+from headrace.operators._state_lives import freed_by
 from headrace.operators._value_types import ValueType
 
 Left = TypeVar("Left", bound=Struct)
@@ -28,7 +29,7 @@ class Waiting(Struct, frozen=True):
 
 
 class Version(Struct, frozen=True):
-    """What a key is from an event time (ms) on; the record is None where it was deleted."""
+    """The record of a key from an event time (ms) on; None where it was deleted."""
 
     at: int
     record: Any
@@ -111,36 +112,32 @@ class AsOfJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunctio
         return valid
 
     def side_types(self) -> dict[str, type[Struct]]:
-        """See `OperatorFunction.side_types`."""
+        """Return the side outputs that the function has, and the types of their records."""
         return {self.LATE: self._left}
 
     def described(self) -> dict[str, Any]:
-        """See `OperatorFunction.described`."""
-        last = (
-            "the last version of a key stays"
-            if self._ttl is None
-            else "the last version of a key until its ttl is over"
-        )
+        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
         return {
             "join": self._how.value,
             "late_records": "go to side output 'late'" if self.LATE in self.declared else "are dropped",
             "state_kept": "a row for each left record and each version that the watermark has not reached, and one for the last "
             "version of each key; a timer for each of their event times",
-            "state_freed": f"when the watermark reaches the left record, or the next version; {last}",
+            "state_freed": f"when the watermark reaches the left record, or the next version; the last version of a key: {freed_by(self._ttl)}",
         }
 
 
 def as_of_join(
-    left: type[Left],
-    right: type[Right],
+    sides: tuple[type[Left], type[Right]],
     gives: type[Out],
-    emit: Callable[[Any, Any], Any],
+    /,
     *,
+    emit: Callable[..., Any],
     how: JoinType,
     retracting: bool,
     ttl: StateTtl | None,
 ) -> KeyedCoProcessFunction[Left, Right, Out]:
     """Return the function of `Stream.join_as_of`."""
+    left, right = sides
     waits: Any = msgspec.defstruct(
         f"Waiting{left.__name__}", [("record", left), ("kind", int)], bases=(Waiting,), frozen=True
     )

@@ -9,13 +9,16 @@ LAST_TIME = 253_402_300_799_999
 """Milliseconds of the years 1 and 9999."""
 
 
-def check_in_calendar(ctx: Context, start: int, end: int, lateness: int) -> None:
-    """Raise `ValueError` for a window that begins before the year 1, or ends, or takes late records, after the year 9999 (ms)."""
+def check_in_calendar(ctx: Context, start: int, end: int, lateness: int = 0, *, what: str = "window") -> None:
+    """Raise `ValueError` for a window that begins before the year 1, or ends, or takes late records, after the year 9999 (ms).
+
+    `what` names it for people.
+    """
     if start >= FIRST_TIME and end + lateness <= LAST_TIME:
         return
     side = "begins before the year 1" if start < FIRST_TIME else "ends after the year 9999"
     msg = (
-        f"the record has the event time {ctx.timestamp} (ms since 1970), and a window of that time {side}, which no table can hold. "
-        "Nothing was changed. Take such records out with filter() before the window, or correct their event time"
+        f"the record has the event time {ctx.timestamp} (ms since 1970), and the {what} of that time {side}, which no table can hold. "
+        "Nothing was changed. Take such records out with filter() before it, or correct their event time"
     )
     raise ValueError(msg)

@@ -75,7 +75,7 @@ class FirstByTimeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
             ctx.collect(kept.record)
 
     def described(self) -> dict[str, Any]:
-        """See `OperatorFunction.described`."""
+        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
         emits = "when the watermark reaches it" if self._at_watermark else "at once, and corrects"
         kept = "a row for each key, with one record" + (
             ", and a timer until it is emitted" if self._at_watermark else ""
@@ -90,7 +90,7 @@ class LastByTimeFunction(FirstByTimeFunction[In, Out]):
     TAKER = "last_by_time"
 
     def replaces(self, at: int, kept_at: int) -> bool:
-        """See `FirstByTimeFunction.replaces`."""
+        """Return whether a new record with event time `at` takes the place of the one that is kept (ms)."""
         return at >= kept_at
 
 

@@ -1,4 +1,4 @@
-"""The interval join: pairs of records that are near each other in event time."""
+"""The interval join: pairs of records that are near each other in event time, and with an outer join, records without a match."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from headrace.api import Context, KeyedCoProcessFunction, ListState, Struct
+from headrace.api import Context, JoinType, KeyedCoProcessFunction, ListState, Struct
 from headrace.api.operator_function import OperatorFunction
+from headrace.operators._calendar import check_in_calendar
 from headrace.operators._lengths import shown_length
 
 In1 = TypeVar("In1", bound=Struct)
@@ -28,6 +29,12 @@ class _Kept(Struct, frozen=True):
     at: int
 
 
+class _OuterKept(_Kept, frozen=True):
+    """A record of a side whose records are in the result without a match: `matched` says that it has one."""
+
+    matched: bool
+
+
 class _Side(Struct, frozen=True):
     """One side of a join. A record of it at `t` matches those of the other side from `t + low` to `t + high` (ms)."""
 
@@ -38,6 +45,8 @@ class _Side(Struct, frozen=True):
     """The side output of records that come too late."""
     type: Any
     """The class that its records are stored as."""
+    is_kept: bool
+    """Tells that its records are in the result without a match."""
 
     @property
     def name(self) -> str:
@@ -46,11 +55,12 @@ class _Side(Struct, frozen=True):
 
 
 class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
-    """Joins records whose times lie in an interval of each other, as Flink's `IntervalJoinOperator` does.
+    """Joins records whose times lie in an interval of each other, as Flink's `IntervalJoinOperator` and `TimeIntervalJoin` do.
 
     A side is cut into slices of event time, each a quarter of the interval. A slice is a list in the namespace of its start (ms), so a
     record reads six lists of the other side at most, however many records there are. An event-time timer frees a slice when no
-    record of the other side can match it any more.
+    record of the other side can match it any more. Of a side whose records are in the result without a match, each moment that has
+    records has a timer, too: it emits those that nothing can match any more.
     """
 
     KIND = "join"
@@ -59,12 +69,18 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
     left: ListState[Any]
     right: ListState[Any]
 
-    def __init__(self, emit: Callable[..., Any], low: int, high: int, types: tuple[type, type]) -> None:
-        """`low` and `high` are in ms; `types` are the classes that records of both sides are stored as."""
+    def __init__(
+        self, emit: Callable[..., Any], how: JoinType, bounds: tuple[int, int], types: tuple[type, type]
+    ) -> None:
+        """`bounds` are the lower and the upper one, in ms; `types` are the classes that records of both sides are stored as."""
         self._emit = emit
-        self._bounds = (low, high)
+        self._how = how
+        self._bounds = low, high = bounds
         self._length = max(-(-(high - low) // _SLICES), 1)
-        self._sides = (_Side(0, low, high, LATE_LEFT, types[0]), _Side(1, -high, -low, LATE_RIGHT, types[1]))
+        self._sides = (
+            _Side(0, low, high, LATE_LEFT, types[0], how.keeps_left),
+            _Side(1, -high, -low, LATE_RIGHT, types[1], how.keeps_right),
+        )
         self.retracts = False
 
     async def process1(self, record: In1, ctx: Context, /) -> None:
@@ -86,28 +102,68 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
             if side.late in self.declared:
                 ctx.output(side.late, record)
             return
+        if side.is_kept:
+            check_in_calendar(ctx, at, _unmatched_at(at, side), what="interval")
+        is_matched = await self._join(record, ctx, side, other)
+        if at + side.high > ctx.watermark:
+            await self._keep(record, ctx, side, is_matched=is_matched)
+        elif side.is_kept and not is_matched:
+            self._emit_unmatched(record, at, ctx, side)
+
+    async def _join(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> bool:
+        """Emit a record with those of the other side that are there, and return whether there are any."""
+        at = ctx.timestamp
         first, last = at + side.low, at + side.high
         starts = range(self._slice_of(first), last + 1, self._length)
-        reads = [self._slice(other, start).get() for start in starts]
-        for read in reads:
-            for kept in await read:
-                if first <= kept.at <= last:
-                    pair = (kept.record, record) if side.number else (record, kept.record)
-                    ctx.collect(self._emit(*pair), timestamp=max(at, kept.at))
-        if last > ctx.watermark:
-            start = self._slice_of(at)
-            await self._slice(side, start).add(side.type(at=at, record=record))
-            ctx.timers.register_event_time(start + self._length - 1 + side.high, f"{side.name} {start}")
+        reads = [(start, self._slice(other, start).get()) for start in starts]
+        is_matched = False
+        for start, read in reads:
+            slice_ = await read
+            near = [kept for kept in slice_ if first <= kept.at <= last]
+            for kept in near:
+                pair = (kept.record, record) if side.number else (record, kept.record)
+                ctx.collect(self._emit(*pair), timestamp=max(at, kept.at))
+            is_matched = is_matched or bool(near)
+            if other.is_kept and not all(kept.matched for kept in near):
+                changed = [_matched(kept) if first <= kept.at <= last else kept for kept in slice_]
+                await self._slice(other, start).update(changed)
+        return is_matched
+
+    async def _keep(self, record: Struct, ctx: Context, side: _Side, *, is_matched: bool) -> None:
+        """Store a record for those of the other side that are still to come."""
+        at = ctx.timestamp
+        start = self._slice_of(at)
+        timers = f"{side.name} {start}"
+        kept = side.type(at=at, record=record, matched=is_matched) if side.is_kept else side.type(at=at, record=record)
+        await self._slice(side, start).add(kept)
+        ctx.timers.register_event_time(self._last_of(start) + side.high, timers)
+        if side.is_kept and not is_matched:
+            ctx.timers.register_event_time(at + side.high, timers)
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
-        """Free a slice."""
-        del timestamp
-        name, _, start = ctx.namespace.partition(" ")
-        await self._slice(next(side for side in self._sides if side.name == name), int(start)).clear()
+        """Emit the records that nothing can match any more, and free a slice after its last moment."""
+        name, _, namespace = ctx.namespace.partition(" ")
+        side = next(side for side in self._sides if side.name == name)
+        start = int(namespace)
+        slice_ = self._slice(side, start)
+        if side.is_kept:
+            for kept in await slice_.get():
+                if kept.at + side.high == timestamp and not kept.matched:
+                    self._emit_unmatched(kept.record, kept.at, ctx, side)
+        if timestamp == self._last_of(start) + side.high:
+            await slice_.clear()
+
+    def _emit_unmatched(self, record: Any, at: int, ctx: Context, side: _Side) -> None:
+        pair = (None, record) if side.number else (record, None)
+        ctx.collect(self._emit(*pair), timestamp=_unmatched_at(at, side))
 
     def _slice_of(self, at: int) -> int:
         """Return the start of the slice of a moment (ms): before 1970, too."""
         return at - at % self._length
+
+    def _last_of(self, start: int) -> int:
+        """Return the last moment of a slice (ms)."""
+        return start + self._length - 1
 
     def _slice(self, side: _Side, start: int) -> ListState[Any]:
         return (self.right if side.number else self.left).namespace(str(start))
@@ -115,16 +171,29 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
     def described(self) -> dict[str, Any]:
         """Return the kind of join, how long each side is kept, and when state is freed."""
         kept_for = [timedelta(milliseconds=max(side.high + self._length, 0)) for side in self._sides]
+        moments = (
+            "" if self._how is JoinType.INNER else "; a timer for each moment of records that are in the result alone"
+        )
         return {
-            "join": f"interval, {' to '.join(map(_signed, self._bounds))}",
+            "join": f"interval, {self._how.value}, {' to '.join(map(_signed, self._bounds))}",
             "late_records": f"of side outputs {', '.join(sorted(self.declared))} go there, others are dropped"
             if self.declared
             else "are dropped",
             "left_kept_for": kept_for[0],
             "right_kept_for": kept_for[1],
-            "state_kept": f"a row for each record, a timer for each key, side and {shown_length(self._length)} of event time",
+            "state_kept": "a row for each record, a timer for each key, side and "
+            f"{shown_length(self._length)} of event time{moments}",
             "state_freed": "when the watermark has passed a record by that long at most",
         }
+
+
+def _unmatched_at(at: int, side: _Side) -> int:
+    """Return the event time with which a record without a match is emitted (ms): when no later one can match it."""
+    return max(at, at + side.high)
+
+
+def _matched(kept: Any) -> Any:
+    return kept if kept.matched else msgspec.structs.replace(kept, matched=True)
 
 
 def _signed(milliseconds: int) -> str:
@@ -138,26 +207,36 @@ def _named(milliseconds: int) -> str:
     return ("before_" if milliseconds < 0 else "") + shown_length(abs(milliseconds))
 
 
-def _kept(record: type[Struct]) -> type[Struct]:
+def _kept(record: type[Struct], *, is_kept: bool) -> type[Struct]:
     """Return the class that records of a side are stored as."""
-    return msgspec.defstruct(f"Near{record.__name__}", [("record", record)], bases=(_Kept,), frozen=True)
+    base, prefix = (_OuterKept, "Outer") if is_kept else (_Kept, "Near")
+    return msgspec.defstruct(f"{prefix}{record.__name__}", [("record", record)], bases=(base,), frozen=True)
 
 
 def interval_join(
-    sides: tuple[type[In1], type[In2]], gives: type[Out], /, *, emit: Callable[..., Out], low: int, high: int
+    sides: tuple[type[In1], type[In2]],
+    gives: type[Out],
+    /,
+    *,
+    emit: Callable[..., Out],
+    how: JoinType,
+    bounds: tuple[int, int],
 ) -> KeyedCoProcessFunction[In1, In2, Out]:
-    """Return the function that joins records of both `sides` into `gives`, where `right.time - left.time` is from `low` to `high` (ms)."""
+    """Return the function that joins records of both `sides` into `gives`, where `right.time - left.time` is in `bounds` (ms)."""
     takes1, takes2 = sides
-    types = (_kept(takes1), _kept(takes2))
-    # The names say how long the slices are: with another interval, what is stored would not be found.
-    within = f"{_named(low)}_to_{_named(high)}"
+    types = (_kept(takes1, is_kept=how.keeps_left), _kept(takes2, is_kept=how.keeps_right))
+    # The names say how long the slices are, and which side knows what is matched: with another interval, what is stored would not be
+    # found, and with another `how`, records that have a match would come out without one.
+    within = "_to_".join(map(_named, bounds))
+    left_name = "left_outer" if how.keeps_left else "left"
+    right_name = "right_outer" if how.keeps_right else "right"
 
     class Join(IntervalJoin[takes1, takes2, gives]):  # type: ignore[valid-type]  # known when it is called
-        left = ListState(f"left_{within}", types[0])
-        right = ListState(f"right_{within}", types[1])
+        left = ListState(f"{left_name}_{within}", types[0])
+        right = ListState(f"{right_name}_{within}", types[1])
 
         def side_types(self) -> dict[str, type[Struct]]:
             """Return the side outputs of records that come too late."""
             return {LATE_LEFT: takes1, LATE_RIGHT: takes2}
 
-    return Join(emit, low, high, types)
+    return Join(emit, how, bounds, types)

@@ -14,7 +14,7 @@ from headrace.operators._window_result import WindowResult
 
 
 class _Rows(Struct):
-    """What is stored of some records: the first of them, or where records may be taken back, all of them."""
+    """The stored part of some records: the first of them, or where records may be taken back, all of them."""
 
     first: list[Any]
 
@@ -31,15 +31,15 @@ class RankedWindow(WindowResult):
 
     @property
     def result_type(self) -> Any:
-        """See `WindowResult`."""
+        """Return the type of a window's result: what `result` returns, and `emit` takes."""
         return list[self.gives]  # type: ignore[name-defined]  # known when it is called
 
     def create(self) -> Any:
-        """See `WindowResult`."""
+        """Return the part of no records."""
         return self.slice(first=[])
 
     def add(self, change: Change, part: Any) -> Any:
-        """See `WindowResult`. A record that is taken back, and was never there, changes nothing."""
+        """Return `part` with a change in it. A record that is taken back, and was never there, changes nothing."""
         row = self._ranking.row_of(change.record, change.at)
         if change.sign < 0:
             place = self._ranking.place_of(part.first, row)
@@ -50,7 +50,7 @@ class RankedWindow(WindowResult):
         return part
 
     def merge(self, one: Any, other: Any) -> Any:
-        """See `WindowResult`."""
+        """Return `one` with all that is in `other`, which stays as it is; the records of `one` are the earlier ones."""
         rows = one.first
         for row in other.first:
             rows = self._ranking.inserted(rows, row)
@@ -61,25 +61,22 @@ class RankedWindow(WindowResult):
         return rows if self._retracting else rows[: self._ranking.n]
 
     def result(self, part: Any, key: Any, start: int, end: int) -> Any:
-        """See `WindowResult`."""
+        """Return the result of a key's window (start and end in ms); None where it has no records."""
         del key
         if part is None or not part.first:
             return None
         return self._ranking.results(part.first[: self._ranking.n], start, end)
 
-    def emit(self, ctx: Context, before: Any, after: Any, *, at: int, before_at: int | None = None) -> None:
-        """See `WindowResult`."""
-        before_at = at if before_at is None else before_at
-        self._ranking.emit(
-            ctx, [(result, before_at) for result in before or ()], [(result, at) for result in after or ()]
-        )
+    def emit(self, ctx: Context, before: Any, after: Any, *, at: int) -> None:
+        """Emit what has become of a result; None is no result. `at` is the event time of both (ms)."""
+        self._ranking.emit(ctx, [(result, at) for result in before or ()], [(result, at) for result in after or ()])
 
     def retraction_refused_by(self) -> list[str]:
         """Return nothing if all records are kept; else the ranking."""
         return [] if self._retracting else ["the ranking"]
 
     def described(self) -> dict[str, Any]:
-        """See `WindowResult`."""
+        """Return what `headrace explain` shows of it."""
         kept = (
             "all records of the window" if self._retracting else f"{self._ranking.n} records for each slice or session"
         )

@@ -25,7 +25,7 @@ class Rank:
 
 
 class Row(Struct, frozen=True):
-    """What is stored of a record: a text that sorts as the value does that it is ranked by, and its event time (ms)."""
+    """The stored form of a record: a text that sorts as the value does that it is ranked by, and its event time (ms)."""
 
     order: str
     at: int

@@ -35,7 +35,7 @@ class AggregatedField:
 
 
 class _Rows(Struct):
-    """What is stored of some records of a key: how many there are, and the accumulators of all aggregates."""
+    """The stored part of some records of a key: how many there are, and the accumulators of all aggregates."""
 
     rows: int
 
@@ -112,11 +112,11 @@ class ResultRecord(WindowResult):
     # ------------------------------------------------------------------------------------------------------ records
 
     def create(self) -> Any:
-        """See `WindowResult`."""
+        """Return the part of no records."""
         return self.slice(rows=0, aggregates=self._aggregates(*(field.accumulator.create() for field in self.fields)))
 
     def add(self, change: Change, part: Any) -> Any:
-        """See `WindowResult`."""
+        """Return `part` with a change in it."""
         part.rows += change.sign
         states, record = part.aggregates, change.record
         for field in self.fields:
@@ -127,7 +127,7 @@ class ResultRecord(WindowResult):
         return part
 
     def merge(self, one: Any, other: Any) -> Any:
-        """See `WindowResult`."""
+        """Return `one` with all that is in `other`, which stays as it is; the records of `one` are the earlier ones."""
         one.rows += other.rows
         mine, others = one.aggregates, other.aggregates
         for field in self.fields:
@@ -144,9 +144,9 @@ class ResultRecord(WindowResult):
             values[field.name] = field.accumulator.result(getattr(part.aggregates, field.name))
         return self.gives(**values)
 
-    def emit(self, ctx: Context, before: Any, after: Any, *, at: int, before_at: int | None = None) -> None:
-        """See `WindowResult`."""
-        emit_change(ctx, before, after, at=at, before_at=before_at)
+    def emit(self, ctx: Context, before: Any, after: Any, *, at: int) -> None:
+        """Emit what has become of a result; None is no result. `at` is the event time of both (ms)."""
+        emit_change(ctx, before, after, at=at)
 
     # -------------------------------------------------------------------------------------------------- retractions
 

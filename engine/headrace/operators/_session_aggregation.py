@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from headrace.api import AggregatingState, Context, MapState, Struct, WindowFunction
+import msgspec
+
+from headrace.api import AggregatingState, Context, MapState, Struct, ValueState, WindowFunction
 from headrace.operators._accumulators import Change
 from headrace.operators._calendar import check_in_calendar
+from headrace.operators._early_results import EARLY, next_step, state_name
 from headrace.operators._sliced_aggregation import FREE
 from headrace.operators._window_result import WindowResult, aggregate_function
 
@@ -22,6 +25,17 @@ class Span(Struct, frozen=True):
 
     start: int
     end: int
+
+
+class Emitted(Struct, frozen=True):
+    """A result that was emitted, and the span that its session had then. The class of an aggregation adds the `result`."""
+
+    span: Span
+
+    @property
+    def at(self) -> int:
+        """The event time of the result (ms)."""
+        return self.span.end - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +51,24 @@ class SessionAggregation(WindowFunction[In, Out]):
 
     A session is called after the time of its first record to arrive (ms). `sessions` has the span of each one, `accumulators` what
     it adds up to, in the namespace of its name. An event-time timer in that namespace, at the session's last moment, makes it fire.
+    Until then, `emitted` has the early result that was emitted last.
     """
 
     sessions: MapState[str, Span]
     accumulators: AggregatingState[Change, Any, Any]
+    emitted: ValueState[Any]
 
-    def __init__(self, shown: str, result: WindowResult, *, gap: int, lateness: int) -> None:
-        """`shown` names the sessions for people; `gap` and `lateness` are in milliseconds."""
+    def __init__(
+        self, shown: str, result: WindowResult, emitted: Any, *, gap: int, lateness: int, early: int | None
+    ) -> None:
+        """`shown` names the sessions for people; `emitted` is the type of that state; lengths are in milliseconds."""
         self._shown = shown
         self._gap = gap
         self._made = result
+        self._emitted = emitted
         self._lateness = lateness
-        self.retracts = lateness > 0
+        self._early = early
+        self.retracts = lateness > 0 or early is not None
 
     async def process(self, record: In, ctx: Context, /) -> None:
         """Add a record to its session, and make one of those that it joins. Results that were emitted are corrected."""
@@ -66,27 +86,61 @@ class SessionAggregation(WindowFunction[In, Out]):
                 ctx.output(self.LATE, record)
             return
         check_in_calendar(ctx, whole.start, whole.end, self._lateness)
-        fired = [each for each in joined if self._has_fired(each.span, ctx)]
-        before = [(each.span.end - 1, await self._result(each, ctx)) for each in fired]
+        before = await self._emitted_of(joined, ctx)
         session = _Live(joined[0].name if joined else str(ctx.timestamp), whole)
         await self._merge(session, joined, ctx)
         await self.accumulators.namespace(session.name).add(Change(record, ctx.timestamp))
-        after = await self._result(session, ctx) if self._has_fired(whole, ctx) else None
-        self._correct(before, (whole.end - 1, after), ctx)
+        self._replace(before, await self._result(session, ctx) if self._has_fired(whole, ctx) else None, ctx)
+        if self._early is not None:
+            self._register_early(session, self._early, ctx)
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
-        """Emit a session's result, or free it."""
-        name = ctx.namespace.removeprefix(FREE)
+        """Emit a session's result, or what it has so far, or free it."""
+        name = ctx.namespace.removeprefix(FREE).removeprefix(EARLY)
         span = await self.sessions.get(name)
         if span is None:
+            return  # it was freed, or is a part of another session
+        session = _Live(name, span)
+        if ctx.namespace.startswith(EARLY):
+            await self._emit_early(session, timestamp, ctx)
             return
         if name == ctx.namespace:
-            self._made.emit(ctx, None, await self._result(_Live(name, span), ctx), at=timestamp)
+            early = await self._taken_early([session])
+            self._replace(early, await self._result(session, ctx), ctx)
         if self._over_at(span) <= timestamp:
             await self.sessions.remove(name)
             await self.accumulators.namespace(name).clear()
         else:
             ctx.timers.register_event_time(self._over_at(span), f"{FREE}{name}")
+
+    # ------------------------------------------------------------------------------------------------ early results
+
+    def _register_early(self, session: _Live, step: int, ctx: Context) -> None:
+        """Register the next early result of a session that has not fired. Its start may have moved, and all steps with it."""
+        at = next_step(session.span.start, session.span.end, step, ctx.watermark)
+        if at is not None:
+            ctx.timers.register_event_time(at, f"{EARLY}{session.name}")
+
+    async def _emit_early(self, session: _Live, timestamp: int, ctx: Context) -> None:
+        """Emit what a session has so far, at the end of a step.
+
+        A session that has grown does so, too, at the end that it was emitted with: operators behind it can still take that back then.
+        """
+        if self._has_fired(session.span, ctx):
+            return  # its result comes at this watermark, too
+        emitted = self.emitted.namespace(session.name)
+        before = await emitted.value()
+        is_step = self._early is not None and (timestamp + 1 - session.span.start) % self._early == 0
+        if not is_step and (before is None or before.at != timestamp):
+            return  # the session began at another moment when the timer was registered
+        now = await self._result(session, ctx)
+        if before == now:
+            return
+        self._replace([] if before is None else [before], now, ctx)
+        await emitted.update(now)
+        ctx.timers.register_event_time(now.at, ctx.namespace)
+
+    # ----------------------------------------------------------------------------------------------------- sessions
 
     async def _joined(self, alone: Span) -> list[_Live]:
         """Return the sessions that a record joins, the earliest first."""
@@ -115,16 +169,38 @@ class SessionAggregation(WindowFunction[In, Out]):
         if self._lateness:
             ctx.timers.register_event_time(self._over_at(session.span), f"{FREE}{session.name}")
 
-    def _correct(self, before: Sequence[tuple[int, Any]], after: tuple[int, Any], ctx: Context) -> None:
-        """Take back what was emitted, and emit what is true now, if it is due. Results have their event times (ms) before them."""
-        at, now = after
-        if len(before) == 1:
-            ((before_at, result),) = before
-            self._made.emit(ctx, result, now, at=at, before_at=before_at)
+    async def _emitted_of(self, joined: Sequence[_Live], ctx: Context) -> list[Any]:
+        """Return the results that a record takes back: those of sessions that have fired, and where several become one, early ones."""
+        fired = [await self._result(session, ctx) for session in joined if self._has_fired(session.span, ctx)]
+        if len(joined) == 1:
+            return fired
+        return fired + await self._taken_early([one for one in joined if not self._has_fired(one.span, ctx)])
+
+    async def _taken_early(self, sessions: Sequence[_Live]) -> list[Any]:
+        """Return the early results of sessions, and forget them."""
+        if self._early is None:
+            return []
+        taken = []
+        for session in sessions:
+            emitted = self.emitted.namespace(session.name)
+            early = await emitted.value()
+            if early is not None:
+                taken.append(early)
+                await emitted.clear()
+        return taken
+
+    def _replace(self, before: Sequence[Any], after: Any, ctx: Context) -> None:
+        """Take results back, and emit the one that holds now, if it is due.
+
+        A session with another span is another row: a table by key and window must lose the one before.
+        """
+        if len(before) == 1 and after is not None and before[0].span == after.span:
+            self._made.emit(ctx, before[0].result, after.result, at=after.at)
             return
-        for before_at, result in before:
-            self._made.emit(ctx, result, None, at=before_at)
-        self._made.emit(ctx, None, now, at=at)
+        for each in before:
+            self._made.emit(ctx, each.result, None, at=each.at)
+        if after is not None:
+            self._made.emit(ctx, None, after.result, at=after.at)
 
     @staticmethod
     def _has_fired(span: Span, ctx: Context) -> bool:
@@ -135,30 +211,47 @@ class SessionAggregation(WindowFunction[In, Out]):
         return span.end - 1 + self._lateness
 
     async def _result(self, session: _Live, ctx: Context) -> Any:
+        """Return the result of a session as `emitted` keeps it."""
+        span = session.span
         part = await self.accumulators.namespace(session.name).get()
-        return self._made.result(part, ctx.key, session.span.start, session.span.end)
+        return self._emitted(span=span, result=self._made.result(part, ctx.key, span.start, span.end))
 
     def described(self) -> dict[str, Any]:
-        """See `WindowFunction.described`."""
+        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
+        early: dict[str, Any] = {}
+        kept = "two rows and a timer for each key and open session"
+        if self._early is not None:
+            early["early_results"] = timedelta(milliseconds=self._early)
+            kept += "; two more timers, and a row with the early result"
         return {
             "windows": self._shown,
             **self._made.described(),
+            **early,
             "allowed_lateness": timedelta(milliseconds=self._lateness),
             "late_records": "go to side output 'late'" if self.emits_late else "are dropped",
-            "state_kept": "two rows and a timer for each key and open session",
+            "state_kept": kept,
             "state_freed": "when the watermark passes the end of the session"
             + (" by allowed_lateness" if self._lateness else ""),
         }
 
 
 def session_aggregation(
-    name: str, result: WindowResult, /, *, shown: str, gap: int, lateness: int
+    name: str, result: WindowResult, /, *, shown: str, gap: int, lateness: int, early: int | None
 ) -> WindowFunction[Any, Any]:
-    """Return the function that makes results of sessions; its states begin with `name`. `gap` and `lateness` are in ms."""
+    """Return the function that makes results of sessions; its states begin with `name`. Lengths are in ms."""
     takes, gives = result.takes, result.gives
+    emitted_type: Any = msgspec.defstruct(
+        f"Emitted{gives.__name__}", [("result", result.result_type)], bases=(Emitted,), frozen=True
+    )
+
+    name = state_name(name, early)
 
     class Aggregation(SessionAggregation[takes, gives]):  # type: ignore[valid-type]  # known when it is called
         sessions = MapState(name, str, Span)
         accumulators = AggregatingState(f"{name}_accumulators", aggregate_function(result))
 
-    return Aggregation(shown, result, gap=gap, lateness=lateness)
+    class EarlyAggregation(Aggregation):
+        emitted = ValueState(f"{name}_emitted", emitted_type)
+
+    kind = Aggregation if early is None else EarlyAggregation
+    return kind(shown, result, emitted_type, gap=gap, lateness=lateness, early=early)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from headrace.api import AggregatingState, Context, Struct, ValueState, WindowFunction
 from headrace.operators._accumulators import Change
 from headrace.operators._calendar import check_in_calendar
+from headrace.operators._early_results import EARLY, next_step, state_name
 from headrace.operators._result_record import sign_of
 from headrace.operators._slices import Sliced, slices_between
 from headrace.operators._window_result import WindowResult, aggregate_function
@@ -17,8 +18,6 @@ Out = TypeVar("Out", bound=Struct)
 
 FREE = "free "
 """The namespace of a timer that frees a slice begins with it; then comes the slice's start. It sorts behind that of windows."""
-EARLY = "early "
-"""The namespace of a timer that emits a window's result so far begins with it; then comes the window's end."""
 
 
 class SlicedAggregation(WindowFunction[In, Out]):
@@ -26,7 +25,8 @@ class SlicedAggregation(WindowFunction[In, Out]):
 
     The state holds what is stored of a slice in the namespace of its start (ms). An event-time timer at the last moment of each
     window makes it fire; one in a namespace of its own frees a slice when no window can need it any more. With early results, a
-    timer for each open window emits what it has so far, and `emitted` keeps that until the window fires.
+    timer for each open window, in a namespace with the window's end, emits what it has so far. `emitted` keeps that until the window
+    fires.
     """
 
     slices: AggregatingState[Change, Any, Any]
@@ -100,15 +100,10 @@ class SlicedAggregation(WindowFunction[In, Out]):
     # ------------------------------------------------------------------------------------------------ early results
 
     def _register_early(self, ends: list[int], step: int, ctx: Context) -> None:
-        """Register the next early result of each window that has not fired: at the end of the step that the watermark is in.
-
-        Steps count from the window's start. Before it, the first one is next.
-        """
+        """Register the next early result of each window that has not fired."""
         for end in ends:
-            start = self._windows.start_of(end)
-            steps = max(0, (ctx.watermark + 1 - start) // step) + 1
-            at = start + steps * step - 1
-            if at < end - 1:
+            at = next_step(self._windows.start_of(end), end, step, ctx.watermark)
+            if at is not None:
                 ctx.timers.register_event_time(at, f"{EARLY}{end}")
 
     async def _emit_early(self, end: int, ctx: Context) -> None:
@@ -154,7 +149,7 @@ class SlicedAggregation(WindowFunction[In, Out]):
         return self._made.result(whole, ctx.key, self._windows.start_of(end), end)
 
     def described(self) -> dict[str, Any]:
-        """See `OperatorFunction.described`."""
+        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
         early = {} if self._early is None else {"early_results": timedelta(milliseconds=self._early)}
         kept = "a row for each key and slice, a timer for each key and open window"
         if early:
@@ -186,13 +181,13 @@ def sliced_aggregation(
         raise ValueError(msg)
     takes, gives = result.takes, result.gives
 
-    class Aggregation(SlicedAggregation[takes, gives]):  # type: ignore[valid-type]  # known when it is called
-        slices = AggregatingState(windows.name, aggregate_function(result))
+    name = state_name(windows.name, early)
 
-    if early is None:
-        return Aggregation(windows, result, lateness=lateness, early=None, retracting=retracting)
+    class Aggregation(SlicedAggregation[takes, gives]):  # type: ignore[valid-type]  # known when it is called
+        slices = AggregatingState(name, aggregate_function(result))
 
     class EarlyAggregation(Aggregation):
-        emitted = ValueState(f"{windows.name}_emitted", result.result_type)
+        emitted = ValueState(f"{name}_emitted", result.result_type)
 
-    return EarlyAggregation(windows, result, lateness=lateness, early=early, retracting=retracting)
+    kind = Aggregation if early is None else EarlyAggregation
+    return kind(windows, result, lateness=lateness, early=early, retracting=retracting)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from headrace.api import StateTtl
+from headrace.operators._lengths import shown_length
 
 
 def freed_by(ttl: StateTtl | None) -> str:
     """Return when the state of a key is freed that only a TTL ends."""
-    return "never: give a ttl to bound it" if ttl is None else "when its ttl is over"
+    if ttl is None or not ttl.is_active:
+        return "never (Lifetime.FOREVER)"
+    return f"when its state_ttl of {shown_length(ttl.milliseconds)} is over"

@@ -58,7 +58,7 @@ class TopFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         )
 
     def described(self) -> dict[str, Any]:
-        """See `OperatorFunction.described`."""
+        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
         return {
             **self._ranking.described(),
             "state_kept": f"a row for each key, with its first {self._ranking.n} records",
@@ -139,11 +139,11 @@ class RetractableTopFunction(TopFunction[In, Out]):
             ctx.output(self.UNMATCHED, record)
 
     def side_types(self) -> dict[str, type[Struct]]:
-        """See `OperatorFunction.side_types`."""
+        """Return the side outputs that the function has, and the types of their records."""
         return {self.UNMATCHED: self._ranking.takes}
 
     def described(self) -> dict[str, Any]:
-        """See `OperatorFunction.described`."""
+        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
         kept = f"a row for each key, with its first {self._ranking.n} records, and a row for each different value behind them"
         unmatched = "go to side output 'unmatched'" if self.UNMATCHED in self.declared else "are dropped"
         return {**super().described(), "state_kept": kept, "unmatched_retractions": unmatched}

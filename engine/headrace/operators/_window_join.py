@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from headrace.api import Context, KeyedCoProcessFunction, ListState, Struct
-from headrace.api.join_type import JoinType
 from headrace.api.operator_function import OperatorFunction
+from headrace.api.window_join import WindowJoin
 from headrace.operators._calendar import check_in_calendar
 from headrace.operators._slices import Sliced, slices_between
 
@@ -31,14 +31,10 @@ class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunct
     left: ListState[Any]
     right: ListState[Any]
 
-    def __init__(
-        self, windows: Sliced, types: tuple[type[Struct], type[Struct]], emit: Callable[[Any, Any], Any], how: JoinType
-    ) -> None:
-        """`types` are those of left and right records."""
+    def __init__(self, windows: Sliced, join: WindowJoin) -> None:
+        """`join` says what comes out of a window."""
         self._windows = windows
-        self._types = types
-        self._emit = emit
-        self._how = how
+        self._join = join
 
     async def process1(self, record: Left, ctx: Context, /) -> None:
         """Store a left record; one whose windows have all fired is late."""
@@ -55,7 +51,7 @@ class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunct
             if late in self.declared:
                 ctx.output(late, record)
             return
-        check_in_calendar(ctx, self._windows.start_of(ends[0]), ends[-1], 0)
+        check_in_calendar(ctx, self._windows.start_of(ends[0]), ends[-1])
         records = side.namespace(str(start))
         if ctx.row_kind.is_retraction:
             held = await records.get()
@@ -74,8 +70,8 @@ class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunct
         end = timestamp + 1
         starts = list(slices_between(self._windows, end))
         lefts, rights = await self._records(self.left, starts), await self._records(self.right, starts)
-        for left, right in self._pairs(lefts, rights):
-            ctx.collect(self._emit(left, right))
+        for result in self._join.results(lefts, rights):
+            ctx.collect(result)
         for start in starts:
             if self._windows.ends_of(start)[-1] == end:
                 await self.left.namespace(str(start)).clear()
@@ -86,44 +82,29 @@ class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunct
         reads = [side.namespace(str(start)).get() for start in starts]
         return [record for read in reads for record in await read]
 
-    def _pairs(self, lefts: list[Any], rights: list[Any]) -> Iterable[tuple[Any, Any]]:
-        if lefts and rights:
-            return ((left, right) for left in lefts for right in rights)
-        if lefts and self._how.keeps_left:
-            return ((left, None) for left in lefts)
-        if rights and self._how.keeps_right:
-            return ((None, right) for right in rights)
-        return ()
-
     def side_types(self) -> dict[str, type[Struct]]:
-        """See `OperatorFunction.side_types`."""
-        return {self.LATE_LEFT: self._types[0], self.LATE_RIGHT: self._types[1]}
+        """Return the side outputs that the function has, and the types of their records."""
+        return {self.LATE_LEFT: self._join.left, self.LATE_RIGHT: self._join.right}
 
     def described(self) -> dict[str, Any]:
-        """See `OperatorFunction.described`."""
+        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
         sides = " and ".join(f"'{name}'" for name in sorted(self.declared))
         return {
             "windows": str(self._windows),
-            "join": self._how.value,
+            "join": self._join.kind,
             "late_records": f"go to side output {sides}" if sides else "are dropped",
             "state_kept": "a row for each record of an open window, a timer for each key and open window",
             "state_freed": "when the watermark passes the end of a slice's last window",
         }
 
 
-def window_join(
-    windows: Sliced,
-    types: tuple[type[Left], type[Right], type[Out]],
-    emit: Callable[[Any, Any], Any],
-    how: JoinType,
-    /,
-) -> KeyedCoProcessFunction[Left, Right, Out]:
-    """Return the function of `WindowedStream.join`; `types` are those of left and right records, and of what `emit` returns."""
-    takes, joins, gives = types
+def window_join(windows: Sliced, join: WindowJoin, /) -> KeyedCoProcessFunction[Any, Any, Any]:
+    """Return the function of `WindowedStream.join`, `semi_join` and `anti_join`."""
+    takes, joins, gives = join.left, join.right, join.gives
     name = windows.name
 
-    class WindowJoin(WindowJoinFunction[takes, joins, gives]):  # type: ignore[valid-type]  # known when it is called
+    class WindowJoining(WindowJoinFunction[takes, joins, gives]):  # type: ignore[valid-type]  # known when it is called
         left = ListState(f"{name}_left", takes)
         right = ListState(f"{name}_right", joins)
 
-    return WindowJoin(windows, (takes, joins), emit, how)
+    return WindowJoining(windows, join)

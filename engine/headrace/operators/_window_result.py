@@ -1,4 +1,4 @@
-"""What a window makes of its records: the interface that aggregates and rankings share."""
+"""Results of windows: the interface that aggregates and rankings share."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class WindowResult(abc.ABC):
         """Return the result of a key's window (start and end in ms); None where it has no records."""
 
     @abc.abstractmethod
-    def emit(self, ctx: Context, before: Any, after: Any, *, at: int, before_at: int | None = None) -> None:
-        """Emit what has become of a result; None is no result. `at` and `before_at` are their event times (ms)."""
+    def emit(self, ctx: Context, before: Any, after: Any, *, at: int) -> None:
+        """Emit what has become of a result; None is no result. `at` is the event time of both (ms)."""
 
     @abc.abstractmethod
     def retraction_refused_by(self) -> list[str]:

@@ -6,14 +6,13 @@ Windows are half open: a record at `window_end` is in the next one. They have fi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from headrace.api import KeyedCoProcessFunction, Struct, WindowFunction, Windows
-from headrace.api.join_type import JoinType
 from headrace.api.ranks import Ranks
+from headrace.api.window_join import WindowJoin
 from headrace.api.windows import WindowOptions
 from headrace.operators._lengths import shown_length
 from headrace.operators._ranked_window import RankedWindow
@@ -25,8 +24,6 @@ from headrace.operators._window_result import WindowResult
 
 In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
-Left = TypeVar("Left", bound=Struct)
-Right = TypeVar("Right", bound=Struct)
 
 _MILLISECOND = timedelta(milliseconds=1)
 _LONGEST = timedelta(days=36_500)
@@ -34,29 +31,21 @@ _ZERO = timedelta(0)
 
 
 class _SlicedWindows(Windows):
-    """What tumbling, hopping and cumulative windows share."""
+    """Base class of tumbling, hopping and cumulative windows."""
 
     __slots__ = ()
 
     def aggregation(self, takes: type[In], gives: type[Out], options: WindowOptions, /) -> WindowFunction[In, Out]:
-        """See `Windows.aggregation`."""
+        """Return the function that makes a record `gives` of the records of each key and window."""
         return self._function(ResultRecord(takes, gives, options.key), options)
 
     def ranking(self, takes: type[In], ranks: Ranks, options: WindowOptions, /) -> WindowFunction[In, Any]:
-        """See `Windows.ranking`."""
+        """Return the function that emits the first records of each key and window."""
         return self._function(RankedWindow(takes, ranks, retracting=options.retracting), options)
 
-    def joining(
-        self: Any,
-        left: type[Left],
-        right: type[Right],
-        gives: type[Out],
-        emit: Callable[[Any, Any], Any],
-        how: JoinType,
-        /,
-    ) -> KeyedCoProcessFunction[Left, Right, Out]:
-        """See `Windows.joining`."""
-        return window_join(self, (left, right, gives), emit, how)
+    def joining(self: Any, join: WindowJoin, /) -> KeyedCoProcessFunction[Any, Any, Any]:
+        """Return the function that joins the records of two streams in each window."""
+        return window_join(self, join)
 
     def _function(self: Any, result: WindowResult, options: WindowOptions) -> WindowFunction[Any, Any]:
         lateness = _length("allowed_lateness", options.allowed_lateness, least=_ZERO)
@@ -87,24 +76,24 @@ class Tumbling(_SlicedWindows):
 
     @property
     def name(self) -> str:
-        """See `Sliced.name`."""
+        """Return what the state of these windows is called: other windows never read it."""
         return f"tumbling_{_shown(self.size)}{_named_offset(self.offset)}"
 
     @property
     def slice_length(self) -> int:
-        """See `Sliced.slice_length`."""
+        """Return the length of a slice."""
         return self.size // _MILLISECOND
 
     def slice_of(self, at: int) -> int:
-        """See `Sliced.slice_of`."""
+        """Return the start of the slice of a moment."""
         return _floor(at, self.slice_length, self.offset)
 
     def ends_of(self, start: int) -> list[int]:
-        """See `Sliced.ends_of`."""
+        """Return the ends of the windows that a slice is in, the earliest first."""
         return [start + self.slice_length]
 
     def start_of(self, end: int) -> int:
-        """See `Sliced.start_of`."""
+        """Return the start of the window that ends there."""
         return end - self.slice_length
 
 
@@ -138,27 +127,27 @@ class Hopping(_SlicedWindows):
 
     @property
     def name(self) -> str:
-        """See `Sliced.name`."""
+        """Return what the state of these windows is called: other windows never read it."""
         return f"hopping_{_shown(self.size)}_by_{_shown(self.slide)}{_named_offset(self.offset)}"
 
     @property
     def slice_length(self) -> int:
-        """See `Sliced.slice_length`."""
+        """Return the length of a slice."""
         return math.gcd(self.size // _MILLISECOND, self.slide // _MILLISECOND)
 
     def slice_of(self, at: int) -> int:
-        """See `Sliced.slice_of`."""
+        """Return the start of the slice of a moment."""
         return _floor(at, self.slice_length, self.offset)
 
     def ends_of(self, start: int) -> list[int]:
-        """See `Sliced.ends_of`."""
+        """Return the ends of the windows that a slice is in, the earliest first."""
         size, slide = self.size // _MILLISECOND, self.slide // _MILLISECOND
         last = _floor(start, slide, self.offset)
         first = last - (size - 1 - (start - last)) // slide * slide
         return list(range(first + size, last + size + 1, slide))
 
     def start_of(self, end: int) -> int:
-        """See `Sliced.start_of`."""
+        """Return the start of the window that ends there."""
         return end - self.size // _MILLISECOND
 
 
@@ -190,25 +179,25 @@ class Cumulative(_SlicedWindows):
 
     @property
     def name(self) -> str:
-        """See `Sliced.name`."""
+        """Return what the state of these windows is called: other windows never read it."""
         return f"cumulative_{_shown(self.max_size)}_by_{_shown(self.step)}{_named_offset(self.offset)}"
 
     @property
     def slice_length(self) -> int:
-        """See `Sliced.slice_length`."""
+        """Return the length of a slice."""
         return self.step // _MILLISECOND
 
     def slice_of(self, at: int) -> int:
-        """See `Sliced.slice_of`."""
+        """Return the start of the slice of a moment."""
         return _floor(at, self.slice_length, self.offset)
 
     def ends_of(self, start: int) -> list[int]:
-        """See `Sliced.ends_of`."""
+        """Return the ends of the windows that a slice is in, the earliest first."""
         last = self.start_of(start + 1) + self.max_size // _MILLISECOND
         return list(range(start + self.slice_length, last + 1, self.slice_length))
 
     def start_of(self, end: int) -> int:
-        """See `Sliced.start_of`."""
+        """Return the start of the window that ends there."""
         return _floor(end - 1, self.max_size // _MILLISECOND, self.offset)
 
 
@@ -239,27 +228,26 @@ class Session(Windows):
         return f"session_{_shown(self.gap)}"
 
     def aggregation(self, takes: type[In], gives: type[Out], options: WindowOptions, /) -> WindowFunction[In, Out]:
-        """See `Windows.aggregation`."""
+        """Return the function that makes a record `gives` of the records of each key and window."""
         self._check(options)
         return self._function(ResultRecord(takes, gives, options.key), options)
 
     def ranking(self, takes: type[In], ranks: Ranks, options: WindowOptions, /) -> WindowFunction[In, Any]:
-        """See `Windows.ranking`."""
+        """Return the function that emits the first records of each key and window."""
         self._check(options)
         return self._function(RankedWindow(takes, ranks, retracting=False), options)
 
-    def joining(
-        self, left: type[Left], right: type[Right], gives: type[Out], emit: Callable[[Any, Any], Any], how: JoinType, /
-    ) -> KeyedCoProcessFunction[Left, Right, Out]:
+    def joining(self, join: WindowJoin, /) -> KeyedCoProcessFunction[Any, Any, Any]:
         """Refuse: see `Windows.joining`."""
-        del left, right, gives, emit, how
+        del join
         msg = "sessions of two streams have no common windows: join Tumbling, Hopping or Cumulative windows"
         raise ValueError(msg)
 
     def _function(self, result: WindowResult, options: WindowOptions) -> WindowFunction[Any, Any]:
         lateness = _length("allowed_lateness", options.allowed_lateness, least=_ZERO)
+        early = None if options.early is None else _length("early", options.early)
         gap = self.gap // _MILLISECOND
-        return session_aggregation(self.name, result, shown=str(self), gap=gap, lateness=lateness)
+        return session_aggregation(self.name, result, shown=str(self), gap=gap, lateness=lateness, early=early)
 
     @staticmethod
     def _check(options: WindowOptions) -> None:
@@ -268,9 +256,6 @@ class Session(Windows):
                 "sessions need a stream that takes nothing back, and this one may have -U or -D: a record that is taken back could "
                 "divide a session; use Tumbling, Hopping or Cumulative windows"
             )
-            raise ValueError(msg)
-        if options.early is not None:
-            msg = "sessions have no early results: their end is not known before; use Tumbling, Hopping or Cumulative windows"
             raise ValueError(msg)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from headrace import Pipeline, Struct, Timestamp
+from headrace import Lifetime, Pipeline, Struct, Timestamp
 from headrace.operators import Rank
 from pipelines.nexmark.records import DISORDER, Bid
 
@@ -26,7 +26,7 @@ pipeline = (
     Pipeline("nexmark_q19")
     .source("bids", Bid, event_time="date_time", out_of_orderness=DISORDER)
     .key_by("auction")
-    .top("top_ten", 10, by="price", result=RankedBid)
+    .top("top_ten", 10, by="price", result=RankedBid, state_ttl=Lifetime.FOREVER)
     .upsert_materialize("ranks", primary_key=("auction", "rank_number"), upsert_key=("auction", "rank_number"))
     .sink("result")
 )

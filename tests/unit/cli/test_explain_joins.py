@@ -32,6 +32,8 @@ orders = pipeline.source("orders", Order, event_time="at").key_by("id")
 payments = pipeline.source("payments", Payment, event_time="at").key_by("order")
 week = orders.join("week", payments, emit=paid, within=(timedelta(0), timedelta(days=8)))
 week.side_output("late_left", Order, sink="late").sink("week")
+near = (timedelta(hours=-2), timedelta(hours=2))
+orders.join("near", payments, emit=paid, how=JoinType.FULL, within=near).sink("near")
 lives = (timedelta(days=30), Lifetime.FOREVER)
 orders.join("outer", payments, emit=paid, how=JoinType.LEFT, state_ttl=lives).sink("outer")
 orders.join("inner", payments, emit=paid, state_ttl=Lifetime.FOREVER).sink("inner")
@@ -43,6 +45,7 @@ sources: {orders: {path: orders}, payments: {path: payments}}
 sinks:
   week: {path: lake/week, mode: append}
   late: {path: lake/late, mode: append}
+  near: {path: lake/near, mode: append}
   outer: {path: lake/outer, mode: append}
   inner: {path: lake/inner, mode: append}
 """
@@ -65,11 +68,20 @@ def joins(headrace):
 def test_json_says_what_an_interval_join_keeps(joins):
     week = joins["week"]
     assert week["kind"] == "join"
-    assert week["join"] == "interval, 0 to 8d"
+    assert week["join"] == "interval, inner, 0 to 8d"
     assert week["late_records"] == "of side outputs late_left go there, others are dropped"
     assert week["state_kept"] == "a row for each record, a timer for each key, side and 2d of event time"
     assert (week["left_kept_for"], week["right_kept_for"]) == ("10d", "2d")
     assert week["state_freed"] == "when the watermark has passed a record by that long at most"
+
+
+def test_json_says_what_an_outer_interval_join_keeps(joins):
+    near = joins["near"]
+    assert near["join"] == "interval, full, -2h to 2h"
+    assert near["state_kept"] == (
+        "a row for each record, a timer for each key, side and 1h of event time; "
+        "a timer for each moment of records that are in the result alone"
+    )
 
 
 def test_json_says_what_a_regular_join_keeps(joins):

@@ -11,9 +11,9 @@ PIPELINE = """\
 from datetime import timedelta
 from typing import Annotated
 
-from headrace import Pipeline, StateTtl, Struct, Timestamp
+from headrace import Lifetime, Pipeline, Struct, Timestamp
 from headrace import JoinType
-from headrace.operators import Rank, Tumbling
+from headrace.operators import Rank, Session, Tumbling
 
 class Order(Struct, frozen=True):
     shop: str
@@ -25,21 +25,24 @@ class Best(Struct, frozen=True):
     cents: int
     rank: Annotated[int, Rank()]
 
-def first(order: Order, other: Order) -> Order:
+def first(order: Order, other: Order | None) -> Order:
     return order
 
 pipeline = Pipeline("shops")
 orders = pipeline.source("orders", Order, event_time="at").key_by("shop")
 others = pipeline.source("others", Order, event_time="at", row_kind="kind").key_by("shop")
-orders.top("best", 3, by="cents", result=Best, ttl=StateTtl(timedelta(days=1))).sink("best")
-others.top("worst", 2, by="cents", descending=False).side_output("unmatched", Order, sink="unmatched").sink("worst")
+orders.top("best", 3, by="cents", result=Best, state_ttl=timedelta(days=1)).sink("best")
+others.top("worst", 2, by="cents", descending=False, state_ttl=Lifetime.FOREVER).side_output("unmatched", Order, sink="unmatched").sink("worst")
 hour = Tumbling(timedelta(hours=1))
 orders.window(hour).top("hourly", 3, by="cents", early=timedelta(minutes=5)).sink("hourly")
-orders.first_by_time("first", at_watermark=True).sink("first")
-orders.join_as_of("as_of", others, emit=first, how=JoinType.LEFT).sink("as_of")
+orders.first_by_time("first", at_watermark=True, state_ttl=timedelta(hours=8)).sink("first")
+orders.join_as_of("as_of", others, emit=first, how=JoinType.LEFT, state_ttl=Lifetime.FOREVER).sink("as_of")
 orders.window(hour).join("both", others.window(hour), emit=first).sink("both")
+orders.window(hour).anti_join("alone", others.window(hour)).sink("alone")
+visits = orders.window(Session(timedelta(hours=1)))
+visits.top("visits", 3, by="cents", early=timedelta(minutes=5)).sink("visits")
 """
-SINKS = ["best", "worst", "unmatched", "hourly", "first", "as_of", "both"]
+SINKS = ["best", "worst", "unmatched", "hourly", "first", "as_of", "both", "alone", "visits"]
 JOB = f"""\
 job: shops
 pipeline: shops_pipeline:pipeline
@@ -67,18 +70,23 @@ def test_json_says_what_operators_keep(operators):
     best, worst, hourly = operators["best"], operators["worst"], operators["hourly"]
     assert (best["kind"], best["ranks"]) == ("top n", "the first 3 by 'cents', largest first")
     assert best["state_kept"] == "a row for each key, with its first 3 records"
-    assert best["state_freed"] == "when its ttl is over"
+    assert best["state_freed"] == "when its state_ttl of 1d is over"
     assert worst["ranks"] == "the first 2 by 'cents', smallest first"
-    assert worst["state_freed"] == "never: give a ttl to bound it"
+    assert worst["state_freed"] == "never (Lifetime.FOREVER)"
     assert worst["unmatched_retractions"] == "go to side output 'unmatched'"
     assert (hourly["kind"], hourly["early_results"]) == ("windows", "5m")
+    visits = operators["visits"]
+    assert (visits["windows"], visits["early_results"]) == ("sessions, gap 1h", "5m")
+    assert visits["state_kept"].endswith("two more timers, and a row with the early result")
     assert hourly["records_kept"] == "3 records for each slice or session"
 
 
 def test_json_says_what_joins_keep(operators):
     first, as_of, both = operators["first"], operators["as_of"], operators["both"]
+    assert first["state_freed"] == "when its state_ttl of 8h is over"
     assert (first["kind"], first["emits"]) == ("first by event time", "when the watermark reaches it")
     assert (as_of["kind"], as_of["join"]) == ("as-of join", "left")
-    assert as_of["state_freed"].endswith("the last version of a key stays")
+    assert as_of["state_freed"].endswith("the last version of a key: never (Lifetime.FOREVER)")
     assert (both["kind"], both["join"], both["windows"]) == ("window join", "inner", "tumbling, 1h")
+    assert operators["alone"]["join"] == "anti"
     assert both["state_freed"] == "when the watermark passes the end of a slice's last window"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import JoinType, Pipeline, RowKind, StateTtl
+from headrace import JoinType, Lifetime, Pipeline, RowKind
 from headrace.testing import KeyedHarness, PipelineHarness, SideRecord
 from tests.unit.support.changelog_table import by_fields
 from tests.unit.support.priced_jobs import Order, Priced, Rate
@@ -29,18 +29,18 @@ def streams(*, lag=0, row_kind=None):
     return orders.key_by("currency"), rates.key_by("currency")
 
 
-def function_of(how=JoinType.INNER, *, late=False, ttl=None):
+def function_of(how=JoinType.INNER, *, late=False, state_ttl=Lifetime.FOREVER):
     orders, rates = streams()
-    priced = orders.join_as_of("priced", rates, emit=Priced.of, how=how, ttl=ttl)
+    priced = orders.join_as_of("priced", rates, emit=Priced.of, how=how, state_ttl=state_ttl)
     if late:
         priced.side("late", Order)
     return priced.operators[-1].function
 
 
-def harness_of(how=JoinType.INNER, *, backend="hashmap", late=False, ttl=None):
+def harness_of(how=JoinType.INNER, *, backend="hashmap", late=False, state_ttl=Lifetime.FOREVER):
     sides = {"late": Order} if late else {}
     key = (attrgetter("currency"), attrgetter("currency"))
-    return KeyedHarness(function_of(how, late=late, ttl=ttl), key=key, backend=backend, side_outputs=sides)
+    return KeyedHarness(function_of(how, late=late, state_ttl=state_ttl), key=key, backend=backend, side_outputs=sides)
 
 
 class Model:
@@ -151,7 +151,7 @@ def test_an_order_taken_back_takes_its_result_back():
 
 
 def test_a_ttl_ends_the_last_version():
-    with harness_of(JoinType.LEFT, ttl=StateTtl(timedelta(milliseconds=10))) as harness:
+    with harness_of(JoinType.LEFT, state_ttl=timedelta(milliseconds=10)) as harness:
         harness.process2(Rate("a", 1, 10), timestamp=1)
         harness.watermark(50)
         harness.process1(Order("a", 60, 7), timestamp=60)
@@ -170,7 +170,7 @@ def test_a_ttl_ends_the_last_version():
 def test_splits_tasks_and_crashes_change_nothing(orders, rates, seed):
     chance = random.Random(seed)
     left, right = streams(lag=60)
-    job = left.join_as_of("priced", right, emit=Priced.of, how=JoinType.LEFT).sink("priced")
+    job = left.join_as_of("priced", right, emit=Priced.of, how=JoinType.LEFT, state_ttl=Lifetime.FOREVER).sink("priced")
     harness = PipelineHarness(job, bucket=chance.choice([1, 3]), parallelism=chance.choice([1, 2]))
     model = Model(JoinType.LEFT)
     for rate in rates:
@@ -208,12 +208,23 @@ def test_both_sides_need_a_key_of_one_type():
         orders.join_as_of("priced", by_rate, emit=Priced.of)
 
 
+def strict(order: Order, rate: Rate) -> Priced:
+    return Priced.of(order, rate)
+
+
+def test_an_emit_that_does_not_fit_is_refused():
+    orders, rates = streams()
+    with pytest.raises(TypeError, match="join_as_of 'priced': parameter 'rate' of strict is Rate, but it gets None"):
+        orders.join_as_of("priced", rates, emit=strict, how=JoinType.LEFT, state_ttl=Lifetime.FOREVER)
+    assert orders.join_as_of("priced", rates, emit=strict, state_ttl=Lifetime.FOREVER)
+
+
 def untyped(order, rate):
     return Priced.of(order, rate)
 
 
 def test_the_type_of_results_must_be_known():
     orders, rates = streams()
-    with pytest.raises(TypeError, match="join_as_of 'priced': emit.* needs the type of its records"):
-        orders.join_as_of("priced", rates, emit=untyped)
-    assert orders.join_as_of("priced", rates, emit=untyped, record=Priced)
+    with pytest.raises(TypeError, match="join_as_of 'priced': the type of the results is not known"):
+        orders.join_as_of("priced", rates, emit=untyped, state_ttl=Lifetime.FOREVER)
+    assert orders.join_as_of("priced", rates, emit=untyped, record=Priced, state_ttl=Lifetime.FOREVER)

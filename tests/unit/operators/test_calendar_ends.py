@@ -28,14 +28,14 @@ def harness_of(windows, lateness=0):
 def test_a_window_beyond_the_calendar_is_an_error(windows):
     with (
         harness_of(windows) as harness,
-        pytest.raises(UserFunctionError, match="a window of that time ends after the year"),
+        pytest.raises(UserFunctionError, match="the window of that time ends after the year"),
     ):
         harness.process(Bid("a", LAST, 1), timestamp=LAST)
 
 
 def test_a_window_before_the_calendar_is_an_error():
     harness = harness_of(Hopping(2 * DAY, DAY))
-    with harness, pytest.raises(UserFunctionError, match="a window of that time begins before the year 1"):
+    with harness, pytest.raises(UserFunctionError, match="the window of that time begins before the year 1"):
         harness.process(Bid("a", FIRST, 1), timestamp=FIRST)
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace import Pipeline, RowKind
+from headrace.errors import StateSchemaError
 from headrace.operators import Cumulative, Hopping, Session, Tumbling
 from headrace.testing import KeyedHarness, PipelineHarness
 from tests.unit.support.changelog_table import by_fields, table_of
@@ -139,23 +140,30 @@ def latest(early):
     return totals.upsert_materialize("one", primary_key=key, upsert_key=key).sink("latest")
 
 
-def test_open_windows_get_early_results_later():
-    with harness_of(Tumbling(ms(10)), early=None) as before:
+@pytest.mark.parametrize("windows", [Tumbling(ms(10)), Session(ms(10))])
+@pytest.mark.parametrize(("before", "after"), [(None, 4), (4, None)])
+def test_early_results_cannot_be_switched_later(windows, before, after):
+    harness = PipelineHarness(window_pipeline(windows, Totals, early=before))
+    harness.feed("bids", [Bid("a", 1, 5)])
+    harness.run()
+    harness.change(pipeline=window_pipeline(windows, Totals, early=after))
+    with pytest.raises(StateSchemaError, match="operator 'summary', state .* has stored state and is not declared"):
+        harness.run()
+
+
+def test_another_step_holds_for_open_windows():
+    with harness_of(Tumbling(ms(10)), early=3) as before:
         before.process(Bid("a", 1, 5), timestamp=1)
+        before.watermark(2)
         snapshot = before.snapshot()
     options = {"key": lambda bid: bid.item}
-    with KeyedHarness.restore(snapshot, function_of(Tumbling(ms(10))), **options) as harness:
-        harness.process(Bid("a", 2, 5), timestamp=2)
-        harness.watermark(FAR)
-        assert [record.bids for _, record in harness.kinds()] == [2]
+    with KeyedHarness.restore(snapshot, function_of(Tumbling(ms(10)), early=7), **options) as harness:
+        harness.process(Bid("a", 2, 5), timestamp=3)
+        harness.watermark(6)
+        assert [(kind, record.bids) for kind, record in harness.kinds()] == [(BEFORE, 1), (AFTER, 2)]
 
 
 @pytest.mark.parametrize(("early", "message"), [(0, "early must be from 1 ms"), (-5, "early must be from 1 ms")])
 def test_a_step_without_meaning_is_refused(early, message):
     with pytest.raises(ValueError, match=f"aggregate 'summary': {message}"):
         function_of(Tumbling(ms(10)), early=early)
-
-
-def test_sessions_have_no_early_results():
-    with pytest.raises(ValueError, match="aggregate 'summary': sessions have no early results"):
-        function_of(Session(ms(10)))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace import Pipeline, RowKind, StateTtl
+from headrace import Lifetime, Pipeline, RowKind
 from headrace.errors import UserFunctionError
 from headrace.testing import KeyedHarness, PipelineHarness
 from tests.unit.support.changelog_table import by_fields, table_of
@@ -18,10 +18,11 @@ from tests.unit.support.ranked_jobs import Best, Score, scores
 INSERT, BEFORE, AFTER, DELETE = RowKind
 SCORES = st.builds(Score, st.sampled_from("ab"), st.integers(0, 9), st.integers(0, 9), st.sampled_from("xyz"))
 HOUR = 3_600_000
+KEPT = {"state_ttl": Lifetime.FOREVER}
 
 
 def harness_of(method, *, backend="hashmap", **options):
-    function = getattr(scores(), method)("kept", **options).operators[-1].function
+    function = getattr(scores(), method)("kept", **KEPT | options).operators[-1].function
     return KeyedHarness(function, key=attrgetter("game"), backend=backend)
 
 
@@ -73,7 +74,7 @@ def test_the_first_survives_a_restart(backend, at_watermark):
     with harness_of("first_by_time", backend=backend, **options) as harness:
         before = give(harness, Score("a", 5, 1))
         snapshot = harness.snapshot()
-    function = scores().first_by_time("kept", **options).operators[-1].function
+    function = scores().first_by_time("kept", **KEPT, **options).operators[-1].function
     with KeyedHarness.restore(snapshot, function, key=attrgetter("game"), backend=backend) as restored:
         give(restored, Score("a", 3, 2), Score("a", 4, 3))
         restored.watermark(9)
@@ -89,9 +90,8 @@ def test_an_earlier_record_takes_the_first_back():
     assert emitted == [5, 5, 3]
 
 
-def test_a_ttl_frees_the_row():
-    ttl = StateTtl(timedelta(hours=1))
-    with harness_of("first_by_time", ttl=ttl) as harness:
+def test_a_duration_frees_the_row():
+    with harness_of("first_by_time", state_ttl=timedelta(hours=1)) as harness:
         give(harness, Score("a", 0, 1))
         harness.watermark(HOUR)
         assert give(harness, Score("a", HOUR, 2))[1:] == [(INSERT, Score("a", HOUR, 2))]
@@ -103,14 +103,14 @@ def test_retractions_are_refused(method):
         getattr(scores(row_kind="kind"), method)("kept")
     with harness_of(method) as harness, pytest.raises(UserFunctionError, match=f"{method} cannot take a record back"):
         give(harness, Score("a", 0, 1), kind=DELETE)
-    with pytest.raises(ValueError, match=rf"{method} 'kept' needs a key"):
+    with pytest.raises(ValueError, match=rf"{method} 'kept': 'scores' needs a key"):
         getattr(Pipeline("p").source("scores", Score, event_time="at"), method)("kept")
 
 
 def test_a_top_takes_the_last_of_corrected_records():
     """What `last_by_time` cannot: its input takes records back."""
-    last = scores().last_by_time("last")
-    stream = last.key_by("game").top("first", 1, by="points", result=Best)
+    last = scores().last_by_time("last", **KEPT)
+    stream = last.key_by("game").top("first", 1, by="points", result=Best, **KEPT)
     harness = PipelineHarness(stream.upsert_materialize("m", primary_key=("game", "rank")).sink("best"), bucket=1)
     harness.feed("scores", [Score("a", 1, 9), Score("a", 3, 2), Score("a", 2, 5)])
     harness.run()

@@ -1,4 +1,4 @@
-"""The interval join: pairs that are near in time, each once, and no state when the watermark has passed."""
+"""The interval join: pairs that are near in time, each once, records without one, and no state when the watermark has passed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import RowKind
+from headrace import JoinType, RowKind
 from headrace.errors import UserFunctionError
 from headrace.testing import KeyedHarness, SideRecord
 from tests.unit.support.join_jobs import Offer, Order, Row, function_of, interval_pipeline, near, text
@@ -20,10 +20,10 @@ RECORDS = st.builds(Order, ITEMS, st.integers(-30, 30)) | st.builds(Offer, ITEMS
 EVENTS = st.lists(RECORDS | st.integers(-30, 60), max_size=40)
 
 
-def harness_of(low, high, *, backend="hashmap", late=True):
+def harness_of(low, high, *, how=JoinType.INNER, backend="hashmap", late=True):
     if not late:
-        return KeyedHarness(function_of(near(low, high)), key=KEYS, backend=backend)
-    function = next(each for each in interval_pipeline(low, high).operators if each.name == "near").function
+        return KeyedHarness(function_of(near(low, high, how=how)), key=KEYS, backend=backend)
+    function = next(each for each in interval_pipeline(low, high, how=how).operators if each.name == "near").function
     return KeyedHarness(function, key=KEYS, backend=backend, side_outputs=SIDES)
 
 
@@ -46,37 +46,98 @@ def play(harness, events):
     return taken, late
 
 
-def by_hand(low, high, records):
+def by_hand(low, high, records, how=JoinType.INNER, now=1000):
+    """Return what a double loop gives, sorted; a record without a match is in it if no record after `now` can match it."""
     orders = [each for each in records if isinstance(each, Order)]
     offers = [each for each in records if isinstance(each, Offer)]
-    return sorted(
-        text(Row(one, other))
+    pairs = [
+        (one, other)
         for one in orders
         for other in offers
         if one.item == other.item and low <= other.at - one.at <= high
-    )
+    ]
+    lone_orders = [one for one in orders if one.at + high <= now and one not in [order for order, _ in pairs]]
+    lone_offers = [one for one in offers if one.at - low <= now and one not in [offer for _, offer in pairs]]
+    rows = [Row(*pair) for pair in pairs]
+    rows += [Row(one, None) for one in lone_orders if how.keeps_left]
+    rows += [Row(None, one) for one in lone_offers if how.keeps_right]
+    return sorted(map(text, rows))
 
 
-def check(harness, low, high, events):
+def check(harness, low, high, events, how=JoinType.INNER):
     taken, late = play(harness, events)
-    assert sorted(text(row) for _, row in harness.kinds()) == by_hand(low, high, taken)
+    assert {kind for kind, _ in harness.kinds()} <= {INSERT}
+    assert sorted(text(row) for _, row in harness.kinds()) == by_hand(low, high, taken, how)
     assert [each.record for each in harness.output() if isinstance(each, SideRecord)] == late
     assert harness.snapshot().entries == ()
 
 
-@settings(max_examples=150)
-@given(bounds=BOUNDS, events=EVENTS)
-def test_pairs_are_those_of_a_double_loop(bounds, events):
-    with harness_of(*bounds) as harness:
-        check(harness, *bounds, events)
+@settings(max_examples=200)
+@given(bounds=BOUNDS, how=st.sampled_from(JoinType), events=EVENTS)
+def test_results_are_those_of_a_double_loop(bounds, how, events):
+    with harness_of(*bounds, how=how) as harness:
+        check(harness, *bounds, events, how)
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", "delta"])
 @settings(max_examples=3)
-@given(bounds=BOUNDS, events=EVENTS)
-def test_backends_give_pairs_of_a_double_loop(backend, bounds, events):
-    with harness_of(*bounds, backend=backend) as harness:
-        check(harness, *bounds, events)
+@given(bounds=BOUNDS, how=st.sampled_from(JoinType), events=EVENTS)
+def test_backends_give_what_a_double_loop_gives(backend, bounds, how, events):
+    with harness_of(*bounds, how=how, backend=backend) as harness:
+        check(harness, *bounds, events, how)
+
+
+@settings(max_examples=60)
+@given(bounds=BOUNDS, how=st.sampled_from(JoinType), events=EVENTS)
+def test_a_lone_record_comes_when_nothing_can_match(bounds, how, events):
+    now, taken = -1000, []
+    with harness_of(*bounds, how=how) as harness:
+        for event in events:
+            if isinstance(event, int):
+                now = max(now, event)
+                harness.watermark(now)
+            else:
+                taken += [event] if event.at > now else []
+                give(harness, event)
+            assert sorted(text(row) for _, row in harness.kinds()) == by_hand(*bounds, taken, how, now)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "record", "expected"),
+    [
+        ((0, 5), Order("a", 10), 15),  # an offer may come until then
+        ((-9, -3), Order("a", 10), 10),  # none can come after the order: it has its own time
+        ((0, 5), Offer("a", 10), 10),
+        ((-9, -3), Offer("a", 10), 19),
+    ],
+)
+def test_a_lone_record_has_the_time_of_certainty(bounds, record, expected):
+    with harness_of(*bounds, how=JoinType.FULL) as harness:
+        give(harness, record)
+        harness.watermark(50)
+        assert [emitted.timestamp for emitted in harness._process.emitted] == [expected]
+
+
+@pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
+def test_a_restart_remembers_which_records_matched(backend):
+    with harness_of(0, 5, how=JoinType.LEFT, backend=backend) as harness:
+        for record in (Order("a", 10), Order("a", 11), Offer("a", 10)):
+            give(harness, record)
+        snapshot = harness.snapshot()
+    function = function_of(near(0, 5, how=JoinType.LEFT))
+    with KeyedHarness.restore(snapshot, function, key=KEYS, backend=backend) as restored:
+        restored.watermark(50)
+        assert restored.kinds() == [(INSERT, Row(Order("a", 11), None))]
+        assert restored.snapshot().entries == ()
+
+
+def test_an_interval_beyond_the_calendar_is_an_error():
+    last = 253_402_300_799_999
+    with (
+        harness_of(0, 5, how=JoinType.LEFT) as harness,
+        pytest.raises(UserFunctionError, match="the interval of that time ends after the year 9999"),
+    ):
+        give(harness, Order("a", last))
 
 
 @pytest.mark.parametrize(("at", "is_near"), [(9, False), (10, True), (15, True), (16, False)])

@@ -30,14 +30,13 @@ def join(emit=Row.of, row_kind=None, **options):
             r"join 'j': nothing bounds the state.*state_ttl=timedelta.*within=\(low, high\).*Lifetime.FOREVER",
         ),
         ({**NEAR, **KEPT}, ValueError, "join 'j': with within=... the watermark frees the state: leave state_ttl out"),
-        ({**NEAR, "how": JoinType.LEFT}, ValueError, "`how` must be INNER, not LEFT"),
         ({**KEPT, "how": "left"}, TypeError, "how must be a JoinType, such as JoinType.LEFT, not 'left'"),
         ({"within": DAY}, TypeError, r"within must be two timedeltas, \(low, high\), not"),
         ({"within": (0, 5)}, TypeError, r"within must be two timedeltas, \(low, high\), not \(0, 5\)"),
         ({"within": (DAY, timedelta(0))}, ValueError, "must begin with the smaller bound"),
         ({"within": (timedelta(0), timedelta(microseconds=1))}, ValueError, "must have whole milliseconds"),
         ({"within": (-timedelta(days=36_501), DAY)}, ValueError, "at most 36,500 days"),
-        ({"state_ttl": 5}, TypeError, "state_ttl must be a timedelta, a StateTtl, Lifetime.FOREVER, or two"),
+        ({"state_ttl": 5}, TypeError, "state_ttl must be a timedelta, a StateTtl or Lifetime.FOREVER, not 5"),
         ({"state_ttl": (DAY, DAY, DAY)}, ValueError, r"state_ttl takes one duration, or two \(left, right\), not 3"),
         ({"state_ttl": timedelta(0)}, ValueError, "a TTL must be at least 1 ms"),
         ({"state_ttl": StateTtl(DAY, visibility=Visibility.RETURN_IF_NOT_CLEANED_UP)}, ValueError, "`visibility` must"),
@@ -135,7 +134,7 @@ def test_emitting_another_type_is_a_user_error():
 def test_both_sides_need_a_key():
     pipeline, orders, offers = sources()
     plain = pipeline.source("plain", Offer, event_time="at")
-    with pytest.raises(ValueError, match="join 'j': 'plain' needs a key, too: call key_by"):
+    with pytest.raises(ValueError, match="join 'j': 'plain' needs a key: call key_by"):
         orders.join("j", plain, emit=Row.of, **KEPT)
     with pytest.raises(ValueError, match="join 'j': 'plain' needs a key: call key_by"):
         plain.join("j", offers, emit=Row.of, **KEPT)

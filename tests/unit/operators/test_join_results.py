@@ -94,23 +94,22 @@ def test_backends_join_as_sql_does(backend, how, orders, offers, seed):
     check_regular(how, orders, offers, seed, backend)
 
 
-def check_interval(bounds, orders, offers, seed, backend):
+def check_interval(bounds, how, orders, offers, seed, backend):
     chance = random.Random(seed)
     lag = chance.choice([0, 7, 30])
-    keyed = [[each for each in rows if each.item is not None] for rows in (orders, offers)]
-    inputs = [within(rows, lag, chance) for rows in keyed]
-    harness = PipelineHarness(interval_pipeline(*bounds, lag=lag), backend=backend, **options(chance))
+    inputs = [within(rows, lag, chance) for rows in (orders, offers)]
+    harness = PipelineHarness(interval_pipeline(*bounds, how=how, lag=lag), backend=backend, **options(chance))
     run(
         harness,
         dict(zip(("orders", "offers"), ([(row, None) for row in rows] for rows in inputs), strict=True)),
         chance,
     )
     late = [harness.sink("late_orders"), harness.sink("late_offers")]
-    records = [each for rows in keyed for each in rows]
-    for each in [*late[0], *late[1]]:
-        records.remove(each)
-    assert sorted(map(text, harness.sink("pairs"))) == by_hand(*bounds, records)
+    keyed = [each for rows in inputs for each in rows if each.item is not None]
+    nameless = [each for rows in inputs for each in rows if each.item is None]
+    assert sorted(map(text, harness.sink("pairs"))) == by_hand(*bounds, keyed, how)
     assert late == [[], []]
+    assert sorted(row["raw"] for row in harness.table("quarantine").to_pylist()) == sorted(map(text, nameless))
     assert_nothing_left(harness)
 
 
@@ -118,17 +117,17 @@ BOUNDS = st.sampled_from([(0, 7), (-5, 5), (-9, -3), (2, 2), (0, 0), (-20, 40)])
 
 
 @FEW
-@given(bounds=BOUNDS, orders=ORDERS, offers=OFFERS, seed=SEEDS)
-def test_interval_joins_give_what_a_loop_gives(bounds, orders, offers, seed):
-    check_interval(bounds, orders, offers, seed, "hashmap")
+@given(bounds=BOUNDS, how=st.sampled_from(JoinType), orders=ORDERS, offers=OFFERS, seed=SEEDS)
+def test_interval_joins_give_what_a_loop_gives(bounds, how, orders, offers, seed):
+    check_interval(bounds, how, orders, offers, seed, "hashmap")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
 @settings(max_examples=10)
-@given(bounds=BOUNDS, orders=ORDERS, offers=OFFERS, seed=SEEDS)
-def test_backends_join_as_a_loop_does(backend, bounds, orders, offers, seed):
-    check_interval(bounds, orders, offers, seed, backend)
+@given(bounds=BOUNDS, how=st.sampled_from(JoinType), orders=ORDERS, offers=OFFERS, seed=SEEDS)
+def test_backends_join_as_a_loop_does(backend, bounds, how, orders, offers, seed):
+    check_interval(bounds, how, orders, offers, seed, backend)
 
 
 def test_another_kind_of_join_refuses_this_state():
@@ -138,6 +137,17 @@ def test_another_kind_of_join_refuses_this_state():
     harness.run()
     harness.change(pipeline=regular_pipeline(JoinType.LEFT))
     with pytest.raises(StateSchemaError, match="state 'left'"):
+        harness.run()
+
+
+@pytest.mark.parametrize("how", [JoinType.LEFT, JoinType.RIGHT, JoinType.FULL])
+def test_another_kind_of_interval_join_is_refused(how):
+    harness = PipelineHarness(interval_pipeline(0, 50))
+    harness.feed("orders", [Order("a", 1)])
+    harness.feed("offers", [Offer("a", 1)])
+    harness.run()
+    harness.change(pipeline=interval_pipeline(0, 50, how=how))
+    with pytest.raises(StateSchemaError, match="_0d_to_50ms'"):
         harness.run()
 
 

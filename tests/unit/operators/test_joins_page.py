@@ -41,6 +41,8 @@ def test_payments_find_their_orders(page):
     harness.run(end_of_input=True)
     assert harness.sink("paid_orders") == [page.Paid(1, 500, "visa")]
     assert harness.sink("late_payments") == [late]
+    settled = sorted((row.order_id, row.card) for row in harness.sink("settled_orders"))
+    assert settled == [(1, "visa"), (2, None), (3, None)]
 
 
 def changes(page):

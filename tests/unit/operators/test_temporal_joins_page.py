@@ -25,5 +25,7 @@ def test_the_page_joins_by_time_window_and_service(page):
     assert sorted((row.id, row.euros) for row in harness.sink("priced")) == [(1, 1.0), (11, 2.0), (12, None)]
     paid = sorted((row.id or 0, row.is_paid) for row in harness.sink("paid_in_the_hour"))
     assert paid == [(0, True), (1, False), (11, True), (12, False)]
+    assert sorted(row.id for row in harness.sink("paid_orders")) == [11]
+    assert sorted(row.id for row in harness.sink("unpaid_orders")) == [1, 12]
     shipped = sorted((row.id, row.country) for row in harness.sink("shipped"))
     assert shipped == [(1, "Switzerland"), (11, "Switzerland"), (12, None)]

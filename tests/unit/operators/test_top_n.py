@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import Emit, RowKind, StateTtl
+from headrace import Emit, Lifetime, RowKind
 from headrace.errors import UserFunctionError
 from headrace.testing import KeyedHarness, PipelineHarness, SideRecord
 from tests.unit.support.changelog_table import by_fields, table_of
@@ -25,7 +25,7 @@ HOUR = 3_600_000
 
 
 def function_of(n, *, side=False, **options):
-    options = {"by": "points", "result": Best} | options
+    options = {"by": "points", "result": Best, "state_ttl": Lifetime.FOREVER} | options
     stream = scores().top("best", n, **options)
     if side:
         stream.side("unmatched", Score)
@@ -188,8 +188,7 @@ def test_all_taken_back_leaves_no_state(backend):
 
 
 def test_expired_records_make_room():
-    ttl = StateTtl(timedelta(hours=1))
-    with harness_of(1, retracting=True, ttl=ttl) as harness:
+    with harness_of(1, retracting=True, state_ttl=timedelta(hours=1)) as harness:
         give(harness, Score("a", 0, 9), Score("a", HOUR - 1, 5))
         harness.watermark(HOUR)
         changes = give(harness, Score("a", HOUR, 1))
@@ -212,7 +211,7 @@ CRASHES = [None, None, "task.half:1", "commit.before", "commit.after"]
 @given(given=st.lists(SCORES, min_size=1, max_size=12), seed=st.integers(0, 1 << 30), n=st.integers(1, 3))
 def test_splits_tasks_and_crashes_change_nothing(given, seed, n):
     chance = random.Random(seed)
-    stream = scores().top("best", n, by="points", result=Best)
+    stream = scores().top("best", n, by="points", result=Best, state_ttl=Lifetime.FOREVER)
     job = stream.upsert_materialize("latest", primary_key=("game", "rank"), upsert_key=("game", "rank")).sink("best")
     harness = PipelineHarness(job, bucket=chance.choice([1, 3]), parallelism=chance.choice([1, 2]))
     model, rest = Model(), given
@@ -228,8 +227,8 @@ def test_splits_tasks_and_crashes_change_nothing(given, seed, n):
 
 
 def test_a_top_of_a_top_takes_back():
-    stream = scores().top("two", 2, by="points")
-    last = stream.key_by(lambda score: score.game[:0]).top("one", 1, by="at", result=Best)
+    stream = scores().top("two", 2, by="points", state_ttl=Lifetime.FOREVER)
+    last = stream.key_by(lambda score: score.game[:0]).top("one", 1, by="at", result=Best, state_ttl=Lifetime.FOREVER)
     job = last.upsert_materialize("every", primary_key=("rank",), emit=Emit.EVERY_CHANGE).sink("last")
     harness = PipelineHarness(job, bucket=1)
     harness.feed("scores", [Score("a", at, -at) for at in range(4)] + [Score("a", 4, 9)])

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pytest
 
-from headrace import Pipeline, Struct, Timestamp
+from headrace import Lifetime, Pipeline, Struct, Timestamp
 from headrace.errors import UserFunctionError
 from headrace.operators import Rank, Session
 from headrace.testing import PipelineHarness
@@ -23,6 +23,9 @@ class Odd(Struct, frozen=True):
 
 def odd():
     return Pipeline("p").source("odd", Odd, event_time="at").key_by("game")
+
+
+KEPT = {"state_ttl": Lifetime.FOREVER}
 
 
 def result_of(**fields):
@@ -55,27 +58,27 @@ def unannotated(score):
     ],
 )
 def test_a_ranking_without_meaning_is_refused(options, error, message):
-    options = {"n": 2, "by": "points"} | options
+    options = {"n": 2, "by": "points", **KEPT} | options
     with pytest.raises(error, match=message):
         scores().top("best", options.pop("n"), **options)
 
 
 def test_lists_have_no_order():
     with pytest.raises(TypeError, match=r"'tags' is list\[str\], and only int, float, str, bool, bytes and tuples"):
-        odd().top("best", 1, by="tags")
+        odd().top("best", 1, by="tags", **KEPT)
 
 
 def test_a_top_needs_a_key():
-    with pytest.raises(ValueError, match=r"top 'best' needs a key: call key_by\(\) before it"):
+    with pytest.raises(ValueError, match=r"top 'best': 'odd' needs a key: call key_by\(\) before it"):
         Pipeline("p").source("odd", Odd, event_time="at").top("best", 1, by="weight")
 
 
 def test_a_top_has_one_side_output():
-    stream = scores(row_kind="kind").top("best", 2, by="points")
+    stream = scores(row_kind="kind").top("best", 2, by="points", **KEPT)
     with pytest.raises(ValueError, match="top 'best' has no side output 'late': it has one, 'unmatched'"):
         stream.side("late", Score)
     with pytest.raises(ValueError, match="top 'best' has no side output 'late': it has none"):
-        scores().top("best", 2, by="points").side("late", Score)
+        scores().top("best", 2, by="points", **KEPT).side("late", Score)
 
 
 def test_sessions_rank_no_retractions():
@@ -88,7 +91,7 @@ def test_an_infinite_value_fails():
     def weight(one: Odd) -> float:
         return one.weight * 1e308
 
-    stream = odd().top("best", 1, by=weight)
+    stream = odd().top("best", 1, by=weight, **KEPT)
     harness = PipelineHarness(stream.upsert_materialize("all", primary_key=("game",)).sink("best"))
     harness.feed("odd", [Odd("a", 1, 1e308, [])])
     with pytest.raises(UserFunctionError, match="weight is inf, which can be neither compared nor stored"):

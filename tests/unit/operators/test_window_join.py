@@ -33,11 +33,18 @@ TEN = Tumbling(ms(10))
 WINDOWS = st.sampled_from([TEN, Hopping(ms(10), ms(5)), Cumulative(ms(12), ms(4))])
 
 
+HOW = st.sampled_from([*JoinType, "semi_join", "anti_join"])
+
+
 def joined(windows, how=JoinType.INNER, *, other=None, lag=0, emit=Priced.of):
+    """Return the stream of a join; `how` is a `JoinType`, or the name of another method."""
     pipeline, lag = Pipeline("shop"), ms(lag)
     orders = pipeline.source("orders", Order, event_time="at", out_of_orderness=lag).key_by("currency")
     rates = pipeline.source("rates", Rate, event_time="at", out_of_orderness=lag).key_by("currency")
-    return orders.window(windows).join("priced", rates.window(other or windows), emit=emit, how=how)
+    lefts, rights = orders.window(windows), rates.window(other or windows)
+    if isinstance(how, str):
+        return getattr(lefts, how)("priced", rights)
+    return lefts.join("priced", rights, emit=emit, how=how)
 
 
 def harness_of(windows, how=JoinType.INNER, backend="hashmap"):
@@ -74,6 +81,9 @@ class Model:
     @property
     def results(self):
         for lefts, rights in self.groups.values():
+            if isinstance(self.how, str):
+                yield from lefts if bool(rights) is (self.how == "semi_join") else []
+                continue
             yield from (Priced.of(left, right) for left in lefts for right in rights)
             if not rights and self.how in {JoinType.LEFT, JoinType.FULL}:
                 yield from (Priced.of(left, None) for left in lefts)
@@ -84,7 +94,7 @@ class Model:
 @settings(max_examples=60)
 @given(
     windows=WINDOWS,
-    how=st.sampled_from(JoinType),
+    how=HOW,
     events=st.lists(
         st.tuples(ORDERS | RATES, st.sampled_from([INSERT, INSERT, BEFORE, AFTER, DELETE])) | st.integers(-20, 40),
         max_size=25,
@@ -130,7 +140,7 @@ def test_windows_survive_a_restart(backend):
 )
 def test_splits_tasks_and_crashes_change_nothing(orders, rates, seed):
     chance = random.Random(seed)
-    how = chance.choice(list(JoinType))
+    how = chance.choice([*JoinType, "semi_join", "anti_join"])
     harness = PipelineHarness(
         joined(TEN, how, lag=60).sink("priced"), bucket=chance.choice([1, 3]), parallelism=chance.choice([1, 2])
     )
@@ -151,9 +161,41 @@ def test_both_sides_need_the_same_windows():
         joined(TEN, other=Tumbling(ms(5)))
 
 
-def test_sessions_cannot_be_joined():
+@pytest.mark.parametrize("how", [JoinType.INNER, "semi_join", "anti_join"])
+def test_sessions_cannot_be_joined(how):
     with pytest.raises(ValueError, match="join 'priced': sessions of two streams have no common windows"):
-        joined(Session(ms(5)))
+        joined(Session(ms(5)), how)
+
+
+@pytest.mark.parametrize("method", ["semi_join", "anti_join"])
+def test_the_other_side_has_windows_of_its_own(method):
+    orders = Pipeline("shop").source("orders", Order, event_time="at").key_by("currency")
+    with pytest.raises(
+        TypeError, match=f"{method} 'priced' takes a stream with windows, as in .*, not <Stream of Order"
+    ):
+        getattr(orders.window(TEN), method)("priced", orders)
+    with pytest.raises(ValueError, match=f"{method} 'priced': the windows are tumbling, 10ms and tumbling, 5ms"):
+        joined(TEN, method, other=Tumbling(ms(5)))
+
+
+def strict(order: Order, rate: Rate) -> Priced:
+    return Priced.of(order, rate)
+
+
+def test_an_emit_that_does_not_fit_is_refused():
+    with pytest.raises(TypeError, match="join 'priced': parameter 'rate' of strict is Rate, but it gets None"):
+        joined(TEN, JoinType.LEFT, emit=strict)
+    with pytest.raises(TypeError, match="join 'priced': how must be a JoinType, such as JoinType.LEFT, not 5"):
+        joined(TEN, 5)
+
+
+def test_each_window_tells_its_own_matches():
+    hopping = Hopping(ms(10), ms(5))
+    with harness_of(hopping, "anti_join") as harness:
+        harness.process1(Order("a", 7, 1), timestamp=7)
+        harness.process2(Rate("a", 12, 1), timestamp=12)
+        harness.watermark(FAR)
+        assert [(each.timestamp, each.record) for each in harness._process.emitted] == [(9, Order("a", 7, 1))]
 
 
 def test_a_join_says_which_sides_are_late():

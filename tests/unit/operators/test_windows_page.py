@@ -8,8 +8,9 @@ from types import ModuleType
 
 import pytest
 
-from headrace.operators import Tumbling
-from headrace.testing import PipelineHarness
+from headrace import Struct, Timestamp
+from headrace.operators import Count, Session, Tumbling
+from headrace.testing import KeyedHarness, PipelineHarness
 from tests.jobs.home import PROJECT
 
 PAGE = (PROJECT / "docs" / "windows.md").read_text()
@@ -47,6 +48,20 @@ def test_the_function_of_the_page_is_an_aggregate(page):
     harness.feed("orders", [page.Order("a", "ann", 0, 5), page.Order("a", "bob", 1, 8)])
     harness.run(end_of_input=True)
     assert harness.sink("spreads") == [page.Spreads("a", HOUR, 3)]
+
+
+def test_early_sessions_come_as_the_page_says(page):
+    minutes, count = page.timedelta(minutes=1), page.Annotated[int, Count()]
+    visits = type("Visits", (Struct,), {"__annotations__": {"window_end": Timestamp, "orders": count}}, frozen=True)
+    stream = page.Pipeline("p").source("orders", page.Order, event_time="placed_at").key_by("shop")
+    aggregated = stream.window(Session(30 * minutes)).aggregate("visits", visits, early=10 * minutes)
+    minute, ten = HOUR // 60, 10 * HOUR
+    with KeyedHarness(aggregated.operators[-1].function, key=lambda order: order.shop) as harness:
+        for at, watermark in ((ten, ten + 10 * minute), (ten + 5 * minute, ten + 20 * minute)):
+            harness.process(page.Order("a", "ann", at, 5), timestamp=at)
+            harness.watermark(watermark - 1)
+        told = [(kind.symbol, (row.window_end - ten) // minute, row.orders) for kind, row in harness.kinds()]
+    assert told == [("+I", 30, 1), ("-D", 30, 1), ("+I", 35, 2)]
 
 
 def test_early_results_come_as_the_page_says(page):

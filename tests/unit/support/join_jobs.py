@@ -69,16 +69,16 @@ def regular_pipeline(how, **options):
     return joined(how, **options).key_by(item_of).process("log", Log()).sink("log")
 
 
-def near(low, high, *, lag=0):
+def near(low, high, *, how=JoinType.INNER, lag=0):
     """Return the stream of an interval join; lengths in ms."""
     _, orders, offers = sources(lag=lag)
     bounds = (timedelta(milliseconds=low), timedelta(milliseconds=high))
-    return orders.join("near", offers, emit=Row.of, within=bounds)
+    return orders.join("near", offers, emit=Row.of, how=how, within=bounds)
 
 
-def interval_pipeline(low, high, *, lag=0):
+def interval_pipeline(low, high, **options):
     """Return the pipeline of an interval join, with its late records."""
-    pairs = near(low, high, lag=lag)
+    pairs = near(low, high, **options)
     pairs.side_output("late_left", Order, sink="late_orders").side_output("late_right", Offer, sink="late_offers")
     return pairs.sink("pairs")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from headrace import JoinType, Pipeline, Struct, Timestamp
-from headrace.operators import Rank, Tumbling
+from headrace import JoinType, Lifetime, Pipeline, Struct, Timestamp
+from headrace.operators import Rank, Session, Sum, Tumbling
 
 
 class Order(Struct, frozen=True):
@@ -39,14 +39,29 @@ class Largest(Struct, frozen=True):
     cents: int
 
 
+class Visit(Struct, frozen=True):
+    currency: str
+    window_start: Timestamp
+    cents: Annotated[int, Sum("cents")]
+
+
 SECOND = Tumbling(timedelta(seconds=1))
 LAG = timedelta(seconds=4)
 pipeline = Pipeline("priced_orders")
 _orders = pipeline.source("orders", Order, event_time="at", out_of_orderness=LAG).key_by("currency")
 _rates = pipeline.source("rates", Rate, event_time="at", out_of_orderness=LAG).key_by("currency")
-_orders.join_as_of("priced", _rates, emit=Priced.of, how=JoinType.LEFT).sink("priced")
+_orders.join_as_of("priced", _rates, emit=Priced.of, how=JoinType.LEFT, state_ttl=Lifetime.FOREVER).sink("priced")
 _orders.window(SECOND).join("both", _rates.window(SECOND), emit=Priced.of, how=JoinType.FULL).sink("both")
+_orders.join(
+    "near", _rates, emit=Priced.of, how=JoinType.FULL, within=(timedelta(milliseconds=-50), timedelta(milliseconds=150))
+).sink("near")
+_orders.window(SECOND).semi_join("known", _rates.window(SECOND)).sink("known")
+_orders.window(Session(timedelta(milliseconds=150))).aggregate(
+    "visits", Visit, early=timedelta(milliseconds=40)
+).upsert_materialize("whole", primary_key=("currency", "window_start"), upsert_key=("currency", "window_start")).sink(
+    "visits"
+)
 _orders.window(SECOND).top("seconds", 2, by="cents", result=Largest).sink("seconds")
-_orders.top("largest", 3, by="cents", result=Largest).upsert_materialize(
+_orders.top("largest", 3, by="cents", result=Largest, state_ttl=Lifetime.FOREVER).upsert_materialize(
     "latest", primary_key=("currency", "rank"), upsert_key=("currency", "rank")
 ).sink("largest")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from headrace import Pipeline, Struct, Timestamp
+from headrace import Lifetime, Pipeline, Struct, Timestamp
 from headrace.operators import Rank, Tumbling
 
 
@@ -57,7 +57,7 @@ def best(rows, n, **options):
 
 pipeline = (
     scores()
-    .top("best", 2, by="points", result=Best)
+    .top("best", 2, by="points", result=Best, state_ttl=Lifetime.FOREVER)
     .upsert_materialize("latest", primary_key=("game", "rank"), upsert_key=("game", "rank"))
     .sink("best")
 )

@@ -13,15 +13,27 @@ from headrace.api.graph import name_of
 from headrace.api.stream_types import check_plain, check_record, hints_of
 
 
-def emitted_type(join: str, emit: Callable[..., Any], record: type[Any] | None) -> type[Any]:
+def emitted_type(
+    join: str,
+    emit: Callable[..., Any],
+    record: type[Any] | None,
+    *,
+    sides: tuple[type, type],
+    may_be_missing: tuple[bool, bool],
+) -> type[Any]:
     """Return the type of the records that `emit` makes: `record`, or what its annotation says.
 
-    `join` names the join in errors. Raises `TypeError` for what is no plain function, and without a type of records.
+    `join` names the join in errors. `sides` are the types of left and right records, and `may_be_missing` says of each side whether
+    `emit` gets None for it; both are compared with the annotations of the parameters, where there are any.
+
+    Raises `TypeError` for what is no plain function of two arguments, without a type of records, and for a parameter that a side does
+    not fit.
     """
     check_plain(join, emit)
     returned = _returned(emit) if record is None else record
     if record is not None or (isinstance(returned, type) and issubclass(returned, msgspec.Struct)):
         check_record(join, returned)
+        _check_parameters(join, emit, sides, may_be_missing)
         return returned
     msg = (
         f"{join}: the type of the results is not known, because {name_of(emit)} does not say that it returns a record: annotate it "
@@ -30,14 +42,9 @@ def emitted_type(join: str, emit: Callable[..., Any], record: type[Any] | None) 
     raise TypeError(msg)
 
 
-def check_emit(
+def _check_parameters(
     join: str, emit: Callable[..., Any], sides: tuple[type, type], may_be_missing: tuple[bool, bool]
 ) -> None:
-    """Compare the parameters of `emit` with the records of both sides, where they have annotations.
-
-    `may_be_missing` says of each side whether `emit` gets None for it. Raises `TypeError` for a function that does not take two
-    arguments, and for an annotation that a side does not fit.
-    """
     parameters = _parameters(join, emit)
     hints = hints_of(emit)
     for place, (side, record, is_missing) in enumerate(zip(("left", "right"), sides, may_be_missing, strict=True)):

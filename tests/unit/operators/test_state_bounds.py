@@ -1,0 +1,99 @@
+"""State without a bound is refused where nothing else frees it, unless it is asked for; windows free theirs by the watermark alone."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from headrace import Lifetime, Pipeline, StateTtl, UpdateType, Visibility
+from headrace.execution.declarations import declared_states
+from headrace.operators import Cumulative, Hopping, Session, Tumbling
+from tests.unit.support.priced_jobs import Order, Priced, Rate
+from tests.unit.support.window_jobs import Totals, window_pipeline
+
+HOUR = timedelta(hours=1)
+
+
+def keyed():
+    pipeline = Pipeline("shop")
+    orders = pipeline.source("orders", Order, event_time="at").key_by("currency")
+    return orders, pipeline.source("rates", Rate, event_time="at").key_by("currency")
+
+
+def top(**options):
+    return keyed()[0].top("best", 3, by="cents", **options)
+
+
+def first(**options):
+    return keyed()[0].first_by_time("first", **options)
+
+
+def last(**options):
+    return keyed()[0].last_by_time("last", **options)
+
+
+def as_of(**options):
+    orders, rates = keyed()
+    return orders.join_as_of("priced", rates, emit=Priced.of, **options)
+
+
+OPERATORS = {
+    "top 'best'": top,
+    "first_by_time 'first'": first,
+    "last_by_time 'last'": last,
+    "join_as_of 'priced'": as_of,
+}
+
+
+def function_of(stream):
+    return stream.operators[-1].function
+
+
+@pytest.mark.parametrize("taker", OPERATORS)
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({}, ValueError, r"nothing bounds the state, so .* would be kept for good: give state_ttl=timedelta.*FOREVER"),
+        ({"state_ttl": 5}, TypeError, "state_ttl must be a timedelta, a StateTtl or Lifetime.FOREVER, not 5"),
+        ({"state_ttl": (HOUR, HOUR)}, TypeError, "state_ttl must be a timedelta, a StateTtl or Lifetime.FOREVER"),
+        ({"state_ttl": timedelta(0)}, ValueError, "a TTL must be at least 1 ms"),
+        (
+            {"state_ttl": StateTtl(HOUR, visibility=Visibility.RETURN_IF_NOT_CLEANED_UP)},
+            ValueError,
+            "state_ttl: nothing uses a record that has expired, so `visibility` must be NEVER_RETURN_EXPIRED",
+        ),
+    ],
+)
+def test_a_bound_without_meaning_is_refused(taker, given, error, message):
+    with pytest.raises(error, match=f"{taker}: {message}"):
+        OPERATORS[taker](**given)
+
+
+@pytest.mark.parametrize("taker", OPERATORS)
+@pytest.mark.parametrize(
+    ("state_ttl", "freed"),
+    [
+        (HOUR, "when its state_ttl of 1h is over"),
+        (StateTtl(timedelta(days=2)), "when its state_ttl of 2d is over"),
+        (StateTtl(HOUR, update=UpdateType.DISABLED), "never (Lifetime.FOREVER)"),
+        (Lifetime.FOREVER, "never (Lifetime.FOREVER)"),
+    ],
+)
+def test_explain_says_when_the_bound_frees(taker, state_ttl, freed):
+    assert function_of(OPERATORS[taker](state_ttl=state_ttl)).described()["state_freed"].endswith(freed)
+
+
+def test_a_duration_is_a_ttl_of_all_states():
+    states = declared_states(function_of(top(state_ttl=HOUR, retracting=True)))
+    assert {name: state.ttl for name, state in states.items()} == {"top": StateTtl(HOUR), "rest": StateTtl(HOUR)}
+
+
+@pytest.mark.parametrize("early", [None, 5])
+@pytest.mark.parametrize(
+    "windows", [Tumbling(HOUR), Hopping(2 * HOUR, HOUR), Cumulative(2 * HOUR, HOUR), Session(HOUR)]
+)
+def test_no_ttl_frees_a_window(windows, early):
+    pipeline = window_pipeline(windows, Totals, early=early)
+    function = next(each for each in pipeline.operators if each.name == "summary").function
+    assert {state.ttl for state in declared_states(function).values()} == {None}

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import cast
 
-from rocksdict import Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX, Write, after
 
@@ -53,10 +53,11 @@ class RocksDbBackend:
 
     def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
         """See `StateBackend.scan`."""
-        for key, value in self._pairs(start):
-            if key >= end:
-                return
-            yield key, value
+        # Without a bound RocksDB looks for the next live entry behind `end`, and steps over all that were removed there. It reads the
+        # bound out of the bytes object, which this frame keeps for as long as it iterates: a returned iterator would not.
+        bounded = ReadOptions()
+        bounded.set_iterate_upper_bound(end)
+        yield from self._pairs(start, bounded)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """See `StateBackend.items`."""
@@ -74,9 +75,9 @@ class RocksDbBackend:
             if start < (end := bytes([kind[0] + 1])):
                 yield from self.scan(max(start, kind), end)
 
-    def _pairs(self, start: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    def _pairs(self, start: bytes | None, options: ReadOptions | None = None) -> Iterator[tuple[bytes, bytes]]:
         # In raw mode keys and values are bytes; the stub has the union of all modes.
-        return cast("Iterator[tuple[bytes, bytes]]", iter(self._db.items(from_key=start)))
+        return cast("Iterator[tuple[bytes, bytes]]", iter(self._db.items(from_key=start, read_opt=options)))
 
     def remove_range(self, start: bytes, end: bytes) -> None:
         """Remove all entries with `start <= key < end`, and give their space back."""

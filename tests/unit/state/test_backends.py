@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rocksdict import Options
@@ -89,3 +90,19 @@ def test_rocksdb_steps_over_nothing_removed_behind_a_scan(tmp_path, monkeypatch)
     skipped = next(line for line in made[0].get_statistics().splitlines() if "number.iter.skip" in line)
     assert int(skipped.split()[-1]) < 10
     backend.close()
+
+
+@pytest.mark.parametrize("read", [RocksDbBackend.items, lambda backend: backend.scan(b"e", b"f")])
+def test_a_damaged_file_of_rocksdb_loses_nothing_silently(read, tmp_path):
+    first = RocksDbBackend(tmp_path)
+    first.write_batch([(b"e%05d" % number, b"%060d" % number) for number in range(5000)])
+    first.close()
+    [file] = tmp_path.glob("*.sst")
+    stored = bytearray(file.read_bytes())
+    middle = len(stored) // 2
+    stored[middle : middle + 50] = bytes(50)
+    file.write_bytes(stored)
+    damaged = RocksDbBackend(tmp_path)
+    with pytest.raises(Exception, match="Corruption"):
+        list(read(damaged))
+    damaged.close()

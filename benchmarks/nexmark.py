@@ -39,9 +39,9 @@ SMALL = 20_000
 class Figures:
     """What was measured of each query, kept in a file from one run of the benchmark to the next."""
 
-    def __init__(self, path, *, again):
+    def __init__(self, path):
         self.path = path
-        self.of = json.loads(path.read_text()) if path.exists() and not again else {}
+        self.of = json.loads(path.read_text()) if path.exists() else {}
 
     def keep(self, query, measured):
         self.of[query] = measured
@@ -140,8 +140,8 @@ def main():
     options = options_of()
     peer, events = options.peer, options.events
     names = f"{events}-{options.files}-{options.batches}-{options.backend}-{peer}-{options.repeat}"
-    figures = Figures(ROOT / f"figures-{names}.json", again=options.again)
-    if wanted := [query for query in options.queries if query not in figures.of]:
+    figures = Figures(ROOT / f"figures-{names}.json")
+    if wanted := [query for query in options.queries if options.again or query not in figures.of]:
         with measured() as start:
             spark = session(load_job("flights"))
         print(f"the session's start: {start.wall:.1f} s, {start.cpu:.1f} s of CPU")

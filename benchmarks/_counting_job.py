@@ -2,14 +2,13 @@
 
 import random
 import shutil
-import time
 from collections import Counter
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from benchmarks._costs import measured
 from headrace.commit.log import CheckpointLog
 from headrace.config import load_job
 from headrace.spark.options import RunOptions
@@ -64,9 +63,9 @@ class Workload:
     def batch(self, rows):
         """Take in random rows; return wall and CPU seconds."""
         self.feed([self.random.randrange(self.keys) for _ in range(rows)])
-        wall, cpu = time.perf_counter(), cpu_seconds()
-        self.run()
-        return time.perf_counter() - wall, cpu_seconds() - cpu
+        with measured() as cost:
+            self.run()
+        return cost.wall, cost.cpu
 
     def run(self):
         return run_in(self.spark, self.config, RunOptions(run_id=f"bench-{self.files}"), lambda event: None)
@@ -83,15 +82,3 @@ class Workload:
             if seq >= best.get(key, -1):
                 best[key], found[int(key[4:])] = seq, total
         assert found == self.expected, "the sink's sums are wrong"
-
-
-def cpu_seconds():
-    """CPU seconds of this process and all below it: driver, JVM, Python workers."""
-    total = 0.0
-    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system
-    return total

@@ -60,7 +60,7 @@ SPARK_SQL = {
     """,
     "q12": """
         SELECT bidder, count(*) AS bid_count, window.start AS window_start, window.end AS window_end
-        FROM (SELECT bidder, now() AS taken_at FROM bids) GROUP BY bidder, window(taken_at, '10 seconds')
+        FROM (SELECT bidder, current_timestamp() AS taken_at FROM bids) GROUP BY bidder, window(taken_at, '10 seconds')
     """,
     "q16": f"""
         SELECT channel, date_trunc('day', date_time) AS window_start, max(date_format(date_time, 'HH:mm')) AS minute,

@@ -29,8 +29,8 @@ def figure(name, values, unit, *, goal=None, met=None):
     }
 
 
-def report(name, figures):
-    """Write `benchmarks/out/NAME.json` and print the same as a table."""
+def written(name, figures):
+    """Write `benchmarks/out/NAME.json`, and return what it says about the machine."""
     OUT.mkdir(parents=True, exist_ok=True)
     machine = {
         "cores": os.cpu_count(),
@@ -40,6 +40,12 @@ def report(name, figures):
         "packages": {package: version(package) for package in PACKAGES},
     }
     (OUT / f"{name}.json").write_text(json.dumps({"machine": machine, "figures": figures}, indent=2) + "\n")
+    return machine
+
+
+def report(name, figures):
+    """Write `benchmarks/out/NAME.json` and print the same as a table."""
+    machine = written(name, figures)
     table = Table(title=f"{name} (load {machine['load'][0]} on {machine['cores']} cores)")
     for column in ("figure", "median", "min", "max", "n", "unit", "goal", "met"):
         table.add_column(column, justify="left" if column in {"figure", "unit", "goal"} else "right")

@@ -1,116 +1,175 @@
-"""Queries of Nexmark, end to end and committed, beside the same queries in Spark SQL: seconds, and CPU of the whole process tree.
+"""Queries of Nexmark, end to end and committed, beside the same queries in Spark: seconds, and CPU of the whole process tree.
 
-Both read the same Parquet files and write a Delta table in one Spark session, in turns. The job takes its input in
-`--files` micro-batches at most 16 files each, and ends the input; Spark SQL reads it at once, and keeps nothing for a next run. What
-both have written is compared with DuckDB outside the time taken (q12 is not: it goes by the wall clock). The first query of each
-kind, in which workers start, is not told.
+    make bench-nexmark
+    python -m benchmarks.nexmark --queries q3,q8 --events 1000000 --repeat 3
+
+Job and Spark take turns in one warm session, read the same files in as many micro-batches, and write a Delta table, which is compared with
+DuckDB outside the time taken. Spark is Structured Streaming with `availableNow` and RocksDB (see `_nexmark_streams`), or, with
+`--peer batch`, SQL that reads all at once and keeps nothing for a next run. A small run of both comes before the turns of a query,
+so neither pays for code that is made at the first use.
+
+Figures of queries that are measured already are read from the file that the last line names: a run that was ended goes on where it was.
+`--again` measures them anew.
 """
 
 import argparse
+import json
 import os
-import shutil
+import statistics
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
-import pyarrow as pa
-import yaml
-from deltalake import DeltaTable
+from rich.console import Console
+from rich.table import Table
 
-from benchmarks._counting_job import cpu_seconds
+from benchmarks._costs import measured
 from benchmarks._nexmark_sql import SPARK_SQL
-from benchmarks._report import figure, report
+from benchmarks._nexmark_streams import AHEAD, STREAMS, Way
+from benchmarks._nexmark_turns import Turns
+from benchmarks._report import figure, written
 from headrace.config import load_job
-from headrace.spark.options import RunOptions
-from headrace.spark.runner import run_in
 from headrace.spark.session import session
-from pipelines.nexmark.check import compare
-from pipelines.nexmark.generator import Shape, write_events
-from pipelines.nexmark.runs import BY_WALL_CLOCK
+from pipelines.nexmark.generator import Shape
 
 ROOT = Path("var/bench/nexmark")
-TABLES = ("persons", "auctions", "bids")
+SMALL = 20_000
+"""Events of the runs that are not told."""
 
 
-class Turns:
-    """Runs a query once as a job, once in Spark SQL, each time from nothing."""
+class Figures:
+    """What was measured of each query, kept in a file from one run of the benchmark to the next."""
 
-    def __init__(self, spark, home, backend):
-        self.spark, self.home, self.backend = spark, home, backend
-        self.inputs = home / "input"
-        for table in TABLES:
-            spark.read.parquet(str(self.inputs / table)).createOrReplaceTempView(table)
+    def __init__(self, path):
+        self.path = path
+        self.of = json.loads(path.read_text()) if path.exists() else {}
 
-    def headrace(self, query):
-        job = yaml.safe_load(Path(f"pipelines/nexmark/jobs/nexmark_{query}.yaml").read_text())
-        job["state"] = {"root": "state", "local": "local", "backend": self.backend}
-        job["sources"] = {name: {"path": f"input/{name}"} for name in job["sources"]}
-        job["sinks"]["result"]["path"] = f"lake/{query}"
-        for folder in ("state", "local", "lake"):
-            shutil.rmtree(self.home / folder, ignore_errors=True)
-        (self.home / "conf/jobs" / f"nexmark_{query}.yaml").write_text(yaml.safe_dump(job))
-        config = load_job(f"nexmark_{query}", home=self.home)
-        with measured() as costs:
-            run_in(self.spark, config, RunOptions(run_id="bench", end_of_input=True), lambda event: None)
-        if query not in BY_WALL_CLOCK:
-            self.check(query, config.sinks["result"].path)
-        return costs
-
-    def spark_sql(self, query):
-        path = self.home / "lake" / f"{query}-spark"
-        shutil.rmtree(path, ignore_errors=True)
-        with measured() as costs:
-            self.spark.sql(SPARK_SQL[query]).write.format("delta").save(str(path.resolve()))
-        if query not in BY_WALL_CLOCK:
-            self.check(query, str(path))
-        return costs
-
-    def check(self, query, path):
-        rows = pa.RecordBatchReader.from_stream(DeltaTable(path).scan()).read_all()
-        differences = compare(query, rows, self.inputs)
-        assert not differences, f"{query} at {path}: {differences}"
+    def keep(self, query, measured):
+        self.of[query] = measured
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(json.dumps(self.of, indent=2) + "\n")
 
 
-@contextmanager
-def measured():
-    """Yield a list that has seconds and CPU seconds at the end."""
-    costs = []
-    wall, cpu = time.perf_counter(), cpu_seconds()
-    yield costs
-    costs += [time.perf_counter() - wall, cpu_seconds() - cpu]
+def way_of(query, peer):
+    return "batch SQL" if peer == "batch" else STREAMS[query].way.value
 
 
-def new_home(shape, files):
-    home = ROOT / f"{shape.events}"
-    shutil.rmtree(home, ignore_errors=True)
-    (home / "conf/jobs").mkdir(parents=True)
-    shutil.copytree("conf/clusters", home / "conf/clusters")
-    write_events(home / "input", shape, files=files)
-    return home
+def goal_of(query, peer):
+    """Return the largest ratio of CPU that is good enough, if there is a goal."""
+    if peer == "batch" or STREAMS[query].way is Way.STATELESS:
+        return None
+    return 1.0 if STREAMS[query].way in AHEAD else 2.0
+
+
+def measure(turns, query, peer, repeat):
+    """Return seconds, CPU seconds and micro-batches of `repeat` turns of both."""
+    both = [(turns.job(query), getattr(turns, peer)(query)) for _ in range(repeat)]
+    sides = {"job": [job for job, _ in both], "spark": [spark for _, spark in both]}
+    return {
+        "load": round(os.getloadavg()[0], 2),
+        **{
+            side: {
+                "cpu": [round(turn.cost.cpu, 3) for turn in made],
+                "wall": [round(turn.cost.wall, 3) for turn in made],
+                "batches": made[-1].batches,
+            }
+            for side, made in sides.items()
+        },
+    }
+
+
+def ratios(measured, unit):
+    return [job / spark for job, spark in zip(measured["job"][unit], measured["spark"][unit], strict=True)]
+
+
+def shown(figures, peer):
+    """Return the table: medians of all turns, ratios turn by turn."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("query", f"Spark: {peer}"):
+        table.add_column(column)
+    for column in ("CPU s\njob", "\nSpark", "\nratio", "\ngoal", "wall s\njob", "\nSpark", "\nratio"):
+        table.add_column(column, justify="right")
+    for query, made in figures.items():
+        cells = [query, way_of(query, peer)]
+        goal, ratio = goal_of(query, peer), statistics.median(ratios(made, "cpu"))
+        for unit in ("cpu", "wall"):
+            cells += [f"{statistics.median(made[side][unit]):.2f}" for side in ("job", "spark")]
+            cells.append(f"{statistics.median(ratios(made, unit)):.2f}")
+            if unit == "cpu":
+                cells.append("" if goal is None else f"{goal:g}{'' if ratio <= goal else ' NO'}")
+        table.add_row(*cells)
+    return table
+
+
+def as_figures(figures, peer):
+    """Return the ratios, then the seconds, in the form of all benchmarks."""
+    listed = []
+    for query, made in figures.items():
+        goal, name = goal_of(query, peer), f"{query}, {way_of(query, peer)}"
+        met = None if goal is None else lambda ratio, goal=goal: ratio <= goal
+        said = None if goal is None else f"<= {goal:g}"
+        listed.append(figure(f"{name}: CPU, job / Spark", ratios(made, "cpu"), "", goal=said, met=met))
+        listed.append(figure(f"{name}: wall, job / Spark", ratios(made, "wall"), ""))
+    for query, made in figures.items():
+        for side in ("job", "spark"):
+            listed += [figure(f"{query}, {side}: {unit}", made[side][unit], "s") for unit in ("cpu", "wall")]
+    return listed
+
+
+def options_of(arguments=None):
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.nexmark", description=__doc__.splitlines()[0])
+    parser.add_argument("--queries", default=",".join(STREAMS), help="such as q3,q8 (default: all 16)")
+    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--files", type=int, default=16, help="files of each table")
+    parser.add_argument("--batches", type=int, default=4, help="micro-batches, of the job and of the stream")
+    parser.add_argument("--repeat", type=int, default=3, help="turns of each query")
+    parser.add_argument(
+        "--backend", default="rocksdb", choices=("rocksdb", "hashmap"), help="where the job keeps state"
+    )
+    parser.add_argument("--peer", default="stream", choices=("stream", "batch"))
+    parser.add_argument("--again", action="store_true", help="measure queries anew that have figures")
+    options = parser.parse_args(arguments)
+    options.queries = options.queries.split(",")
+    if unknown := {*options.queries} - {*SPARK_SQL}:
+        parser.error(f"no query {', '.join(sorted(unknown))}; there are {', '.join(SPARK_SQL)}")
+    if options.files % options.batches:
+        parser.error(f"{options.files} files cannot be split into {options.batches} micro-batches of equally many")
+    return options
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--files", type=int, default=48)
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--backend", default="hashmap")
-    parser.add_argument("--queries", nargs="*", default=[*SPARK_SQL])
-    options = parser.parse_args()
-    spark = session(load_job("flights"))
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-    turns = Turns(spark, new_home(Shape(options.events), options.files), options.backend)
-    turns.headrace("q17")
-    turns.spark_sql("q17")
-    figures = []
-    for query in options.queries:
-        both = [(turns.headrace(query), turns.spark_sql(query)) for _ in range(options.turns)]
-        for place, unit in enumerate(("seconds", "CPU")):
-            figures.append(figure(f"{query}, {unit}, job", [job[place] for job, _ in both], "s"))
-            figures.append(figure(f"{query}, {unit}, Spark SQL", [sql[place] for _, sql in both], "s"))
-            figures.append(figure(f"{query}, {unit}, ratio", [job[place] / sql[place] for job, sql in both], ""))
-    report("nexmark", figures)
-    spark.stop()
+    options = options_of()
+    peer, events = options.peer, options.events
+    names = f"{events}-{options.files}-{options.batches}-{options.backend}-{peer}-{options.repeat}"
+    figures = Figures(ROOT / f"figures-{names}.json")
+    if wanted := [query for query in options.queries if options.again or query not in figures.of]:
+        with measured() as start:
+            spark = session(load_job("flights"))
+        print(f"the session's start: {start.wall:.1f} s, {start.cpu:.1f} s of CPU")
+        limits = {"files": options.files, "batches": options.batches, "backend": options.backend}
+        small = Turns(spark, ROOT / f"{SMALL}-{options.files}", Shape(SMALL), **limits)
+        large = Turns(spark, ROOT / f"{events}-{options.files}", Shape(events), **limits)
+        for name in ("job", peer):
+            first = getattr(small, name)("q17").cost
+            print(f"the first {name} of a session, {SMALL:,} events: {first.wall:.1f} s, {first.cpu:.1f} s of CPU")
+        for query in wanted:
+            began = time.perf_counter()
+            small.job(query)
+            getattr(small, peer)(query)
+            figures.keep(query, measure(large, query, peer, options.repeat))
+            made = figures.of[query]
+            ratio = statistics.median(ratios(made, "cpu"))
+            counts = f"{made['job']['batches']} and {made['spark']['batches']} micro-batches"
+            print(
+                f"{query}: both as DuckDB; CPU {ratio:.2f}; {counts}; {time.perf_counter() - began:.0f} s", flush=True
+            )
+        small.clear()
+        large.clear()
+        spark.stop()
+    told = {query: figures.of[query] for query in options.queries}
+    machine = written("nexmark", as_figures(told, peer))
+    print(f"\n{events:,} events, median of {options.repeat}; load {machine['load'][0]} on {machine['cores']} cores")
+    Console(width=80).print(shown(told, peer))
+    print(f"\n{figures.path}")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from benchmarks import nexmark
+from benchmarks._nexmark_turns import write_closing
 from benchmarks._report import figure, report
+from pipelines.nexmark.generator import Shape, write_events
 
 
 def test_report_names_the_machine_and_its_packages(tmp_path, monkeypatch, capsys):
@@ -14,3 +22,45 @@ def test_report_names_the_machine_and_its_packages(tmp_path, monkeypatch, capsys
     assert written["machine"]["packages"].keys() >= {"pyspark", "deltalake", "pyarrow"}
     assert written["figures"][0]["spread"] == [1.0, 2.0, 3.0]
     assert "time" in capsys.readouterr().out
+
+
+MADE = {
+    "q0": {"job": {"cpu": [3.0, 1.0], "wall": [2.0, 2.0]}, "spark": {"cpu": [2.0, 2.0], "wall": [1.0, 1.0]}},
+    "q3": {"job": {"cpu": [33.0], "wall": [2.0]}, "spark": {"cpu": [22.0], "wall": [10.0]}},
+}
+
+
+def test_nexmark_tells_ratios_and_missed_goals(capsys):
+    Console(width=80).print(nexmark.shown(MADE, "stream"))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[2:]] == [
+        ["q0", "stateless", "2.00", "2.00", "1.00", "2.00", "1.00", "2.00"],
+        ["q3", "join", "33.00", "22.00", "1.50", "1", "NO", "2.00", "10.00", "0.20"],
+    ]
+    ratio, *_ = nexmark.as_figures({"q3": MADE["q3"]}, "stream")
+    assert (ratio["value"], ratio["goal"], ratio["met"]) == (1.5, "<= 1", False)
+
+
+def test_nexmark_goes_on_where_it_was(tmp_path):
+    for query, made in MADE.items():
+        nexmark.Figures(tmp_path / "figures.json").keep(query, made)
+    assert nexmark.Figures(tmp_path / "figures.json").of == MADE
+
+
+@pytest.mark.parametrize("asked", [["--queries", "q99"], ["--files", "5"]])
+def test_nexmark_refuses_what_it_cannot_measure(asked, capsys):
+    with pytest.raises(SystemExit):
+        nexmark.options_of(asked)
+    assert "error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("table", ["persons", "auctions", "bids"])
+def test_one_row_more_closes_the_windows_of_a_stream(table, tmp_path):
+    write_events(tmp_path, Shape(500), files=3)
+    write_closing(tmp_path / table, tmp_path / "closing" / table)
+    before, after = (pq.read_table(folder / table) for folder in (tmp_path, tmp_path / "closing"))
+    assert after.slice(0, before.num_rows) == before
+    [closing] = after.slice(before.num_rows).to_pylist()
+    assert closing["date_time"] > max(before["date_time"].to_pylist()) + timedelta(days=3000)
+    times = [file.stat().st_mtime for file in sorted((tmp_path / "closing" / table).iterdir())]
+    assert times == sorted({*times})

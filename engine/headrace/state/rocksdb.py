@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import cast
 
-from rocksdict import Options, Rdict, WriteBatch, WriteOptions
+from rocksdict import Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX, Write, after
 
@@ -53,14 +53,11 @@ class RocksDbBackend:
 
     def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
         """See `StateBackend.scan`."""
-        for key, value in self._pairs(start):
-            if key >= end:
-                return
-            yield key, value
+        return self._pairs(start, end)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """See `StateBackend.items`."""
-        return ((entry, value) for entry, value in self._pairs(None) if entry != _VISITED)
+        return ((entry, value) for entry, value in self._pairs(b"") if entry != _VISITED)
 
     def visit(self, count: int, /) -> list[tuple[bytes, bytes]]:
         """See `StateBackend.visit`. How far it came is kept in the database, for the next task."""
@@ -74,9 +71,19 @@ class RocksDbBackend:
             if start < (end := bytes([kind[0] + 1])):
                 yield from self.scan(max(start, kind), end)
 
-    def _pairs(self, start: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        # In raw mode keys and values are bytes; the stub has the union of all modes.
-        return cast("Iterator[tuple[bytes, bytes]]", iter(self._db.items(from_key=start)))
+    def _pairs(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        options = ReadOptions()
+        if end is not None:
+            # Without a bound RocksDB looks for the next live entry behind `end`, and steps over all that were removed there. It reads
+            # the bound out of the bytes object, which this frame keeps for as long as it iterates.
+            options.set_iterate_upper_bound(end)
+        entries = self._db.iter(options)
+        entries.seek(start)
+        while entries.valid():
+            # In raw mode keys and values are bytes; the stub has the union of all modes.
+            yield cast("tuple[bytes, bytes]", (entries.key(), entries.value()))
+            entries.next()
+        entries.status()  # a file that cannot be read ends the loop, too: raises for it
 
     def remove_range(self, start: bytes, end: bytes) -> None:
         """Remove all entries with `start <= key < end`, and give their space back."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rocksdict import Options
 
 from headrace.materializer.stored_history import history_entry
+from headrace.state import rocksdb
 from headrace.state.codec import encode
 from headrace.state.entry import value_entry
 from headrace.state.rocksdb import RocksDbBackend
@@ -58,3 +61,48 @@ def test_what_rocksdb_was_given_is_there_after_closing(tmp_path):
     second = RocksDbBackend(tmp_path)
     assert dict(second.items()) == {b"va": b"1", b"vb": b""}
     second.close()
+
+
+def test_scans_of_rocksdb_end_at_their_bound(tmp_path):
+    backend = RocksDbBackend(tmp_path)
+    backend.write_batch([(b"e%03d" % number, b"") for number in range(300)])
+    # The bounds are objects of their own, which nobody else keeps while the scans take turns.
+    scans = [backend.scan(b"e%03d" % first, b"e%03d" % (first + 3)) for first in range(290)]
+    turns = [*zip(*scans, strict=True)]
+    assert turns == [tuple((b"e%03d" % (first + step), b"") for first in range(290)) for step in range(3)]
+    backend.close()
+
+
+def test_rocksdb_steps_over_nothing_removed_behind_a_scan(tmp_path, monkeypatch):
+    made = []
+
+    def counting(*, raw_mode):
+        made.append(Options(raw_mode=raw_mode))
+        made[0].enable_statistics()
+        return made[0]
+
+    monkeypatch.setattr(rocksdb, "Options", counting)
+    backend = RocksDbBackend(tmp_path)
+    backend.write_batch([(b"e%04d" % number, b"") for number in range(1000)])
+    backend.write_batch([(b"e%04d" % number, None) for number in range(1, 1000)])
+    assert list(backend.scan(b"e0000", b"e0001")) == [(b"e0000", b"")]
+    assert list(backend.scan(b"e0001", b"e0002")) == []
+    skipped = next(line for line in made[0].get_statistics().splitlines() if "number.iter.skip" in line)
+    assert int(skipped.split()[-1]) < 10
+    backend.close()
+
+
+@pytest.mark.parametrize("read", [RocksDbBackend.items, lambda backend: backend.scan(b"e", b"f")])
+def test_a_damaged_file_of_rocksdb_loses_nothing_silently(read, tmp_path):
+    first = RocksDbBackend(tmp_path)
+    first.write_batch([(b"e%05d" % number, b"%060d" % number) for number in range(5000)])
+    first.close()
+    [file] = tmp_path.glob("*.sst")
+    stored = bytearray(file.read_bytes())
+    middle = len(stored) // 2
+    stored[middle : middle + 50] = bytes(50)
+    file.write_bytes(stored)
+    damaged = RocksDbBackend(tmp_path)
+    with pytest.raises(Exception, match="Corruption"):
+        list(read(damaged))
+    damaged.close()

@@ -187,7 +187,7 @@ def test_all_places_of_commits_are_reached(memory_job, clock):
             job.run("eve")
         job.run()
     reached = {place for place, _ in places}
-    of_runs = {"ingest.after", "task.half", "run.after", "state_migration.staged"}
+    of_runs = {"land.half", "ingest.after", "task.half", "run.after", "state_migration.staged"}
     of_commands = {
         *("migration.before", "migration.prepared", "operator_state.staged", "requeue.staged", "rescale.prepared"),
         *("drop.marked", "drop.half", "drop.deleted", "reconcile.planned"),

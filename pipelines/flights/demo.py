@@ -40,9 +40,9 @@ FIRST_DAY, LAST_DAY = "2013-01-01", "2013-01-31"
 DAYS: Final = 32
 """Files of input: the last arrivals of January are in February's first."""
 
+START: Final = datetime(2013, 1, 1, tzinfo=UTC)
 RUNS: Final = 10
-RUNS_END: Final = datetime(2013, 1, 11, tzinfo=UTC)
-"""The end of the last day that the demo runs; the rest of January is there for runs of one's own."""
+"""Days that the demo runs; the rest of January is there for runs of one's own."""
 
 LAST_LINES: Final = 30
 SERVICE_STARTS_WITHIN: Final = 60.0
@@ -74,11 +74,17 @@ class Demo:
     home: Path
     console: Console = field(default_factory=lambda: wide_enough(Console()))
     seconds: dict[str, float] = field(default_factory=dict)
+    runs: int = RUNS
 
     @property
     def events(self) -> Path:
         """The input: one file a day."""
         return self.home / "var" / "data" / "flights" / "events"
+
+    @property
+    def end(self) -> datetime:
+        """The end of the last day that the demo runs."""
+        return START + timedelta(days=self.runs)
 
     def log(self, name: str) -> Path:
         """The log of a child process."""
@@ -89,8 +95,8 @@ class Demo:
         for folder in (self.events, self.home / "var" / "demo", self.log("x").parent):
             folder.mkdir(parents=True, exist_ok=True)
         began = time.perf_counter()
-        if self.taken_in() >= RUNS_END:
-            self._say("reused", "the job has taken in its ten days: nothing to run")
+        if self.taken_in() >= self.end:
+            self._say("reused", f"the job has taken in {self.runs} days: nothing to run")
         else:
             self._deliver_and_run()
         self._show_board()
@@ -103,8 +109,9 @@ class Demo:
             with self._step("Airflow's database and services") as say:
                 airflow.wait_until_ready(JOB)
                 say(airflow.url)
-            with self._step(f"a backfill of {RUNS} days, a DAG run each") as say:
-                outage(url, begins_after=ANSWERS_BEFORE_OUTAGE)
+            with self._step(f"a backfill of {self.runs} days, a DAG run each") as say:
+                if self.taken_in() == START:
+                    outage(url, begins_after=ANSWERS_BEFORE_OUTAGE)
                 say(f"{self._backfill(airflow, url):,} rows")
 
     def _airflow(self, weather: str) -> AbstractContextManager[Airflow]:
@@ -122,8 +129,8 @@ class Demo:
 
     def _backfill(self, airflow: Airflow, weather: str) -> int:
         """Let Airflow run the days that the job has not taken in, and tell of each; return the rows taken in."""
-        first = max(datetime.fromisoformat(FIRST_DAY).replace(tzinfo=UTC), self.taken_in())
-        days = [first + timedelta(days=n) for n in range((RUNS_END - first).days)]
+        first = self.taken_in()
+        days = [first + timedelta(days=n) for n in range((self.end - first).days)]
         airflow.start_backfill(JOB, days[0], days[-1])
         rows = 0
         for day in days:
@@ -143,8 +150,11 @@ class Demo:
 
     def taken_in(self) -> datetime:
         """Return the moment up to which the job has taken in everything; the first day if it has not run."""
-        ends = [found["interval_end"] for found in self.checkpoints() if found.get("interval_end")]
-        return datetime.fromisoformat(ends[-1] if ends else f"{FIRST_DAY}T00:00:00+00:00")
+        found = self.checkpoints()
+        last_file = found[-1]["offsets"].get(SOURCE, {}).get("last_file") if found else None
+        if not last_file:
+            return START
+        return datetime.fromisoformat(last_file.removesuffix(".parquet")).replace(tzinfo=UTC) + timedelta(days=1)
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """Return the job's checkpoints as the command line shows them, oldest first."""

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 import requests
 
+SCRIPT: Final = Path(__file__).resolve().parents[2] / "setup" / "airflow.py"
+
 STARTS_WITHIN: Final = 300.0
 RUN_ENDS_WITHIN: Final = 1800.0
 ENDS_WITHIN: Final = 30.0
@@ -39,7 +41,6 @@ class StepFailedError(Exception):
 class Airflow:
     """A running Airflow."""
 
-    home: Path
     url: str
     process: subprocess.Popen[bytes]
     log: Path
@@ -90,8 +91,8 @@ class Airflow:
         tasks = self._ask("GET", f"/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
         for found in tasks:
             if found["state"] in FAILED:
-                logs = Path("var/airflow/logs") / f"dag_id={dag}" / f"run_id={run}" / f"task_id={found['task_id']}"
-                log = self.home / logs / f"attempt={found['try_number']}.log"
+                logs = Path(os.environ["AIRFLOW_HOME"]) / "logs" / f"dag_id={dag}" / f"run_id={run}"
+                log = logs / f"task_id={found['task_id']}" / f"attempt={found['try_number']}.log"
                 raise StepFailedError(f"Task {found['task_id']} of {run} failed", log if log.exists() else self.log)
         if task is None:
             state: str | None = self._ask("GET", f"/dags/{dag}/dagRuns/{run}")["state"]
@@ -109,7 +110,7 @@ class Airflow:
         return bool(health["scheduler"]["status"] == "healthy")
 
     def _log_in(self) -> None:
-        passwords = self.home / "var" / "airflow" / "simple_auth_manager_passwords.json.generated"
+        passwords = Path(os.environ["AIRFLOW_HOME"]) / "simple_auth_manager_passwords.json.generated"
         user = {"username": "admin", "password": json.loads(passwords.read_text())["admin"]}
         answer = requests.post(f"{self.url}/auth/token", json=user, timeout=PATIENCE)
         answer.raise_for_status()
@@ -136,12 +137,12 @@ def airflow_services(home: Path, log: Path, port: int) -> Iterator[Airflow]:
     """Run Airflow for as long as the context lasts. It starts in the background: see `Airflow.wait_until_ready`."""
     environment = {**os.environ, "AIRFLOW_PORT": str(port)}
     with log.open("w") as out:
-        command = [sys.executable, str(home / "setup" / "airflow.py")]
+        command = [sys.executable, str(SCRIPT)]
         process = subprocess.Popen(
             command, cwd=home, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
     try:
-        yield Airflow(home, f"http://127.0.0.1:{port}", process, log)
+        yield Airflow(f"http://127.0.0.1:{port}", process, log)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(ENDS_WITHIN)

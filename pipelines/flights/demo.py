@@ -34,7 +34,7 @@ from pipelines.flights.demo_airflow import Airflow, StepFailedError, airflow_ser
 JOB: Final = "flights"
 SOURCE: Final = "flight_events"
 ANSWERS_BEFORE_OUTAGE: Final = 220
-"""The weather service goes down in the fourth run: a day asks for about 60 observations."""
+"""The weather service goes down in the third run: a day asks for about 80 observations."""
 
 FIRST_DAY, LAST_DAY = "2013-01-01", "2013-01-31"
 DAYS: Final = 32
@@ -196,7 +196,7 @@ class Demo:
             ("make verify-demo", "the tables against a plain computation of all flights"),
             ("make airflow", "this Airflow, with its UI: grid, logs, results, asset events"),
         ):
-            self.console.print(f"  [bold]{escape(command):<62}[/] {what}", highlight=False, soft_wrap=True)
+            self.console.print(f"  [bold]{escape(command):<68}[/] {what}", highlight=False, soft_wrap=True)
 
     @contextmanager
     def _step(self, name: str) -> Iterator[Callable[[str], None]]:

@@ -1,6 +1,6 @@
 # One image for Airflow, Spark's master and workers, and the weather service of the demo: the same Python, the same
 # packages and the same paths everywhere, which is what Spark asks of a driver and its executors.
-FROM python:3.12-slim-bookworm
+FROM python:3.12.11-slim-bookworm
 
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends git make openjdk-17-jre-headless procps tini \
@@ -19,6 +19,9 @@ RUN mkdir -p conf/jobs && python3 setup/bootstrap.py --s3 && rm -rf "$HOME/.cach
 COPY --chown=headrace pipelines/ pipelines/
 COPY --chown=headrace dags/ dags/
 COPY --chown=headrace conf/ conf/
+
+# Folders that docker-compose.yml mounts volumes on. Docker would make absent ones, and their parents, as root.
+RUN mkdir -p var/data var/airflow/logs var/airflow/passwords
 
 ENV VIRTUAL_ENV=/opt/headrace/.venv \
     PATH=/opt/headrace/.venv/bin:/usr/local/bin:/usr/bin:/bin \

@@ -35,7 +35,7 @@ verify-demo: .ready
 
 # start Airflow with scheduler and UI on this machine; Ctrl-C ends it
 airflow: .ready
-	@$(RUN) setup/airflow.sh
+	@$(RUN) .venv/bin/python setup/airflow.py
 
 # what must hold before a commit: lint, types, import rules, tests (unit, compose, spark, airflow, fault)
 test: .ready lint types imports tier-unit tier-compose tier-spark tier-airflow tier-fault closing-line

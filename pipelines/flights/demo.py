@@ -1,6 +1,6 @@
 """The flights job from end to end, on this machine: `make demo`.
 
-    python -m pipelines.flights.demo            deliver input in two parts, run the job through Airflow after each
+    python -m pipelines.flights.demo            deliver input, let Airflow run the job for ten days, a DAG run each
     python -m pipelines.flights.demo verify     compare the tables with a plain computation of the same flights
 
 What is there already is used again: the second time, only what is missing is done. The output of every child
@@ -16,9 +16,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final
@@ -29,16 +29,23 @@ from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from pipelines.flights.demo_airflow import Airflow, StepFailedError, airflow_services
+
 JOB: Final = "flights"
 SOURCE: Final = "flight_events"
-ANSWERS_BEFORE_OUTAGE: Final = 400
-"""About half of what the first run asks the weather service."""
+ANSWERS_BEFORE_OUTAGE: Final = 220
+"""The weather service goes down in the third run: a day asks for about 80 observations."""
 
-FIRST_DAY, HALF, LAST_DAY = "2013-01-01", "2013-01-15", "2013-01-31"
+FIRST_DAY, LAST_DAY = "2013-01-01", "2013-01-31"
+DAYS: Final = 32
+"""Files of input: the last arrivals of January are in February's first."""
+
+START: Final = datetime(2013, 1, 1, tzinfo=UTC)
+RUNS: Final = 10
+"""Days that the demo runs; the rest of January is there for runs of one's own."""
+
 LAST_LINES: Final = 30
 SERVICE_STARTS_WITHIN: Final = 60.0
-MORNINGS: Final = ("2013-01-16T00:00:00+00:00", "2013-02-01T00:00:00+00:00")
-"""When Airflow would have run the job with the first, and with all of the input."""
 
 INTERESTING: Final = """
     WITH flights AS (
@@ -60,14 +67,6 @@ def wide_enough(console: Console) -> Console:
     return console if console.is_terminal else Console(width=120)
 
 
-class StepFailedError(Exception):
-    """A step could not be done; the message says why, the log what happened."""
-
-    def __init__(self, message: str, log: Path) -> None:
-        super().__init__(message)
-        self.log = log
-
-
 @dataclass
 class Demo:
     """One showing: where things are, and how long each step took."""
@@ -75,6 +74,7 @@ class Demo:
     home: Path
     console: Console = field(default_factory=lambda: wide_enough(Console()))
     seconds: dict[str, float] = field(default_factory=dict)
+    runs: int = RUNS
 
     @property
     def events(self) -> Path:
@@ -82,9 +82,9 @@ class Demo:
         return self.home / "var" / "data" / "flights" / "events"
 
     @property
-    def noted(self) -> Path:
-        """What the last successful showing left: its input and its last checkpoint."""
-        return self.home / "var" / "demo" / "done.json"
+    def end(self) -> datetime:
+        """The end of the last day that the demo runs."""
+        return START + timedelta(days=self.runs)
 
     def log(self, name: str) -> Path:
         """The log of a child process."""
@@ -92,11 +92,11 @@ class Demo:
 
     def run(self) -> None:
         """Do every step that isn't done yet, and show what came of it."""
-        for folder in (self.events, self.noted.parent, self.log("x").parent):
+        for folder in (self.events, self.home / "var" / "demo", self.log("x").parent):
             folder.mkdir(parents=True, exist_ok=True)
         began = time.perf_counter()
-        if self._is_done():
-            self._say("reused", "input of January 2013, and the job has taken in all of it: nothing to run")
+        if self.taken_in() >= self.end:
+            self._say("reused", f"the job has taken in {self.runs} days: nothing to run")
         else:
             self._deliver_and_run()
         self._show_board()
@@ -104,57 +104,57 @@ class Demo:
         self._show_times(time.perf_counter() - began)
 
     def _deliver_and_run(self) -> None:
-        with self._step("weather service") as say, weather_service(self) as url:
-            say(url)
-            os.environ["WEATHER_URL"] = url
-            self._airflow_database()
-            ran_before = self.checkpoints()
-            if self.days() and ran_before:
-                self._say("reused", f"{len(self.days())} days of input, {len(ran_before)} checkpoints")
-            else:
-                self._deliver("deliver January 1 to 15", HALF)
-                outage(url, begins_after=ANSWERS_BEFORE_OUTAGE)
-                self._run_dag("run the DAG; half-way the weather service goes down", MORNINGS[0], "run-1")
-                outage(url, begins_after=None)
-            self._deliver("deliver the rest of January", None)
-            self._run_dag("run the DAG again", MORNINGS[1], "run-2")
-        self.noted.write_text(json.dumps({"days": self.days(), "checkpoint": self._last_checkpoint()}))
+        with weather_service(self) as url, self._airflow(url) as airflow:
+            self._deliver()
+            with self._step("Airflow's database and services") as say:
+                airflow.wait_until_ready(JOB)
+                say(airflow.url)
+            with self._step(f"a backfill of {self.runs} days, a DAG run each") as say:
+                if self.taken_in() == START:
+                    outage(url, begins_after=ANSWERS_BEFORE_OUTAGE)
+                say(f"{self._backfill(airflow, url):,} rows")
 
-    def _airflow_database(self) -> None:
-        made = Path(os.environ["AIRFLOW_HOME"]) / "made-by-demo"
-        if made.exists():
-            self._say("reused", "Airflow's database in var/airflow")
+    def _airflow(self, weather: str) -> AbstractContextManager[Airflow]:
+        os.environ["WEATHER_URL"] = weather
+        return airflow_services(self.home, self.log("airflow"), _free_port(8080))
+
+    def _deliver(self) -> None:
+        if len(self.days()) == DAYS:
+            self._say("reused", f"{DAYS} days of input")
             return
-        with self._step("Airflow's database"):
-            self._child("airflow-db", "airflow", "db", "migrate")
-            made.touch()
-
-    def _deliver(self, name: str, through: str | None) -> None:
-        there = len(self.days())
-        with self._step(name) as say:
+        with self._step("deliver January") as say:
             command = (sys.executable, "-m", "pipelines.flights.events", "--out", str(self.events))
-            part = ("--through", through) if through else ()
-            self._child("input", *command, "--from", FIRST_DAY, "--to", LAST_DAY, *part)
-            say(f"{len(self.days()) - there} new files in {self._shown(self.events)}")
+            self._child("input", *command, "--from", FIRST_DAY, "--to", LAST_DAY)
+            say(f"{len(self.days())} files in {self._shown(self.events)}")
 
-    def _run_dag(self, name: str, logical_date: str, log: str) -> None:
-        before = len(self.checkpoints())
-        with self._step(name) as say:
-            self._child(log, "airflow", "dags", "test", JOB, logical_date)
-            found = self.checkpoints()
-            waiting = found[-1]["offsets"][SOURCE].get("pending", 0) if found else 0
-            waits = f", and {waiting:,} events wait for the weather" if waiting else ""
-            say((f"{len(found) - before} new checkpoints" if len(found) > before else "already caught up") + waits)
-
-    def _is_done(self) -> bool:
-        if not self.noted.exists():
-            return False
-        noted = json.loads(self.noted.read_text())
-        return bool(noted["days"]) and noted == {"days": self.days(), "checkpoint": self._last_checkpoint()}
+    def _backfill(self, airflow: Airflow, weather: str) -> int:
+        """Let Airflow run the days that the job has not taken in, and tell of each; return the rows taken in."""
+        first = self.taken_in()
+        days = [first + timedelta(days=n) for n in range((self.end - first).days)]
+        airflow.start_backfill(JOB, days[0], days[-1])
+        rows = 0
+        for day in days:
+            result, seconds = airflow.result_of(JOB, day)
+            rows += result["rows_in"]
+            waits = f", and {result['waiting']:,} events wait for the weather" if result["waiting"] else ""
+            news = f"checkpoint {result['checkpoint']}, {result['rows_in']:,} rows{waits}"
+            self._say(f"{seconds:.1f} s", f"  run of {day:%Y-%m-%d}: {news}")
+            if result["waiting"]:
+                outage(weather, begins_after=None)
+        airflow.wait_for_success(JOB, days[-1])
+        return rows
 
     def days(self) -> list[str]:
         """Return the names of the input's files, one a day."""
         return sorted(path.name for path in self.events.glob("*.parquet"))
+
+    def taken_in(self) -> datetime:
+        """Return the moment up to which the job has taken in everything; the first day if it has not run."""
+        found = self.checkpoints()
+        last_file = found[-1]["offsets"].get(SOURCE, {}).get("last_file") if found else None
+        if not last_file:
+            return START
+        return datetime.fromisoformat(last_file.removesuffix(".parquet")).replace(tzinfo=UTC) + timedelta(days=1)
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """Return the job's checkpoints as the command line shows them, oldest first."""
@@ -163,10 +163,6 @@ class Demo:
         answer = json.loads(self._child("checkpoints", "headrace", "checkpoints", JOB, "--json"))
         found: list[dict[str, Any]] = answer["checkpoints"]
         return sorted(found, key=lambda checkpoint: int(checkpoint["checkpoint_id"]))
-
-    def _last_checkpoint(self) -> int | None:
-        found = self.checkpoints()
-        return int(found[-1]["checkpoint_id"]) if found else None
 
     def _show_board(self) -> None:
         table = Table(title="From the flight board", title_justify="left")
@@ -196,15 +192,11 @@ class Demo:
         self.console.print(f"\nDone in {total:.0f} s. Next, for instance:")
         headrace = ".venv/bin/headrace"
         for command, what in (
-            (
-                f"{headrace} checkpoints {JOB} --json",
-                "the outage in the first run's metrics: what failed, what was parked",
-            ),
-            (f"{headrace} state scan {JOB} -n 5", "the last leg of each aircraft, as state"),
+            (f"{headrace} state scan {JOB} --state legs --prefix N14 -n 5", "the last legs of five aircraft"),
             ("make verify-demo", "the tables against a plain computation of all flights"),
-            ("make airflow", "the same DAG with scheduler and UI"),
+            ("make airflow", "this Airflow, with its UI: grid, logs, results, asset events"),
         ):
-            self.console.print(f"  [bold]{escape(command):<44}[/] {what}", highlight=False, soft_wrap=True)
+            self.console.print(f"  [bold]{escape(command):<68}[/] {what}", highlight=False, soft_wrap=True)
 
     @contextmanager
     def _step(self, name: str) -> Iterator[Callable[[str], None]]:
@@ -293,10 +285,14 @@ def outage(url: str, *, begins_after: int | None) -> None:
 
 
 def _free_port(wanted: int) -> int:
-    """Return `wanted` if nothing listens there, else 0: let the system choose."""
+    """Return `wanted` if nothing listens there, else a port that the system chooses."""
     with socket.socket() as probe:
         probe.settimeout(1)
-        return 0 if probe.connect_ex(("127.0.0.1", wanted)) == 0 else wanted
+        if probe.connect_ex(("127.0.0.1", wanted)) != 0:
+            return wanted
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def read_board(path: Path) -> tuple[list[tuple[Any, ...]], int]:
@@ -322,8 +318,7 @@ def verify(demo: Demo) -> int:
     from pipelines.flights.verify import main as compare
 
     found = demo.checkpoints()
-    days = [name.removesuffix(".parquet") for name in demo.days()]
-    if not found or not days:
+    if not found:
         print("There is nothing to verify yet: make demo", file=sys.stderr)
         return 1
     lake = demo.home / "var" / "lake"
@@ -335,7 +330,7 @@ def verify(demo: Demo) -> int:
         "--to",
         LAST_DAY,
         "--through",
-        days[-1],
+        found[-1]["offsets"][SOURCE]["last_file"].removesuffix(".parquet"),
         "--watermark",
         str(milliseconds(found[-1]["watermark"])),
     )
@@ -355,7 +350,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\n{error}. The last lines of its log:\n\n" + "\n".join(lines), file=sys.stderr)
         print(f"\nAll of it: {error.log}", file=sys.stderr)
         print("Put right what it names and run `make demo` again: it goes on from here.", file=sys.stderr)
-        print("`rm -rf var/demo var/data var/lake var/state var/local` starts the demo from nothing.", file=sys.stderr)
+        print(
+            "`rm -rf var/demo var/data var/lake var/state var/local var/airflow` starts the demo from nothing.",
+            file=sys.stderr,
+        )
         return 1
     except KeyboardInterrupt:
         print("\nInterrupted. `make demo` goes on from here.", file=sys.stderr)

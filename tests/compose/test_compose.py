@@ -42,6 +42,10 @@ def test_an_image_is_pinned_by_its_tag(name):
     assert re.fullmatch(r"v?[0-9]+\.[0-9]+[0-9a-z.-]*", tag)
 
 
+def test_the_image_starts_from_an_exact_version():
+    assert re.search(r"^FROM python:\d+\.\d+\.\d+-", (PROJECT / "Dockerfile").read_text(), re.MULTILINE)
+
+
 @pytest.mark.parametrize("name", sorted(SERVICES))
 def test_a_service_waits_only_for_services_that_are_there(name):
     needs = SERVICES[name].get("depends_on", {})
@@ -106,7 +110,60 @@ def test_the_jars_of_the_cluster_profile_are_those_that_set_up_fetches():
 
 def test_the_image_has_the_python_that_its_paths_name():
     dockerfile = (PROJECT / "Dockerfile").read_text()
-    image = re.search(r"^FROM python:(\d+\.\d+)-", dockerfile, re.MULTILINE)
+    image = re.search(r"^FROM python:(\d+\.\d+)\.\d+-", dockerfile, re.MULTILINE)
 
     assert image is not None
     assert f"/lib/python{image[1]}/site-packages/pyspark" in dockerfile
+
+
+def test_one_service_builds_the_image_for_all():
+    own = {name for name, service in SERVICES.items() if service["image"].startswith("headrace:")}
+    builders = [name for name, service in SERVICES.items() if "build" in service]
+
+    assert builders == ["volumes-init"]
+    assert {SERVICES[name]["image"] for name in own} == {SERVICES["volumes-init"]["image"]}
+    assert all(SERVICES[name]["pull_policy"] == "never" for name in own)
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_service_has_limits_and_rotated_logs(name):
+    service = SERVICES[name]
+
+    assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
+    assert re.fullmatch(r"\d+[sm]", service["stop_grace_period"])
+    assert {"max-size", "max-file"} <= set(service["logging"]["options"])
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_a_service_has_a_health_check(name):
+    check = SERVICES[name]["healthcheck"]
+    runs_once = SERVICES[name]["restart"] != "unless-stopped"
+
+    assert runs_once == bool(check.get("disable"))
+    assert runs_once or {"test", "interval", "timeout", "retries"} <= set(check)
+
+
+def test_folders_of_volumes_belong_to_the_user():
+    dockerfile = (PROJECT / "Dockerfile").read_text()
+    as_user = dockerfile.partition("\nUSER headrace\n")[2]
+    made = {
+        f"/opt/headrace/{folder}"
+        for line in re.findall(r"^RUN mkdir -p (.*)$", as_user, re.MULTILINE)
+        for folder in line.split()
+    }
+    mounted = {
+        volume.split(":")[1]
+        for service in SERVICES.values()
+        if service["image"].startswith("headrace:")
+        for volume in service.get("volumes", ())
+    }
+
+    assert mounted - made == {"/volumes/input", "/volumes/logs", "/volumes/passwords"}
+
+
+def test_new_volumes_get_the_owner_of_the_image():
+    chown = SERVICES["volumes-init"]
+    targets = {volume.split(":")[1] for volume in chown["volumes"]}
+
+    assert chown["user"] == "root"
+    assert set(chown["command"][2:]) == targets

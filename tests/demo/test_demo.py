@@ -1,0 +1,129 @@
+"""The demo with two days, then the documented backfill of what follows, in the Airflow of `make airflow`; then Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace import clock
+
+PROJECT = Path(__file__).resolve().parents[2]
+ENDS_WITHIN = 20
+STARTS_WITHIN = 300.0
+RUNS = 2
+PORT = 8097
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Return a project folder with all that the demo needs, and nothing in its var/."""
+    folder = tmp_path / "home"
+    shutil.copytree(PROJECT / "conf", folder / "conf")
+    shutil.copytree(PROJECT / "dags", folder / "dags")
+    (folder / "pipelines").symlink_to(PROJECT / "pipelines")
+    (folder / "var").mkdir()
+    (folder / "var" / "jars").symlink_to(PROJECT / "var" / "jars")
+    return folder
+
+
+@pytest.fixture
+def environment(home: Path) -> dict[str, str]:
+    """Return this process's environment for that folder."""
+    airflow = {"AIRFLOW_HOME": str(home / "var" / "airflow"), "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags")}
+    python_path = os.pathsep.join(map(str, (PROJECT / "engine", PROJECT)))
+    own = {"HEADRACE_HOME": str(home), "PYTHONPATH": python_path, "AIRFLOW_PORT": str(PORT), **airflow}
+    return {**os.environ, **own}
+
+
+@pytest.fixture
+def airflow(home: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """What `make airflow` starts, in a process group of its own, as a terminal has it."""
+    command = [sys.executable, str(PROJECT / "setup" / "airflow.py")]
+    process = subprocess.Popen(command, cwd=home, env=environment, start_new_session=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def test_documented_backfill_follows_the_demo(home, environment, request):
+    run_demo(home, environment)
+    process = request.getfixturevalue("airflow")
+    unpause, backfill = documented_commands()
+
+    until_succeeds(unpause, environment)
+    subprocess.run(for_days(backfill, "2013-01-03", "2013-01-03"), env=environment, check=True, capture_output=True)
+    until_succeeds([sys.executable, "-c", RAN_GREEN, str(RUNS + 1)], environment)
+
+    children = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(ENDS_WITHIN) == 0
+    assert [child for child in children if child.is_running()] == []
+
+
+RAN_GREEN = """
+import sys
+from airflow.models import DagRun
+from airflow.utils.session import create_session
+with create_session() as session:
+    states = [run.state for run in session.query(DagRun).filter(DagRun.dag_id == "flights")]
+sys.exit("failed" in states and 3 or states != ["success"] * int(sys.argv[1]))
+"""
+"""Ends with exit code 0 if there are so many runs, and all of them ended well; 3 if one failed."""
+
+
+def run_demo(home: Path, environment: dict[str, str]) -> None:
+    code = f"from pipelines.flights.demo import Demo; from pathlib import Path; Demo(Path({str(home)!r}), runs={RUNS}).run()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=home, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+def documented_commands() -> tuple[list[str], list[str]]:
+    """Return the two commands of the section on backfills."""
+    section = (PROJECT / "docs" / "airflow.md").read_text().partition("\n## Backfill\n")[2]
+    block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert block is not None
+    lines = block[1].replace("\\\n", " ").splitlines()
+    unpause, backfill = (shlex.split(line) for line in lines if line.startswith("airflow"))
+    return unpause, backfill
+
+
+def for_days(backfill: list[str], first: str, last: str) -> list[str]:
+    """Return the command for other days: the documented ones follow ten days."""
+    days = {"--from-date": first, "--to-date": last}
+    return [days.get(before, word) for before, word in zip(["", *backfill], backfill, strict=False)]
+
+
+def until_succeeds(command: list[str], environment: dict[str, str]) -> None:
+    """Run a command again and again until it succeeds; exit code 3 is a failure at once."""
+    deadline = clock.monotonic() + STARTS_WITHIN
+    while (done := subprocess.run(command, env=environment, capture_output=True, text=True, check=False)).returncode:
+        assert done.returncode != 3, done.stderr
+        assert clock.monotonic() < deadline, done.stderr[-2000:]
+        clock.sleep(1)
+
+
+def test_documented_days_follow_those_of_the_demo():
+    from pipelines.flights.demo import RUNS as DEMO_RUNS
+    from pipelines.flights.demo import START
+
+    _, backfill = documented_commands()
+    first = backfill[backfill.index("--from-date") + 1]
+
+    assert datetime.fromisoformat(first).replace(tzinfo=UTC) == START.replace(day=START.day + DEMO_RUNS)

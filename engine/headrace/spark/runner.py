@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from headrace import clock
@@ -17,6 +18,7 @@ from headrace.spark.batch_sequence import BatchSequence
 from headrace.spark.caught_up_run import CaughtUpRun
 from headrace.spark.interval_run import IntervalRun
 from headrace.spark.options import Event, RunOptions, RunReport
+from headrace.spark.progress import NO_WATCH, watched
 from headrace.spark.remaining_work import RemainingWork
 from headrace.spark.replay_run import ReplayRun
 from headrace.spark.run_events import OnEvent, RunEvents
@@ -58,7 +60,9 @@ def run_in(
     from headrace.spark.spark_tasks import SparkTasks
 
     merge, topics = merge_through(spark), topics_of(spark, config)
-    return run_on(SparkTasks(spark), config, options, on_event, started=started, merge=merge, topics=topics)
+    return run_on(
+        SparkTasks(spark), config, options, on_event, started=started, merge=merge, topics=topics, shows_progress=True
+    )
 
 
 def run_on(
@@ -70,26 +74,30 @@ def run_on(
     started: float | None = None,
     merge: SparkMerge | None = None,
     topics: Mapping[str, Topic] | None = None,
+    shows_progress: bool = False,
 ) -> RunReport:
     """Run a job once, its tasks wherever `tasks` runs them. `merge` writes large changes of sinks; without it deltalake does.
 
-    Sources of the format kafka read `topics`, by name of the source.
+    Sources of the format kafka read `topics`, by name of the source. With `shows_progress` there are events within micro-batches.
     """
     begun = clock.monotonic() if started is None else started
     events = RunEvents(config.job, on_event)
     mode = _mode(config, options)
     plan = checked_plan(config)
-    with open_job(
-        config,
-        options.run_id,
-        create=True,
-        plan=plan,
-        force=options.force_fail_over,
-        spark_merge=merge,
-        notify=events.tell,
-    ) as job:
+    with (
+        open_job(
+            config,
+            options.run_id,
+            create=True,
+            plan=plan,
+            force=options.force_fail_over,
+            spark_merge=merge,
+            notify=events.tell,
+        ) as job,
+        watched(config, job.attempt_id, events.progress) if shows_progress else nullcontext(NO_WATCH) as watch,
+    ):
         events.opened(job.last)
-        batches = BatchSequence(tasks, job, plan, config, options, events, begun)
+        batches = BatchSequence(tasks, job, plan, config, options, events, begun, watch)
         intake = Intake(plan, config, topics=topics)
         remaining, replays = RemainingWork(batches), ReplayRun(batches, intake)
         this_run = (IntervalRun if mode == "interval" else CaughtUpRun)(batches, intake, remaining, replays)

@@ -40,8 +40,9 @@ def test_every_reader_takes_a_savepoint(headrace, state, command):
     assert (result.exit_code, result.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("command", [*READERS, "checkpoints", "status", "jobs", "explain", "doctor"])
-def test_tables_fit_into_a_hundred_columns(headrace, state, command):
+@pytest.mark.parametrize("command", [*READERS, "checkpoints", "status", "jobs"])
+def test_tables_fit_into_a_hundred_columns(headrace, state, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     result = headrace(*words(command))
     assert max(map(len, result.stdout.splitlines())) <= 100
 

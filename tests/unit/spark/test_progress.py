@@ -66,7 +66,7 @@ def looking(monkeypatch):
     BEATS.clear()
 
 
-def shop(asks=False, rows=ROWS, **options):
+def shop(*, asks=False, rows=ROWS, **options):
     stream = Pipeline("shop").source("orders", Order, event_time="at")
     if asks:
         stream = stream.async_wait("ask", Answer(), mode=OutputMode.ORDERED, capacity=8, timeout=timedelta(minutes=1))

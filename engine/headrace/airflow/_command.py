@@ -18,10 +18,13 @@ from headrace.airflow._failures import failure
 class HeadraceCommand:
     """One `headrace` command with `--json`, as a process that can be ended."""
 
-    def __init__(self, words: Sequence[str], home: Path) -> None:
-        """`words` are the command's arguments without `--json`; `home` is the folder that holds `conf/`."""
+    def __init__(self, words: Sequence[str], home: Path, python: str | None = None) -> None:
+        """`words` are the command's arguments without `--json`; `home` is the folder that holds `conf/`.
+
+        The command is that of the environment of `python`, or of the Python that runs the task.
+        """
         self._words = ["headrace", *words, "--json"]
-        self._environment = {**os.environ, **task_environment(home)}
+        self._environment = {**os.environ, **task_environment(home, python)}
         self._process: subprocess.Popen[str] | None = None
 
     def answer(self, log: Any) -> dict[str, Any]:

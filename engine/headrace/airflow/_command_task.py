@@ -16,16 +16,22 @@ _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def command_task(
-    task_id: str, *words: str, home: Path, timeout: timedelta, environment: Mapping[str, str] = _NOTHING, **options: Any
+    task_id: str,
+    *words: str,
+    home: Path,
+    timeout: timedelta,
+    python: str | None = None,
+    environment: Mapping[str, str] = _NOTHING,
+    **options: Any,
 ) -> BashOperator:
-    """Return a task that runs `headrace WORDS` on the jobs of `home`. The shell sees `environment` as well.
+    """Return a task that runs `headrace WORDS` on the jobs of `home`, in the environment of `python`.
 
-    `options` are those of the operator.
+    The shell sees `environment` as well. `options` are those of the operator.
     """
     return BashOperator(
         task_id=task_id,
         bash_command=" ".join(("headrace", *words)),
-        env={**task_environment(home), **environment},
+        env={**task_environment(home, python), **environment},
         append_env=True,
         execution_timeout=timeout,
         **options,

@@ -59,13 +59,15 @@ def _check(job: JobConfig, params: Collection[str]) -> BashOperator:
         "check",
         *("check", job.job),
         home=job.home,
+        python=job.profile.python,
         timeout=job.run.budget + job.run.grace,
         pre_execute=lambda context: refuse_unknown_params(context, params),
     )
 
 
 def _command(job: JobConfig, verb: str, *options: str) -> BashOperator:
-    return command_task(verb, verb, job.job, *options, home=job.home, timeout=job.run.budget + job.run.grace)
+    timeout = job.run.budget + job.run.grace
+    return command_task(verb, verb, job.job, *options, home=job.home, python=job.profile.python, timeout=timeout)
 
 
 def _run(job: JobConfig, params: Collection[str]) -> HeadraceRunOperator:

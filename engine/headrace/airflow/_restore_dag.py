@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 from airflow.sdk import DAG, Param
 
 from headrace.airflow._command_task import command_task
+from headrace.airflow._environment import task_environment
+from headrace.config import JobConfig
 
 RESTORE = "headrace_restore"
 _EXPLANATION = """
@@ -18,7 +21,7 @@ can be undone by restoring again. The job's next run goes on from there and read
 """
 
 
-def restore_dag(jobs: Sequence[str], home: Path) -> DAG:
+def restore_dag(jobs: Sequence[JobConfig], home: Path) -> DAG:
     """Return the DAG that restores one of `jobs`."""
     with DAG(
         dag_id=RESTORE,
@@ -29,7 +32,7 @@ def restore_dag(jobs: Sequence[str], home: Path) -> DAG:
         max_active_runs=1,
         default_args={"owner": "headrace", "retries": 0},
         tags=["headrace"],
-        params=_params(jobs),
+        params=_params([job.job for job in jobs]),
         auto_register=False,
     ) as dag:
         # The values go in by the environment: text of a person must not become part of a command.
@@ -39,12 +42,19 @@ def restore_dag(jobs: Sequence[str], home: Path) -> DAG:
             home=home,
             timeout=timedelta(hours=1),
             environment={
+                # The folder of the program `headrace` that belongs to the job's cluster.
+                "PATH": f"{{{{ {_programs(jobs)!r}.get(params.job, '') }}}}{task_environment(home)['PATH']}",
                 "JOB": "{{ params.job }}",
                 "CHECKPOINT": "{{ params.checkpoint }}",
                 "WHY": "{{ params.why }} (Airflow run {{ run_id }})",
             },
         )
     return dag
+
+
+def _programs(jobs: Sequence[JobConfig]) -> dict[str, str]:
+    """Return the beginning of PATH for jobs that run in a Python of their own, by job."""
+    return {job.job: f"{Path(job.profile.python).parent}{os.pathsep}" for job in jobs if job.profile.python is not None}
 
 
 def _params(jobs: Sequence[str]) -> dict[str, Param]:

@@ -18,12 +18,17 @@ def datasets_of(job: JobConfig) -> tuple[list[tuple[str, str]], list[tuple[str, 
 
 
 def operator_lineage(job: JobConfig) -> Any:
-    """Return the provider's `OperatorLineage` for a run of a job; None where the provider is not installed."""
+    """Return the provider's `OperatorLineage` for a run of a job; None where the provider is not installed.
+
+    Raises `ModuleNotFoundError` when it is installed and lacks what it needs itself.
+    """
     try:
         lineage = import_module("airflow.providers.openlineage.extractors").OperatorLineage
         dataset = import_module("openlineage.client.event_v2").Dataset
-    except ModuleNotFoundError:
-        return None
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith(("airflow.providers.openlineage", "openlineage")):
+            return None
+        raise
     inputs, outputs = (
         [dataset(namespace=namespace, name=name) for namespace, name in datasets] for datasets in datasets_of(job)
     )

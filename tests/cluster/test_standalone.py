@@ -48,7 +48,7 @@ def test_executors_run_in_a_packed_environment(tmp_path, master):
     project, used = tmp_path / "project", tmp_path / "used"
     packed = {
         "bin/python": f'#!/bin/sh\necho "$0" >> {used}\n'
-        f'PYTHONPATH="$(dirname "$0")/../code:$PYTHONPATH" exec {sys.executable} "$@"\n',
+        f'PYTHONPATH="$PWD/environment/code:$PYTHONPATH" exec {sys.executable} "$@"\n',
         "code/travelling_store/__init__.py": "",
         "code/travelling_store/prices.py": "PRICE = 7\n",
         "code/travelling_store/job.py": CODE.format(package="travelling_store", job="travelling_store"),

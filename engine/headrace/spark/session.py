@@ -21,7 +21,9 @@ def session(config: JobConfig) -> SparkSession:
     Raises `ConfigError` for jars that are not there, and `ClusterError` when Spark cannot be started.
     """
     profile, is_submitted = config.profile, _is_submitted()
-    os.environ.setdefault("PYSPARK_PYTHON", profile.spark.get("spark.pyspark.python", sys.executable))
+    if (executors := profile.spark.get("spark.pyspark.python")) is not None:
+        os.environ["PYSPARK_PYTHON"] = executors  # a setting comes before the environment, as for spark-submit
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName(f"headrace-{config.job}")

@@ -128,6 +128,17 @@ def test_callback_that_is_no_function_is_refused(home, edit_job):
         headrace_dag("flights")
 
 
+def test_dag_of_the_page_on_own_dags_can_be_parsed(home):
+    block = (PROJECT / "docs" / "own-dag.md").read_text().split("```python\n")[1].split("```")[0]
+    file = home / "conf" / "jobs" / "flights.yaml"
+    (home / "conf" / "jobs" / "shop.yaml").write_text(file.read_text().replace("job: flights", "job: shop"))
+    names = {"__file__": str(home / "morning.py"), "__name__": "morning"}
+    exec(compile(block, str(home / "morning.py"), "exec"), names)  # noqa: S102  the page's own code
+
+    assert {task.task_id for task in names["take_in"].dag.tasks} == {"take_in", "arrived", "keep", "tell"}
+    DagSerialization.to_json(names["take_in"].dag)
+
+
 def test_dag_of_the_docs_page_can_be_parsed(home, edit_job):
     page_text = (PROJECT / "docs" / "airflow.md").read_text()
     section = page_text.split("## Operators for your own DAG")[1]

@@ -91,6 +91,13 @@ def bare(tmp_path_factory, wheel, path_without_java) -> Environment:
 
 
 @pytest.fixture(scope="module")
+def airflow_alone(tmp_path_factory, wheel, path_without_java) -> Environment:
+    """An environment with Airflow, and without Spark's driver."""
+    folder = tmp_path_factory.mktemp("airflow") / "venv"
+    return Environment(installed(folder, f"headrace[airflow] @ {wheel.as_uri()}"), path_without_java)
+
+
+@pytest.fixture(scope="module")
 def shop(tmp_path_factory, full) -> Path:
     """A new project, set up."""
     folder = tmp_path_factory.mktemp("work")
@@ -153,6 +160,29 @@ def test_dag_of_a_new_project_runs(full, shop, tmp_path):
     full.run("python", "dags/headrace_errors.py", cwd=home, **airflow)
     full.run("airflow", "dags", "test", "kiosk", cwd=tmp_path, **airflow)
     answer = full.run("headrace", "sql", "kiosk", "select count(*) as n from vouchers", "--json", cwd=home)
+    assert json.loads(answer)["rows"] == [{"n": 10}]
+
+
+def test_own_dag_runs_the_job_in_another_environment(full, airflow_alone, shop, tmp_path):
+    full.run("headrace", "new", "shop", cwd=tmp_path)
+    home = tmp_path / "shop"
+    (home / "var").mkdir()
+    for fetched in ("jars", "jdk"):
+        (home / "var" / fetched).symlink_to(shop / "var" / fetched)
+    profile = home / "conf" / "clusters" / "local.yaml"
+    profile.write_text(f"{profile.read_text()}\npython: {full.folder}/bin/python\n")
+    page = (PROJECT / "docs" / "own-dag.md").read_text()
+    (home / "dags" / "morning.py").write_text(page.split("```python\n")[1].split("```")[0])
+    airflow = {
+        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
+    }
+    airflow_alone.run("airflow", "db", "migrate", cwd=tmp_path, **airflow)
+    airflow_alone.run("airflow", "dags", "test", "morning", "2026-01-02", cwd=tmp_path, **airflow)
+    status = json.loads(full.run("headrace", "checkpoints", "--json", cwd=home))
+    assert [made["name"] for made in status["checkpoints"] if made["name"]] == ["day_20260102"]
+    answer = full.run("headrace", "sql", "shop", "select count(*) as n from vouchers", "--json", cwd=home)
     assert json.loads(answer)["rows"] == [{"n": 10}]
 
 

@@ -52,7 +52,7 @@ class HeadraceCheckpointSensor(BaseSensorOperator):
         self.watermark = watermark
         self.interval_end = interval_end
         self.deferrable = deferrable
-        self._home = config.home
+        self._home, self._python = config.home, config.profile.python
 
     def execute(self, context: Context) -> Any:
         """Wait here, or in the triggerer. Raises `AirflowFailException` when there is nothing to wait for."""
@@ -78,6 +78,7 @@ class HeadraceCheckpointSensor(BaseSensorOperator):
         return CheckpointTrigger(
             job=self.job,
             home=str(self._home),
+            python=self._python,
             checkpoint=self.checkpoint,
             watermark=_text(self.watermark),
             interval_end=_text(self.interval_end),
@@ -91,7 +92,7 @@ class HeadraceCheckpointSensor(BaseSensorOperator):
             raise AirflowFailException(f"ConfigError: {error}") from None
 
     def _status(self) -> dict[str, Any]:
-        return job_status(HeadraceCommand(["status", self.job], self._home).answer(self.log))
+        return job_status(HeadraceCommand(["status", self.job], self._home, self._python).answer(self.log))
 
 
 def job_status(answer: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class CheckpointTrigger(BaseTrigger):
         *,
         job: str,
         home: str,
+        python: str | None = None,
         checkpoint: int | str | None,
         watermark: str | None,
         interval_end: str | None,
@@ -40,12 +41,13 @@ class CheckpointTrigger(BaseTrigger):
         self._arguments = {
             "job": job,
             "home": home,
+            "python": python,
             "checkpoint": checkpoint,
             "watermark": watermark,
             "interval_end": interval_end,
             "poll_interval": poll_interval,
         }
-        self._job, self._home, self._poll_interval = job, home, poll_interval
+        self._job, self._home, self._python, self._poll_interval = job, home, python, poll_interval
         self._milestone = Milestone.of(checkpoint=checkpoint, watermark=watermark, interval_end=interval_end)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -65,7 +67,7 @@ class CheckpointTrigger(BaseTrigger):
         """Return the job's status, or why it cannot be read."""
         process = await asyncio.create_subprocess_exec(
             *("headrace", "status", self._job, "--json"),
-            env={**os.environ, **task_environment(Path(self._home))},
+            env={**os.environ, **task_environment(Path(self._home), self._python)},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
         )

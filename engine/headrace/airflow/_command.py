@@ -25,10 +25,13 @@ _ERROR = re.compile(rf"^({'|'.join(_NAMES)}): (.*)", re.MULTILINE | re.DOTALL)
 class HeadraceCommand:
     """One `headrace` command, as a process that can be ended."""
 
-    def __init__(self, words: Sequence[str], home: Path) -> None:
-        """`words` are the command's arguments; `home` is the folder that holds `conf/`."""
+    def __init__(self, words: Sequence[str], home: Path, python: str | None = None) -> None:
+        """`words` are the command's arguments; `home` is the folder that holds `conf/`.
+
+        The command is that of the environment of `python`, or of the Python that runs the task.
+        """
         self._words = ["headrace", *words]
-        self._environment = {**os.environ, **task_environment(home)}
+        self._environment = {**os.environ, **task_environment(home, python)}
         self._process: subprocess.Popen[str] | None = None
 
     def answer(self, log: Any) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class _JobOperator(BaseOperator):
         config = given_job(job, home)
         super().__init__(**{"execution_timeout": config.run.budget + config.run.grace, **kwargs})
         self.job = config.job
-        self._home = config.home
+        self._home, self._python = config.home, config.profile.python
         self._command: HeadraceCommand | None = None
 
     def words(self) -> list[str]:
@@ -37,7 +37,7 @@ class _JobOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Run the command; return `job`, and `checkpoint`: what it has made, None if there was nothing to do."""
-        self._command = HeadraceCommand([*self.words(), f"--run-id={context['run_id']}"], self._home)
+        self._command = HeadraceCommand([*self.words(), f"--run-id={context['run_id']}"], self._home, self._python)
         return self._command.answer(self.log)
 
     def on_kill(self) -> None:

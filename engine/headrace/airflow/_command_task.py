@@ -20,22 +20,26 @@ if TYPE_CHECKING:
 class CommandTask(BaseOperator):
     """Run `headrace WORDS` on the jobs of `home`. Exit codes end the task as they do for a run.
 
-    `words` may be templates; no shell reads them. With `skip_if_held` the task is skipped, not failed, while another run holds
+    `words` and `python` may be templates; no shell reads them. The command is that of the environment of `python`; empty or None: of
+    the Python that runs the task. With `skip_if_held` the task is skipped, not failed, while another run holds
     the job.
     """
 
-    template_fields: Sequence[str] = ("words",)
+    template_fields: Sequence[str] = ("words", "python")
 
-    def __init__(self, *, words: Sequence[str], home: Path, skip_if_held: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *, words: Sequence[str], home: Path, python: str | None = None, skip_if_held: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.words = list(words)
+        self.python = python
         self._home = home
         self._skips_if_held = skip_if_held
         self._command: HeadraceCommand | None = None
 
     def execute(self, context: Context) -> None:  # noqa: ARG002  Airflow calls it so
         """Run the command. Raises `AirflowFailException` where a retry cannot help, and `AirflowException` otherwise."""
-        self._command = HeadraceCommand(self.words, self._home)
+        self._command = HeadraceCommand(self.words, self._home, self.python or None)
         exit_code, error = self._command.shown(self.log)
         if exit_code == FencedError.exit_code and self._skips_if_held:
             raise AirflowSkipException("another run holds the job: nothing was done, a later DAG run does it")

@@ -12,7 +12,7 @@ from headrace.airflow._home import dag_file, find_home, given_job
 from headrace.airflow._job_dag import job_dag
 from headrace.airflow._maintenance_dag import MAINTENANCE, maintenance_dag
 from headrace.airflow._restore_dag import RESTORE, restore_dag
-from headrace.config import list_jobs, load_job
+from headrace.config import JobConfig, list_jobs, load_job
 from headrace.errors import ConfigError, HeadraceError
 
 _log = logging.getLogger(__name__)
@@ -29,8 +29,7 @@ def headrace_dags(folder: str) -> dict[str, DAG]:
     built = _job_dags(home)
     for failure in built.failures:
         _log.warning("%s", failure)
-    jobs = list(built.dags)
-    return {**built.dags, MAINTENANCE: maintenance_dag(jobs, home), RESTORE: restore_dag(jobs, home)}
+    return {**built.dags, MAINTENANCE: maintenance_dag(built.jobs), RESTORE: restore_dag(built.jobs, home)}
 
 
 def headrace_dag(job: str, home: str | Path | None = None, cluster: str | None = None) -> DAG:
@@ -53,27 +52,35 @@ def check_job_files(folder: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _JobDags:
-    """The DAGs of jobs, by job, and a line for each job file that makes none."""
+    """Jobs and their DAGs, by job, and a line for each job file that makes none."""
 
+    jobs: list[JobConfig]
     dags: dict[str, DAG]
     failures: list[str]
 
 
 def _job_dags(home: Path) -> _JobDags:
+    jobs: list[JobConfig] = []
     dags: dict[str, DAG] = {}
     failures: list[str] = []
     for name in list_jobs(home):
         try:
-            dags[name] = _valid_dag(name, home)
+            job = _loaded(name, home)
+            dags[name] = _valid_dag(job)
+            jobs.append(job)
         except Exception as error:  # noqa: BLE001  Airflow refuses in many ways; `check_job_files` shows them all
             kind = "" if isinstance(error, HeadraceError) else f"{type(error).__name__}: "
             failures.append(f"conf/jobs/{name}.yaml makes no DAG: {kind}{error}")
-    return _JobDags(dags=dags, failures=failures)
+    return _JobDags(jobs=jobs, dags=dags, failures=failures)
 
 
-def _valid_dag(name: str, home: Path) -> DAG:
+def _loaded(name: str, home: Path) -> JobConfig:
     if name in {MAINTENANCE, RESTORE}:
         raise ConfigError(f"'{name}' is the name of a DAG that is always there; give the job another name")
-    dag = job_dag(load_job(name, home, keep_references=True))
+    return load_job(name, home, keep_references=True)
+
+
+def _valid_dag(job: JobConfig) -> DAG:
+    dag = job_dag(job)
     dag.validate()  # type: ignore[no-untyped-call]
     return dag

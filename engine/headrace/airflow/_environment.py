@@ -7,15 +7,16 @@ import sys
 from pathlib import Path
 
 
-def task_environment(home: Path) -> dict[str, str]:
+def task_environment(home: Path, python: str | None = None) -> dict[str, str]:
     """Return what a task's child process needs beyond the environment of Airflow's own process.
 
-    The child runs in the Python that runs the task, so that `headrace` and Spark's Python are this environment's.
+    The child runs in `python`, or in the Python that runs the task: `headrace`, `spark-submit` and Spark's Python are those of
+    that environment.
     """
-    programs = str(Path(sys.executable).parent)
+    programs = str(Path(python or sys.executable).parent)
     return {
         "HEADRACE_HOME": str(home),
         "PATH": os.pathsep.join([programs, os.environ.get("PATH", os.defpath)]),
-        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-        "PYSPARK_DRIVER_PYTHON": os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable),
+        "PYSPARK_PYTHON": python or os.environ.get("PYSPARK_PYTHON", sys.executable),
+        "PYSPARK_DRIVER_PYTHON": python or os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable),
     }

@@ -67,7 +67,8 @@ def _check(job: JobConfig, params: Collection[str]) -> CommandTask:
 def _command(job: JobConfig, verb: str, *options: str, **settings: Any) -> CommandTask:
     timeout = job.run.budget + job.run.grace
     words = [verb, job.job, *options]
-    return CommandTask(task_id=verb, words=words, home=job.home, execution_timeout=timeout, **settings)
+    python = job.profile.python
+    return CommandTask(task_id=verb, words=words, home=job.home, python=python, execution_timeout=timeout, **settings)
 
 
 def _run(job: JobConfig, params: Collection[str]) -> HeadraceRunOperator:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from airflow.sdk import DAG, CronTriggerTimetable, TaskGroup
 
 from headrace.airflow._command_task import CommandTask
+from headrace.config import JobConfig
 
 MAINTENANCE = "headrace_maintenance"
 _EXPLANATION = """
@@ -19,7 +19,7 @@ take the job's lease.
 _TIMEOUT = timedelta(hours=2)
 
 
-def maintenance_dag(jobs: Iterable[str], home: Path) -> DAG:
+def maintenance_dag(jobs: Iterable[JobConfig]) -> DAG:
     """Return the DAG that compacts and vacuums `jobs`, one after the other."""
     with DAG(
         dag_id=MAINTENANCE,
@@ -36,9 +36,12 @@ def maintenance_dag(jobs: Iterable[str], home: Path) -> DAG:
         auto_register=False,
     ) as dag:
         for job in jobs:
-            with TaskGroup(job):
+            python = job.profile.python
+            with TaskGroup(job.job):
                 compact, vacuum = (
-                    CommandTask(task_id=verb, words=[verb, job], home=home, execution_timeout=_TIMEOUT)
+                    CommandTask(
+                        task_id=verb, words=[verb, job.job], home=job.home, python=python, execution_timeout=_TIMEOUT
+                    )
                     for verb in ("compact", "vacuum")
                 )
                 compact >> vacuum

@@ -9,6 +9,7 @@ from pathlib import Path
 from airflow.sdk import DAG, Param
 
 from headrace.airflow._command_task import CommandTask
+from headrace.config import JobConfig
 
 RESTORE = "headrace_restore"
 _EXPLANATION = """
@@ -18,7 +19,7 @@ can be undone by restoring again. The job's next run goes on from there and read
 """
 
 
-def restore_dag(jobs: Sequence[str], home: Path) -> DAG:
+def restore_dag(jobs: Sequence[JobConfig], home: Path) -> DAG:
     """Return the DAG that restores one of `jobs`."""
     with DAG(
         dag_id=RESTORE,
@@ -29,7 +30,7 @@ def restore_dag(jobs: Sequence[str], home: Path) -> DAG:
         max_active_runs=1,
         default_args={"owner": "headrace", "retries": 0},
         tags=["headrace"],
-        params=_params(jobs),
+        params=_params([job.job for job in jobs]),
         auto_register=False,
     ) as dag:
         CommandTask(
@@ -39,9 +40,15 @@ def restore_dag(jobs: Sequence[str], home: Path) -> DAG:
                 *("--why={{ params.why }} (Airflow run {{ run_id }})", "--yes"),
             ],
             home=home,
+            python=f"{{{{ {_pythons(jobs)!r}.get(params.job, '') }}}}",
             execution_timeout=timedelta(hours=1),
         )
     return dag
+
+
+def _pythons(jobs: Sequence[JobConfig]) -> dict[str, str]:
+    """Return the Python of jobs that run in one of their own, by job."""
+    return {job.job: job.profile.python for job in jobs if job.profile.python is not None}
 
 
 def _params(jobs: Sequence[str]) -> dict[str, Param]:

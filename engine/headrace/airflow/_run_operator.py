@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from pathlib import Path
 from subprocess import Popen
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-import headrace
 from headrace.airflow._data_interval import refuse_foreign_interval
 from headrace.airflow._driver_log import DriverLog
 from headrace.airflow._environment import task_environment
 from headrace.airflow._failures import failure
 from headrace.airflow._home import given_job
+from headrace.airflow._lineage import operator_lineage
 from headrace.airflow._links import CheckpointLink, SparkUiLink, result_page
 from headrace.airflow._notes import write_note
 from headrace.airflow._order_of_runs import hold_behind_failed_run
@@ -26,14 +26,14 @@ from headrace.airflow._params import refuse_unknown_params
 from headrace.airflow._process_tree import kill_descendants
 from headrace.airflow._report_file import ReportFile
 from headrace.airflow._results import Result, announce, degraded, result_of, sink_assets
+from headrace.airflow._submission import packed_home, run_words, submission
 from headrace.airflow._words import option, plain_words, value_of
-from headrace.config import ClusterConfig, JobConfig, expand_settings, parse_duration
+from headrace.config import JobConfig, expand_settings, parse_duration
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
 
-_DRIVER = Path(headrace.__file__).parent / "cli" / "submit" / "driver.py"
 INTERVAL_START = "{{ dag_run.data_interval_start.isoformat() if dag_run.data_interval_start else '' }}"
 INTERVAL_END = "{{ dag_run.data_interval_end.isoformat() if dag_run.data_interval_end else '' }}"
 # A retry has the id of its run, and goes on with its work. A task that somebody cleared is another run: clearing raises
@@ -84,44 +84,23 @@ class HeadraceRunOperator(SparkSubmitOperator):
     ) -> None:
         """Raises `ConfigError` for a job that is not there, or whose file is wrong."""
         config = given_job(job, home, cluster)
-        profile = config.profile
-        own = {
-            "application": str(_DRIVER),
-            "name": f"headrace.{config.job}",
-            "conn_id": profile.connection or _connection_id(profile),
-            "deploy_mode": profile.deploy_mode,
-            "conf": {**profile.spark, **kwargs.pop("conf", {})},
-            "jars": ",".join(profile.jars) or None,
-            "py_files": ",".join(profile.py_files) or None,
-            "env_vars": {**task_environment(config.home), **kwargs.pop("env_vars", {})},
-            "execution_timeout": config.run.budget + config.run.grace,
-            "retries": config.run.retries,
-            "retry_delay": config.run.retry_delay,
-            "outlets": sink_assets(config),
-            "application_args": [
-                "run",
-                config.job,
-                option("cluster", config.cluster),
-                option("mode", mode),
-                option("interval-start", interval_start),
-                option("interval-end", interval_end),
-                option("run-id", run_id),
-                option("budget", budget or f"{config.run.budget.total_seconds():.0f}s"),
-                option("max-batches", max_batches),
-                option("parallelism", parallelism),
-                option("backend", backend),
-                option("force-fail-over", force_fail_over),
-                option("replay", replay),
-                option("finish", finish),
-                option("end-of-input", end_of_input),
-            ],
+        words = {
+            "mode": mode,
+            "interval-start": interval_start,
+            "interval-end": interval_end,
+            "run-id": run_id,
+            "budget": budget or f"{config.run.budget.total_seconds():.0f}s",
+            "max-batches": max_batches,
+            "parallelism": parallelism,
+            "backend": backend,
+            "force-fail-over": force_fail_over,
+            "replay": replay,
+            "finish": finish,
+            "end-of-input": end_of_input,
         }
-        super().__init__(**{**own, **kwargs})
+        super().__init__(**_arguments(config, words, kwargs))
         self.checkpoint_link = self.spark_ui_link = ""
-        self._job, self._home, self._folder = config.job, config.home, config.job_folder
-        self._longest_budget = config.run.budget
-        self._master = None if profile.connection else profile.master
-        self._writes_report = profile.deploy_mode == "client"
+        self._job = config
         self._checkpoint_url = checkpoint_url
         self._spark_info = spark_info
         self._holds_after_failure = hold_after_failure
@@ -143,8 +122,11 @@ class HeadraceRunOperator(SparkSubmitOperator):
         except ConfigError as error:
             raise AirflowFailException(f"ConfigError: {error}\n(not retried, a retry would end the same)") from None
         with ReportFile() as report_file:
-            if self._writes_report:
+            if self._job.profile.deploy_mode == "client":
                 self.application_args = [*self.application_args, option("report", report_file.path)]
+            else:
+                home = packed_home(self._job, report_file.path.parent)
+                self._archives = ",".join(filter(None, (self._archives, home)))
             report = self._submitted(context, report_file)
         return None if report is None else self._finished(result_of(report), context)
 
@@ -158,13 +140,22 @@ class HeadraceRunOperator(SparkSubmitOperator):
             kill_descendants(self._submission())
             super().on_kill()
 
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002  the provider calls it so
+        """Return the job's sources and sinks to Airflow's OpenLineage provider, as `OperatorLineage`; None without the provider."""
+        return operator_lineage(self._job)
+
     def _prepare(self) -> None:
         """Make the rendered arguments what spark-submit takes. Raises `ConfigError`."""
         self.application_args: list[str] = plain_words(self.application_args or [])
-        _check_budget(value_of("budget", self.application_args), self._longest_budget)
+        _check_budget(value_of("budget", self.application_args), self._job.run.budget)
         self._publish_master()
-        self.env_vars = {**(self.env_vars or {}), **_java(self._home)}
         self.conf = expand_settings(self.conf or {}, os.environ)
+        java = _java(self._job.home)
+        if self._job.profile.deploy_mode == "client":
+            self.env_vars = {**(self.env_vars or {}), **java}
+        else:
+            # `env_vars` are the driver's, on another machine: these are for spark-submit, which takes them from this process.
+            os.environ.update(java | {"PATH": task_environment(self._job.home, self._job.profile.python)["PATH"]})
 
     def _submitted(self, context: Context, report_file: ReportFile) -> Result | None:
         """Submit, wait, and return the driver's report. Raises what ends the task when the driver fails."""
@@ -190,7 +181,7 @@ class HeadraceRunOperator(SparkSubmitOperator):
         """Tell assets, links, log and note of a run that ended well."""
         self.checkpoint_link = self._link_to(result, context)
         if said := degraded(result):
-            self.log.warning("%s: %s", self._job, said)
+            self.log.warning("%s: %s", self._job.job, said)
             write_note(context, said, self.log)
         self.outlets = announce(result, self.outlets, context)
         return result
@@ -198,15 +189,16 @@ class HeadraceRunOperator(SparkSubmitOperator):
     def _link_to(self, result: Result, context: Context) -> str:
         if self._checkpoint_url is None:
             return result_page(context["ti"])
-        return self._checkpoint_url.format(job=self._job, checkpoint=result["checkpoint"], folder=self._folder)
+        job = self._job
+        return self._checkpoint_url.format(job=job.job, checkpoint=result["checkpoint"], folder=job.job_folder)
 
     def _publish_master(self) -> None:
         """Make the profile's `master` a connection of this process, since spark-submit takes it from one.
 
         A profile that names a `connection` has it from Airflow's own store instead.
         """
-        if self._master is not None:
-            connection = {"conn_type": "spark", "host": self._master}
+        if self._job.profile.connection is None:
+            connection = {"conn_type": "spark", "host": self._job.profile.master}
             os.environ[f"AIRFLOW_CONN_{self._conn_id.upper()}"] = json.dumps(connection)
 
     def _submission(self) -> Popen[str] | None:
@@ -216,6 +208,22 @@ class HeadraceRunOperator(SparkSubmitOperator):
         """Return spark-submit's exit code; in client mode it is the driver's."""
         submission = self._submission()
         return None if submission is None else submission.returncode
+
+
+def _arguments(job: JobConfig, words: Mapping[str, object], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the provider's operator: what the job's files say, and above it what was `given`."""
+    own = submission(job)
+    merged = {name: {**own[name], **(given.get(name) or {})} for name in ("conf", "env_vars")}
+    return {
+        **own,
+        "execution_timeout": job.run.budget + job.run.grace,
+        "retries": job.run.retries,
+        "retry_delay": job.run.retry_delay,
+        "outlets": sink_assets(job),
+        "application_args": run_words(job, words),
+        **given,
+        **merged,
+    }
 
 
 def _check_budget(budget: str | None, longest: timedelta) -> None:
@@ -239,7 +247,3 @@ def _java(home: Path) -> dict[str, str]:
 
     java = find_java(home)
     return {} if java is None else {"JAVA_HOME": str(java)}
-
-
-def _connection_id(profile: ClusterConfig) -> str:
-    return f"headrace_{profile.name}"

@@ -13,6 +13,7 @@ from headrace.cli._change import RunId
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from headrace.cli._table import Table
     from headrace.commit.erased_key import ErasedKey
     from headrace.commit.erasure import Erasure
     from headrace.commit.erasure_in_sinks import SinkRows
@@ -143,7 +144,7 @@ def _rows(count: int) -> str:
     return f"{count:,} row{'s' if count != 1 else ''}"
 
 
-def _table(rows: Sequence[FoundRows]) -> Any:
+def _table(rows: Sequence[FoundRows]) -> Table:
     from headrace.cli._output import table
 
     return table(("table", "operator", "key", "rows", "live"), rows)

@@ -11,9 +11,8 @@ from headrace.cli._arguments import AsJson, At, Limit, OperatorOption, job_and_t
 from headrace.cli._state import Second, open_job
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from headrace.api import UpsertMaterialize
+    from headrace.cli._table import Table
     from headrace.readers.query import Rows
 
 First = Annotated[
@@ -111,7 +110,7 @@ def _show(job: str, key: str, rows: Rows, checkpoint: int, limit: int) -> None:
 
 def _of_operator(
     name: str, operator: UpsertMaterialize | None, rows: list[dict[str, Any]], limit: int
-) -> list[RenderableType]:
+) -> list[str | Table]:
     from headrace.cli._output import table
 
     first = operator is not None and operator.shows_first
@@ -119,7 +118,7 @@ def _of_operator(
         row[_SHOWN] = "*" if position == (0 if first else len(rows) - 1) else ""
         row["fields"] = msgspec.json.decode(row["row"], type=dict[str, msgspec.Raw])
     differing = _differing([row["fields"] for row in rows])
-    parts: list[RenderableType] = [f"{name}: {len(rows):,} row{'s' if len(rows) > 1 else ''}"]
+    parts: list[str | Table] = [f"{name}: {len(rows):,} row{'s' if len(rows) > 1 else ''}"]
     same = {field: raw for field, raw in rows[-1]["fields"].items() if field not in differing}
     if same:
         parts.append("  in all of them  " + ", ".join(f"{field} {_text(raw)}" for field, raw in same.items()))
@@ -152,7 +151,9 @@ def _cells(row: dict[str, Any], columns: list[str]) -> list[str]:
 
 def _text(raw: msgspec.Raw | bytes) -> str:
     """JSON that a screen has room for."""
-    text = bytes(raw).decode()
+    from headrace.cli._output import spaced_json
+
+    text = spaced_json(bytes(raw).decode(), times=True)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text):,} characters: --json tells all)"
 
 

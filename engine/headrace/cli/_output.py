@@ -1,7 +1,10 @@
-"""What commands print: JSON for machines, tables of 100 columns for people, times in UTC."""
+"""What commands print: JSON for machines, tables as wide as the terminal for people, times in UTC."""
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -9,11 +12,15 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.tree import Tree
 
+    from headrace.cli._table import Table
     from headrace.readers.query import Rows
 
-WIDTH = 100
+_NO_LIMIT = 1_000_000
+_RUN_IDS = frozenset({"run", "run_id", "attempt_id", "held by"})
+_STORED = frozenset({"value", "row", "element", "record", "result", "raw"})
+"""Columns of stored JSON other than keys."""
 
 
 def print_json(value: Any) -> None:
@@ -24,51 +31,72 @@ def print_json(value: Any) -> None:
     print(msgspec.json.format(encoder.encode(value), indent=2).decode())
 
 
-def console() -> Console:
-    """Standard output for people: as wide as the terminal, or 100 columns where there is none."""
+def show(*parts: str | Table | Tree) -> None:
+    """Print texts, tables and trees, one below the other.
+
+    They are as wide as the terminal, or as $COLUMNS says. Elsewhere, as in a pipe, no line is wrapped or cut.
+    """
+    from headrace.cli._table import Table, wrapped, wrapped_branch
+
+    width = _width()
+    for part in parts:
+        if isinstance(part, Table):
+            print("\n".join(part.lines(width)))
+        elif isinstance(part, str):
+            print("\n".join(wrapped(part, width)))
+        else:
+            print("\n".join(line for full in _tree_lines(part) for line in wrapped_branch(full, width)))
+
+
+def _tree_lines(tree: Tree) -> list[str]:
+    import io
+
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False, soft_wrap=False)
+    console = Console(file=io.StringIO(), width=_NO_LIMIT, highlight=False)
+    with console.capture() as captured:
+        console.print(tree, markup=False)
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def show(*parts: RenderableType) -> None:
-    """Print texts, tables and trees, one below the other."""
-    target = console()
-    for part in parts:
-        target.print(part, markup=False)
+def _width() -> int:
+    """Return how many columns there are."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns)
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _NO_LIMIT
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> RenderableType:
-    """A table whose cells are shown as they are: no markup, moments in UTC, numbers to the right."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> Table:
+    """Return a table whose cells are shown as they are: moments in UTC, numbers to the right, ids of runs shortened if need be."""
+    from headrace.cli._table import RunIdText, Table
 
     cells = [list(row) for row in rows]
-    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
-    for at, name in enumerate(columns):
-        numeric = any(_is_number(row[at]) for row in cells)
-        whole = numeric or any(isinstance(row[at], datetime) for row in cells)
-        made.add_column(Text(name), justify="right" if numeric else "left", overflow="fold", no_wrap=whole)
-    for row in cells:
-        made.add_row(*(Text(shown(value)) for value in row))
-    return made
+    numeric = [any(_is_number(row[at]) for row in cells) for at in range(len(columns))]
+    made = [
+        [
+            RunIdText(shown(value)) if name in _RUN_IDS and value is not None else shown(value)
+            for name, value in zip(columns, row, strict=True)
+        ]
+        for row in cells
+    ]
+    return Table(columns, made, numeric=numeric, title=title)
 
 
-def records(rows: Rows, *, drop: Sequence[str] = ()) -> RenderableType:
+def records(rows: Rows, *, drop: Sequence[str] = ()) -> Table:
     """The rows of a query as a table, without columns that say nothing: dropped ones, and all-empty ones."""
     keep = [
         at
         for at, name in enumerate(rows.columns)
         if name not in drop and (not rows.rows or any(row[at] is not None for row in rows.rows))
     ]
-    return table([rows.columns[at] for at in keep], [[row[at] for at in keep] for row in rows.rows])
+    names = [rows.columns[at] for at in keep]
+    cells = [[shown_stored(row[at]) if rows.columns[at] in _STORED else row[at] for at in keep] for row in rows.rows]
+    return table(names, cells)
 
 
-def cards(rows: Rows, body: str, *, drop: Sequence[str] = ()) -> RenderableType:
+def cards(rows: Rows, body: str, *, drop: Sequence[str] = ()) -> str:
     """Rows whose column `body` is long: the other columns in one line, the long one below it."""
-    from rich.text import Text
-
     lines = []
     for row in rows.dicts():
         head = [
@@ -77,8 +105,8 @@ def cards(rows: Rows, body: str, *, drop: Sequence[str] = ()) -> RenderableType:
             if name not in {body, *drop} and value is not None and value is not False
         ]
         lines.append("  ".join(head))
-        lines.append(f"    {shown(row[body])}\n" if row[body] is not None else "    (nothing)\n")
-    return Text("\n".join(lines))
+        lines.append(f"    {shown_stored(row[body])}\n" if row[body] is not None else "    (nothing)\n")
+    return "\n".join(lines)
 
 
 def shown(value: Any) -> str:
@@ -94,8 +122,56 @@ def shown(value: Any) -> str:
     if isinstance(value, list | dict):
         import msgspec
 
-        return msgspec.json.encode(value, enc_hook=str).decode()
-    return str(value)
+        return spaced_json(msgspec.json.encode(_with_moments(value), enc_hook=str).decode())
+    return str(value).translate(_CONTROLS)
+
+
+def shown_stored(value: Any) -> Any:
+    """Return stored JSON as people read it: blanks between its parts, and behind a number that may be a time, that time.
+
+    Numbers of milliseconds are times in states and records, and nothing says which ones are. So the number stays, and a time
+    is told for those between 2000 and 2050: `{"at": 1359608400000 (2013-01-31T05:00:00Z)}`. What is no JSON is left as it is.
+    """
+    import msgspec
+
+    if not isinstance(value, str):
+        return value
+    try:
+        msgspec.json.decode(value)
+    except msgspec.DecodeError:
+        return value
+    return spaced_json(value, times=True)
+
+
+def spaced_json(text: str, *, times: bool = False) -> str:
+    """Return JSON with a blank behind each comma and colon, where a line may end. With `times`, see `shown_stored`."""
+
+    def spaced(match: re.Match[str]) -> str:
+        part = match[0]
+        if part in {",", ":"}:
+            return f"{part} "
+        if times and part.isdecimal() and _FIRST_TIME <= int(part) < _FIRST_NO_TIME:
+            return f"{part} ({shown(at_time(int(part)))})"
+        return part
+
+    return _JSON_PART.sub(spaced, text)
+
+
+def _with_moments(value: Any) -> Any:
+    """Return a nested value with the texts of its moments."""
+    if isinstance(value, datetime):
+        return shown_moment(value)
+    if isinstance(value, list | tuple):
+        return [_with_moments(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _with_moments(item) for key, item in value.items()}
+    return value
+
+
+_JSON_PART = re.compile(r'"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|[,:]')
+_FIRST_TIME, _FIRST_NO_TIME = 946_684_800_000, 2_524_608_000_000
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), 127) if code not in {9, 10}} | {9: " "}
+"""Data must not steer the terminal."""
 
 
 def shown_moment(value: datetime) -> str:

@@ -11,6 +11,7 @@ from headrace.cli._arguments import AsJson, Job, load, new_run_id
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from headrace.cli._table import Table
     from headrace.commit.checkpoint import Checkpoint
     from headrace.commit.reconcile import Comparison, ReconcilePlan, SinkDifference, SinkRestore
     from headrace.config import JobConfig
@@ -65,7 +66,7 @@ def reconcile(
         show(*_told(config, comparison, made))
 
 
-def _sinks(config: JobConfig, comparison: Comparison) -> Any:
+def _sinks(config: JobConfig, comparison: Comparison) -> Table:
     from headrace.cli._output import table
 
     columns = ("sink", "path", "has", "should have", "what is wrong")

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import typer
 
 from headrace.cli._arguments import AsJson, Cluster, Job, load, new_run_id, parsed_milliseconds
+from headrace.cli._run_arguments import (
+    AsyncState,
+    Backend,
+    Budget,
+    EndOfInput,
+    Finish,
+    ForceFailOver,
+    IntervalEnd,
+    IntervalStart,
+    MaxBatches,
+    Mode,
+    Parallelism,
+    Replay,
+    ReportFile,
+    RunId,
+)
+from headrace.cli._run_events import shown_events
 from headrace.cli._run_report import failure_reported, plain_report, write_report
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
-    from headrace.spark.options import Event, RunOptions, RunReport
+    from headrace.spark.options import RunOptions, RunReport
 
 _MODES = ("auto", "caught-up", "interval")
 
@@ -29,39 +42,20 @@ def run(
     job: Job = None,
     *,
     cluster: Cluster = None,
-    mode: Annotated[
-        str, typer.Option(metavar="auto|caught-up|interval", help="Take in all there is, or one interval.")
-    ] = "auto",
-    interval_start: Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, inclusive.")] = None,  # noqa: UP045
-    interval_end: Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, exclusive.")] = None,  # noqa: UP045
-    replay: Annotated[
-        bool, typer.Option("--replay", help="Run an interval again that was taken in, with all later ones.")
-    ] = False,
-    run_id: Annotated[Optional[str], typer.Option(help="Names the run in checkpoints; made up if left out.")] = None,  # noqa: UP045
-    budget: Annotated[
-        str | None, typer.Option(metavar="30m", help="After this time, what has not begun is left to the next run.")
-    ] = None,
-    max_batches: Annotated[Optional[int], typer.Option(min=1, help="End after so many micro-batches.")] = None,  # noqa: UP045
-    finish: Annotated[
-        bool, typer.Option("--finish", help="At the end, call services once more for all that waits, and never again.")
-    ] = False,
-    end_of_input: Annotated[
-        bool,
-        typer.Option("--end-of-input", help="At the end, declare that no more input comes: the last windows close."),
-    ] = False,
-    parallelism: Annotated[Optional[int], typer.Option(min=1, help="Tasks per operator.")] = None,  # noqa: UP045
-    backend: Annotated[Optional[str], typer.Option(metavar="rocksdb|hashmap|delta", help="State backend.")] = None,  # noqa: UP045
-    async_state: Annotated[
-        Optional[bool],  # noqa: UP045
-        typer.Option("--async/--sync", help="Whether state accesses may overlap. Results are the same."),
-    ] = None,
-    force_fail_over: Annotated[
-        bool, typer.Option("--force-fail-over", help="Take the job from a run that still holds it.")
-    ] = False,
-    report_file: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--report", metavar="FILE", help="Write the result, or the error, as JSON to FILE as well."),
-    ] = None,
+    mode: Mode = "auto",
+    interval_start: IntervalStart = None,
+    interval_end: IntervalEnd = None,
+    replay: Replay = False,
+    run_id: RunId = None,
+    budget: Budget = None,
+    max_batches: MaxBatches = None,
+    finish: Finish = False,
+    end_of_input: EndOfInput = False,
+    parallelism: Parallelism = None,
+    backend: Backend = None,
+    async_state: AsyncState = None,
+    force_fail_over: ForceFailOver = False,
+    report_file: ReportFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Take in what is new, update state and sinks.
@@ -124,7 +118,7 @@ def _wishes(job: str | None, cluster: str | None, **options: Any) -> tuple[JobCo
 def _run(config: JobConfig, options: RunOptions) -> RunReport:
     from headrace.spark import run as run_job
 
-    with _progress() as on_event:
+    with shown_events() as on_event:
         return run_job(config, options, on_event)
 
 
@@ -157,37 +151,6 @@ def _seconds(text: str | None) -> float | None:
     except ValueError as error:
         msg = f"--budget: {error}"
         raise ConfigError(msg) from error
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[Event], None]]:
-    """What to call with events: a spinner above past events on a terminal, else one line an event."""
-    if not sys.stderr.isatty():
-        yield _print_line
-        return
-    from rich.console import Console
-
-    target = Console(stderr=True, highlight=False)
-    with target.status("starting") as status:
-
-        def on_event(event: Event) -> None:
-            if event.kind == "batch":
-                status.update(event.message)
-            else:
-                target.print(f"{_now()}  {event.message}", markup=False)
-
-        yield on_event
-
-
-def _print_line(event: Event) -> None:
-    print(f"{_now()} {event.kind}: {event.message}", file=sys.stderr, flush=True)
-
-
-def _now() -> str:
-    from headrace import clock
-    from headrace.cli._output import at_time, shown
-
-    return shown(at_time(clock.now() // 1000 * 1000))
 
 
 def _show(report: RunReport, options: RunOptions, *, as_json: bool) -> None:

@@ -9,7 +9,8 @@ import typer
 from headrace.cli._arguments import AsJson, Job, Limit, load
 
 if TYPE_CHECKING:
-    from headrace.commit.checkpoint import Checkpoint
+    from headrace.commit.checkpoint import Checkpoint, Lease
+    from headrace.config import JobConfig
     from headrace.sources.offset import SourceOffset
 
 
@@ -25,8 +26,8 @@ def register(app: typer.Typer) -> None:
 def status(job: Job = None, as_json: AsJson = False) -> None:
     """Say where each job stands, or only JOB.
 
-    Last checkpoint, watermark, what it took in, and which run holds the job at present; how the services did that it
-    calls, and what waits for them. A job whose file is broken is
+    Last checkpoint, watermark, what it took in, and which run holds the job at present, with its progress within the
+    micro-batch; how the services did that the job calls, and what waits for them. A job whose file is broken is
     listed with what is wrong in it.
 
     Example:  headrace status
@@ -60,7 +61,8 @@ def _waits(row: dict[str, Any]) -> list[str]:
     from headrace.cli._output import shown_moment
     from headrace.cli._services import in_a_line
 
-    lines = [in_a_line(row["job"], name, made) for name, made in row["services"].items()]
+    lines = [] if row["progress"] is None else [f"{row['job']}: {row['progress']['described']}"]
+    lines += [in_a_line(row["job"], name, made) for name, made in row["services"].items()]
     lines += _watermarks(row)
     lines += [line for name, source in row["sources"].items() for line in _of_source(row, name, source)]
     lines += [
@@ -157,6 +159,7 @@ def _status(name: str) -> dict[str, Any]:
         "services": next(filter(None, map(services_of, reversed(log.checkpoints))), {}),
         "held_by": held.run_id if held and left else None,
         "held_until": at_time(now + left) if left else None,
+        "progress": _progress(config, held) if held and left else None,
         "sources": {name: _source(offset) for name, offset in last.offsets.items()} if last else {},
         "messages": {
             sent.sink: {"sent": sent.sent, "of": sent.last, "behind": sent.is_behind, "detail": f"{sent.place}: {sent}"}
@@ -164,6 +167,21 @@ def _status(name: str) -> dict[str, Any]:
         },
         "error": None,
     }
+
+
+def _progress(config: JobConfig, lease: Lease) -> dict[str, Any] | None:
+    """How far the run that holds the job has come within its micro-batch; None if it has told nothing yet."""
+    import msgspec
+
+    from headrace.commit.progress_file import ProgressFiles
+
+    try:
+        progress = ProgressFiles(config.job_folder, lease.attempt_id, config.storage_options).read()
+    except OSError:
+        return (
+            None  # the store that has just shown the checkpoints does not answer: the rest of the status is worth more
+        )
+    return None if progress is None else {**msgspec.structs.asdict(progress), "described": progress.described()}
 
 
 def _source(offset: SourceOffset) -> dict[str, Any]:

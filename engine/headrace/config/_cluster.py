@@ -46,6 +46,15 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     py_files: tuple[Location, ...] = ()
     """Archives of Python code for the executors."""
 
+    files: tuple[Location, ...] = ()
+    """Files that Spark puts into the working folder of each executor."""
+
+    archives: tuple[Location, ...] = ()
+    """Archives that Spark unpacks there, such as a packed environment: env.tar.gz#environment."""
+
+    python: Location | None = None
+    """The Python that starts jobs from Airflow, in an environment that has Headrace with Spark; null: the one that runs Airflow."""
+
     connection: str | None = None
     """The Airflow connection that submits to this cluster; null submits to `master`."""
 

@@ -18,9 +18,11 @@ from headrace.async_io.element import AsyncElement
 from headrace.async_io.keyed_ordered import KeyedOrderedWait
 from headrace.async_io.service_limit import ServiceLimit
 from headrace.async_io.stored_element import StoredElement, came_as, check_stored, loaded
+from headrace.commit.progress_file import TaskProgress
 from headrace.errors import StateSchemaError, UserFunctionError
 from headrace.execution.element import Element, Emitted
 from headrace.plan.keys import key_reader
+from headrace.spark.progress import TaskNotes
 from headrace.spark.reports import AsyncSettings, BatchSettings
 from headrace.spark.task_output import QuarantineRow, TaskOutput
 from headrace.state.codec import encode
@@ -39,6 +41,7 @@ class AsyncStage:
     key_groups: KeyGroupRange
     output: TaskOutput
     stop: Callable[[], bool]
+    notes: TaskNotes
     limits: dict[str, ServiceLimit] = field(default_factory=dict)
     runner: asyncio.Runner = field(init=False)
 
@@ -53,8 +56,9 @@ class AsyncStage:
 
     def run(self, wait: AsyncWait, emitted: list[Emitted]) -> list[Emitted]:
         """Send records through a wait of a source's stage."""
-        operator = self._operator(wait)
-        answered = self.runner.run(operator.run_async(emitted, self._resumed(wait)))
+        resumed = self._resumed(wait)
+        operator = self._operator(wait, len(emitted) + len(resumed))
+        answered = self.runner.run(operator.run_async(emitted, resumed))
         for one in [*operator.pending, *operator.quarantined]:
             if one.sequence is None:
                 one.key_json = b"%d" % int.from_bytes(one.emitted.order[:8])
@@ -73,16 +77,18 @@ class AsyncStage:
         self._keep(operator)
         return emitted
 
-    def _operator(self, wait: AsyncWait) -> AsyncWaitOperator:
+    def _operator(self, wait: AsyncWait, of: int | None = None) -> AsyncWaitOperator:
+        """Return the operator in this task; `of` elements are to go through it, if that is known."""
         settings = self.settings
-        return AsyncWaitOperator(
+        operator = AsyncWaitOperator(
             configured(wait, settings),
             settings.services,
             limit=self._limit(wait.service),
             open_until=settings.open_until.get(wait.name),
-            stop=self.stop,
+            stop=self.notes.asked_along(self.stop, lambda: _progress(operator, of)),
             finishes=settings.finishes,
         )
+        return operator
 
     def _limit(self, service: str | None) -> ServiceLimit | None:
         """One for all waits of the task that name the service."""
@@ -138,6 +144,19 @@ class AsyncStage:
         now, probe = clock.now(), made.open_until or 0
         due = min(max(one.next_attempt_at or now, probe) for one in _next_called(wait, waiting))
         report.due = due if report.due is None else min(report.due, due)
+
+
+def _progress(operator: AsyncWaitOperator, of: int | None) -> TaskProgress:
+    """Return how far a wait has come. An element that is left to a later micro-batch is done for this one."""
+    attempts = operator.attempts
+    under_way, retrying = (0, 0) if attempts is None else (len(attempts.under_way), len(attempts.retrying))
+    return TaskProgress(
+        operator=operator.operator.name,
+        rows=operator.metrics.elements - under_way,
+        of=of,
+        in_flight=under_way - retrying,
+        waiting=retrying,
+    )
 
 
 def _next_called(wait: AsyncWait, waiting: Sequence[AsyncElement]) -> Iterable[AsyncElement]:

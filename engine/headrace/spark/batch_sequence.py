@@ -22,6 +22,7 @@ from headrace.sources.source import NO_INPUT, Slice, TakenIn
 from headrace.sources.wanted import Standing
 from headrace.spark.micro_batch import MicroBatch
 from headrace.spark.options import RunOptions, StoppedBecause
+from headrace.spark.progress import NO_WATCH, Watch
 from headrace.spark.run_events import RunEvents
 from headrace.spark.stage_tasks import StageTasks
 from headrace.spark.stop_sign import stop_file
@@ -40,6 +41,7 @@ class BatchSequence:
     options: RunOptions
     events: RunEvents
     begun: float
+    watch: Watch = NO_WATCH
     stopping: threading.Event = field(default_factory=threading.Event)
     committed: list[Checkpoint] = field(default_factory=list)
 
@@ -130,6 +132,7 @@ class BatchSequence:
             async_state=self.options.async_state,
             stop_at=self.stop_at(),
             finishes=finishes,
+            watch=self.watch,
         )
         self.events.batch(self.job.next_id, taken)
         self.events.ttl(self.job.last.state_ttl, batch.state_ttl)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from headrace import faults
 from headrace.api import AsyncWait, KeyedBroadcastFunction, Process, UpsertMaterialize
+from headrace.commit.progress_file import TaskProgress
 from headrace.errors import EngineBug
 from headrace.execution.broadcast_input import is_broadcast
 from headrace.execution.element import Element, Emitted, ProcessingTime, Watermark
@@ -23,6 +24,7 @@ from headrace.plan.stages import KeyedStage, Plan
 from headrace.spark.async_stage import AsyncStage
 from headrace.spark.flows import Sender
 from headrace.spark.materializer_work import MaterializerWork
+from headrace.spark.progress import TaskNotes, keyed_stage
 from headrace.spark.reports import KeyedTask, TaskReport
 from headrace.spark.stop_sign import StopSign
 from headrace.spark.task_backend import TaskBackend, open_backend
@@ -44,8 +46,9 @@ def run_keyed(task: KeyedTask, index: int, batches: Iterable[pa.RecordBatch]) ->
     name = stage.name
     groups = key_group_range(index, task.batch.max_parallelism, task.batch.parallelism)
     output = TaskOutput(task.batch, name, str(groups))
+    notes = TaskNotes(task.batch, keyed_stage(task.stage), str(index))
     with open_backend(task, name, groups) as opened:
-        work = _Work(task, plan, stage, opened, groups, output)
+        work = _Work(task, plan, stage, opened, groups, output, notes)
         elements = _elements(batches, groups, stage.takes)
         if isinstance(stage.operator, Process):
             work.process(stage.operator, elements)
@@ -54,6 +57,7 @@ def run_keyed(task: KeyedTask, index: int, batches: Iterable[pa.RecordBatch]) ->
         else:
             work.materialize(stage.operator, elements)
         faults.reached("task.half")
+    notes.end()
     output.report.local_copy = {str(groups): opened.copy}
     output.count(**opened.metrics)
     return output.report
@@ -80,6 +84,7 @@ class _Work:
     opened: TaskBackend
     key_groups: KeyGroupRange
     output: TaskOutput
+    notes: TaskNotes
 
     @property
     def codec(self) -> RecordCodec:
@@ -110,7 +115,7 @@ class _Work:
             broadcast=self._broadcast(),
             resumed=[*(request for _, request in resumed), *self._held_broadcast(operator)],
             cut=self.task.cut,
-            stop=StopSign(self.task),
+            stop=self.notes.asked_along(StopSign(self.task), lambda: _progress(operator, process)),
         )
         self._keep_state(process)
         self._hold(resumed, held)
@@ -133,12 +138,22 @@ class _Work:
 
     def wait(self, operator: AsyncWait, elements: Iterable[Sequence[Element]]) -> None:
         elements = self._up_to_cut(elements)
-        waits = AsyncStage(self.task.batch, self.task.async_io, self.key_groups, self.output, StopSign(self.task))
+        task = self.task
+        waits = AsyncStage(task.batch, task.async_io, self.key_groups, self.output, StopSign(task), self.notes)
         self._send_on(waits.run_keyed(operator, elements))
 
     def materialize(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> None:
         work = MaterializerWork(self.task, self.plan, self.stage, self.opened, self.output)
-        work.run(operator, self._up_to_cut(elements))
+        work.run(operator, self._noted(operator, self._up_to_cut(elements)))
+
+    def _noted(self, operator: UpsertMaterialize, elements: Iterable[Sequence[Element]]) -> Iterator[Sequence[Element]]:
+        """Note the progress behind each batch of elements."""
+        done = 0
+        self.notes.measured_by(lambda: TaskProgress(operator=operator.name, rows=done))
+        for batch in elements:
+            yield batch
+            done += len(batch)
+            self.notes.note()
 
     def _keep_state(self, process: KeyedProcess) -> None:
         opened, output = self.opened, self.output
@@ -215,6 +230,15 @@ class _Work:
 
     def _send_on(self, emitted: list[Emitted], side: str | None = None) -> None:
         Sender(self.output).send(self.stage.flows[side], emitted)
+
+
+def _progress(operator: Process, process: KeyedProcess) -> TaskProgress:
+    made = process.controller.statistics()
+    # Timers are in flight as well.
+    done = max(0, process.metrics["records"] - made.in_flight)
+    return TaskProgress(
+        operator=operator.name, rows=done, in_flight=made.in_flight - made.blocking, waiting=made.blocking
+    )
 
 
 _order_of = attrgetter("order")

@@ -19,6 +19,7 @@ from headrace.plan.stages import KeyedStage, Plan, waits_in
 from headrace.sources.source import InputFile, Slice
 from headrace.spark.batch_result import BatchResult
 from headrace.spark.line_watermarks import Group, line_after
+from headrace.spark.progress import NO_WATCH, SOURCES, Watch, keyed_stage
 from headrace.spark.reports import AsyncSettings, BatchSettings, KeyedTask, SourceTask, TaskReport
 from headrace.spark.stage_tasks import StageTasks
 from headrace.spark.stop_sign import stop_file
@@ -38,13 +39,15 @@ class MicroBatch:
         async_state: bool | None = None,
         stop_at: int | None = None,
         finishes: bool = False,
+        watch: Watch = NO_WATCH,
     ) -> None:
         """Every operator gets `parallelism` tasks; `async_state`, unless None, overrules what the job enables.
 
         At `stop_at` (ms) keyed tasks stop and hold what has not begun. With `finishes` services are called for the last time
-        for all that waits for them.
+        for all that waits for them. `watch` watches the progress of each stage.
         """
         self._tasks = tasks
+        self._watch = watch
         self._job = job
         self._plan = plan
         self._parallelism = parallelism
@@ -79,6 +82,7 @@ class MicroBatch:
             partition_by={name: sink.partition_by for name, sink in config.sinks.items() if sink.partition_by},
             folders=tuple(name for name, sink in config.sinks.items() if sink.format == "parquet"),
             storage=config.storage_options,
+            progress_from=watch.progress_from(),
         )
 
     def run(self, taken: Slice) -> BatchResult:
@@ -89,7 +93,7 @@ class MicroBatch:
         """
         result = BatchResult()
         self._check_elements()
-        by_source = self._read(taken.files, result)
+        by_source = self._read(taken, result)
         for group in self._plan.groups:
             part = next((part for part in taken.lines if part.sources == group), None)
             result.lines[group] = line_after(
@@ -102,7 +106,9 @@ class MicroBatch:
             )
         faults.reached("ingest.after")
         for stage in self._plan.keyed:
-            with result.timed(stage.name):
+            rows = result.transit_rows[stage.name]
+            watched = self._watch.stage(self._shared.checkpoint_id, keyed_stage(stage.number), stage.name, rows)
+            with result.timed(stage.name), watched:
                 reports = self._keyed(stage, result)
             result.add(stage.name, reports)
         for group, line in result.lines.items():
@@ -139,13 +145,16 @@ class MicroBatch:
             wait.name for one in self._plan.source_stages if one.name in group for wait in waits_in(one.flow)
         ]
 
-    def _read(self, files: Sequence[InputFile], result: BatchResult) -> dict[str, list[TaskReport]]:
+    def _read(self, taken: Slice, result: BatchResult) -> dict[str, list[TaskReport]]:
         """Run the stages of all sources, side by side; return the reports by source."""
         tasks: list[SourceTask] = []
         for stage in self._plan.source_stages:
-            own = [file for file in files if file.source == stage.name]
+            own = [file for file in taken.files if file.source == stage.name]
             tasks += self._source_tasks(stage.source, own, bool(waits_in(stage.flow)))
-        with result.timed("sources"):
+        with (
+            result.timed("sources"),
+            self._watch.stage(self._shared.checkpoint_id, SOURCES, "reading", taken.rows),
+        ):
             reports = self._tasks.sources(tasks)
         by_source: dict[str, list[TaskReport]] = {stage.name: [] for stage in self._plan.source_stages}
         for task, report in zip(tasks, reports, strict=True):

@@ -38,6 +38,8 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     folders: tuple[str, ...] = ()
     """The sinks whose partitions are folders."""
     storage: dict[str, str] | None = None
+    progress_from: int | None = None
+    """From when on tasks tell how far they have come (ms); None: never."""
 
 
 class AsyncSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +116,8 @@ class TaskReport(msgspec.Struct, kw_only=True):
     state_files: dict[str, list[StagedFile]] = {}
     transit: dict[str, list[str]] = {}
     """By the stage that reads them: staged files of records."""
+    transit_rows: dict[str, int] = {}
+    """Likewise: how many records those are."""
     broadcast: dict[str, list[str]] = {}
     """Likewise, for all tasks of the stage."""
     outputs: dict[str, list[OutputFile]] = {}

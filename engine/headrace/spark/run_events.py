@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from headrace import clock
 from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.progress_file import BatchProgress
 from headrace.materializer.upsert_materializer import LONG_HISTORY
 from headrace.sources.interval import Interval
 from headrace.sources.source import Slice
@@ -45,6 +48,10 @@ class RunEvents:
         last_files = ", ".join(taken.last_files.values())
         last = f" up to {last_files}" if last_files else ""
         self.tell("batch", f"micro-batch {checkpoint_id}: {taken.rows:,} rows{last}", {"rows": taken.rows})
+
+    def progress(self, progress: BatchProgress) -> None:
+        """Say how far the tasks of a micro-batch have come."""
+        self.tell("progress", progress.described(), msgspec.structs.asdict(progress))
 
     def requeued(self, taken: Slice) -> None:
         """Say that rows are taken in again that have left the quarantine."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from headrace import clock
@@ -18,6 +19,7 @@ from headrace.spark.batch_sequence import BatchSequence
 from headrace.spark.caught_up_run import CaughtUpRun
 from headrace.spark.interval_run import IntervalRun
 from headrace.spark.options import RunOptions, RunReport
+from headrace.spark.progress import NO_WATCH, watched
 from headrace.spark.remaining_work import RemainingWork
 from headrace.spark.replay_run import ReplayRun
 from headrace.spark.run_events import OnEvent, RunEvents
@@ -39,7 +41,17 @@ def run(config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
     plan = checked_plan(config)
     spark = SparkOnDemand(config, on_event)
     topics, steps = spark.topics(), spark.steps(plan)
-    return run_on(spark, config, options, on_event, started=started, writers=spark.writers, topics=topics, steps=steps)
+    return run_on(
+        spark,
+        config,
+        options,
+        on_event,
+        started=started,
+        writers=spark.writers,
+        topics=topics,
+        steps=steps,
+        shows_progress=True,
+    )
 
 
 def run_in(
@@ -61,7 +73,15 @@ def run_in(
     topics = topics_of(spark, config)
     steps = steps_of(spark, config, checked_plan(config))
     return run_on(
-        SparkTasks(spark), config, options, on_event, started=started, writers=writers, topics=topics, steps=steps
+        SparkTasks(spark),
+        config,
+        options,
+        on_event,
+        started=started,
+        writers=writers,
+        topics=topics,
+        steps=steps,
+        shows_progress=True,
     )
 
 
@@ -75,27 +95,31 @@ def run_on(
     writers: SparkWriters = NO_WRITERS,
     topics: Mapping[str, Topic] | None = None,
     steps: Mapping[str, Derivation] | None = None,
+    shows_progress: bool = False,
 ) -> RunReport:
     """Run a job once, its tasks wherever `tasks` runs them. `writers` is what Spark does for sinks.
 
     Sources of the format kafka read `topics`, by name of the source. `steps` run Spark's steps over sources; without them such
-    a source has rows of the step's result.
+    a source has rows of the step's result. With `shows_progress` there are events within micro-batches.
     """
     begun = clock.monotonic() if started is None else started
     events = RunEvents(config.job, on_event)
     mode = _mode(config, options)
     plan = checked_plan(config)
-    with open_job(
-        config,
-        options.run_id,
-        create=True,
-        plan=plan,
-        force=options.force_fail_over,
-        writers=writers,
-        notify=events.tell,
-    ) as job:
+    with (
+        open_job(
+            config,
+            options.run_id,
+            create=True,
+            plan=plan,
+            force=options.force_fail_over,
+            writers=writers,
+            notify=events.tell,
+        ) as job,
+        watched(config, job.attempt_id, events.progress) if shows_progress else nullcontext(NO_WATCH) as watch,
+    ):
         events.opened(job.last)
-        batches = BatchSequence(tasks, job, plan, config, options, events, begun)
+        batches = BatchSequence(tasks, job, plan, config, options, events, begun, watch)
         intake = Intake(plan, config, topics=topics, steps=steps)
         remaining, replays = RemainingWork(batches), ReplayRun(batches, intake)
         this_run = (IntervalRun if mode == "interval" else CaughtUpRun)(batches, intake, remaining, replays)

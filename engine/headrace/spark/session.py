@@ -20,18 +20,18 @@ def session(config: JobConfig) -> SparkSession:
 
     Raises `ConfigError` for jars that are not there, and `ClusterError` when Spark cannot be started.
     """
+    profile, is_submitted = config.profile, _is_submitted()
+    if (executors := profile.spark.get("spark.pyspark.python")) is not None:
+        os.environ["PYSPARK_PYTHON"] = executors  # a setting comes before the environment, as for spark-submit
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    profile = config.profile
     builder = SparkSession.builder.appName(f"headrace-{config.job}")
-    if "SPARK_ENV_LOADED" not in os.environ:  # spark-submit has set master and settings already
+    if not is_submitted:
         os.environ["JAVA_HOME"] = str(require_java(config.home))
         builder = builder.master(_with_retries(profile.master))
-        for key, value in profile.spark.items():
+        for key, value in _settings(profile).items():
             builder = builder.config(key, value)
-        if profile.jars:
-            builder = builder.config("spark.jars", ",".join(_present(profile)))
     try:
         spark = builder.getOrCreate()
     except (Py4JError, PySparkException, OSError) as error:
@@ -40,10 +40,25 @@ def session(config: JobConfig) -> SparkSession:
             "says above; 'headrace doctor' looks at Java, jars and pyspark. Then run again."
         ) from error
     spark.sparkContext.setLogLevel("ERROR")
-    if "SPARK_ENV_LOADED" not in os.environ:  # else --py-files has shipped them
+    if not is_submitted:  # else --py-files has shipped them
         for file in profile.py_files:
             spark.sparkContext.addPyFile(file)
     return spark
+
+
+def _is_submitted() -> bool:
+    """Return whether spark-submit has started this driver: it has set master, settings and jars already."""
+    return not {"SPARK_ENV_LOADED", "PYSPARK_GATEWAY_PORT"}.isdisjoint(os.environ)
+
+
+def _settings(profile: ClusterConfig) -> dict[str, str]:
+    """Return the profile's settings with those that spark-submit has options for."""
+    shipped = {
+        "spark.jars": _present(profile) if profile.jars else (),
+        "spark.files": profile.files,
+        "spark.archives": profile.archives,
+    }
+    return {**profile.spark, **{key: ",".join(paths) for key, paths in shipped.items() if paths}}
 
 
 def _present(profile: ClusterConfig) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.api import SourceNode
+from headrace.commit.progress_file import TaskProgress
 from headrace.errors import SourceError
 from headrace.plan.columns import BadRow, RecordReader
 from headrace.plan.pipelines import plan_of
@@ -23,6 +24,7 @@ from headrace.sources.source import InputFile
 from headrace.spark.async_stage import AsyncStage
 from headrace.spark.columnar_rows import ColumnarRows
 from headrace.spark.flows import Sender
+from headrace.spark.progress import SOURCES, TaskNotes
 from headrace.spark.reports import SourceTask, TaskReport
 from headrace.spark.stop_sign import StopSign
 from headrace.spark.task_output import QuarantineRow, TaskOutput
@@ -35,18 +37,26 @@ def run_source(task: SourceTask) -> TaskReport:
     plan = plan_of(task.batch.code)
     stage = next(stage for stage in plan.source_stages if stage.name == task.source)
     output = TaskOutput(task.batch, stage.name, f"t{task.index}")
-    rows = _read_all(task, stage.source, output)
+    notes = TaskNotes(task.batch, SOURCES, f"{task.source}-{task.index}")
+    rows = _read_all(task, stage.source, output, notes)
     groups = key_group_range(task.index, task.batch.max_parallelism, task.tasks)
     if rows is not None or waits_in(stage.flow):
-        with AsyncStage(task.batch, task.async_io, groups, output, StopSign(task)) as waits:
+        with AsyncStage(task.batch, task.async_io, groups, output, StopSign(task), notes) as waits:
             Sender(output, waits).send(stage.flow, [] if rows is None else rows)
+    notes.end()
     return output.report
 
 
-def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput) -> ColumnarRows | None:
+def _read_all(task: SourceTask, source: SourceNode, output: TaskOutput, notes: TaskNotes) -> ColumnarRows | None:
     """Return all good rows of the task's files; None if there are none."""
     reader = _FileReader(task, source)
-    parts = [rows for file in task.files if (rows := reader.read(file)) is not None]
+    of = sum(file.taken for file in task.files)
+    notes.measured_by(lambda: TaskProgress(operator=source.name, rows=reader.rows, of=of))
+    parts = []
+    for file in task.files:
+        if (rows := reader.read(file)) is not None:
+            parts.append(rows)
+        notes.note()
     output.quarantine(reader.quarantined)
     output.count(rows_in=reader.rows)
     output.report.buckets = reader.buckets

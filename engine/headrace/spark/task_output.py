@@ -134,8 +134,11 @@ class TaskOutput:
         folder = transit_folder(self._batch.job_folder, self._batch.attempt_id)
         name = self._file_name()
         stage(folder, name, table, self._batch.storage, layout=_TRANSIT_LAYOUT, survives=False)
-        files = self.report.transit if to.key is not None else self.report.broadcast
-        files.setdefault(to.stage, []).append(f"{folder}/{name}")
+        if to.key is None:
+            self.report.broadcast.setdefault(to.stage, []).append(f"{folder}/{name}")
+            return
+        self.report.transit.setdefault(to.stage, []).append(f"{folder}/{name}")
+        self.report.transit_rows[to.stage] = self.report.transit_rows.get(to.stage, 0) + table.num_rows
 
     def append_sink(self, sink: str, emitted: Sequence[Emitted], record: type) -> None:
         """Stage rows straight in the folder of an append-only sink. Raises `UnfitRecord` as `transit` does."""

@@ -151,6 +151,22 @@ def touch(uri: str, storage: Storage = None) -> None:
         pass
 
 
+def write_bytes(uri: str, content: bytes, storage: Storage = None) -> None:
+    """Write a small file, and its folder, in place of what was there. A reader may meet it half written."""
+    store, path = file_system(uri, storage)
+    make_folder_of(uri, storage)
+    with store.open_output_stream(path) as stream:
+        stream.write(content)
+
+
+def read_bytes(uri: str, storage: Storage = None) -> bytes:
+    """Return the content of a small file. Raises `FileNotFoundError` if there is none."""
+    store, path = file_system(uri, storage)
+    with store.open_input_stream(path) as stream:
+        content: bytes = stream.read()
+    return content
+
+
 def list_files(folder: str, storage: Storage = None) -> set[str]:
     """Return the files below a folder, by their paths relative to it; none if there is no such folder.
 

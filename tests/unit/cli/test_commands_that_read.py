@@ -8,6 +8,7 @@ import pytest
 
 from headrace import cli
 from headrace.commit.checkpoint import Kind
+from headrace.commit.progress_file import ProgressFiles, TaskProgress, added_up
 from tests.unit.support.demo_job import HOUR, timer
 
 READERS = (
@@ -39,8 +40,9 @@ def test_every_reader_takes_a_savepoint(headrace, state, command):
     assert (result.exit_code, result.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("command", [*READERS, "checkpoints", "status", "jobs", "explain", "doctor"])
-def test_tables_fit_into_a_hundred_columns(headrace, state, command):
+@pytest.mark.parametrize("command", [*READERS, "checkpoints", "status", "jobs"])
+def test_tables_fit_into_a_hundred_columns(headrace, state, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     result = headrace(*words(command))
     assert max(map(len, result.stdout.splitlines())) <= 100
 
@@ -147,6 +149,17 @@ def test_status_tells_who_holds_the_job(headrace, state, at_nine):
     state.hold(until=at_nine.now() + 60_000)
     (job,) = json.loads(headrace("status --json").stdout)["jobs"]
     assert (job["checkpoint"], job["held_by"], job["held_until"]) == (4, "run-9", "2013-02-01T09:01:00Z")
+
+
+def test_status_shows_progress_of_the_holder_alone(headrace, state, at_nine):
+    progress = added_up(5, "legs", 1000, [TaskProgress(operator="legs", rows=300, in_flight=2)])
+    for attempt in "dead", "a":
+        state.hold(until=at_nine.now() + 60_000 * (attempt == "a"))
+        ProgressFiles(str(state.folder), attempt).write(progress)
+        (job,) = json.loads(headrace("status --json").stdout)["jobs"]
+        assert (job["progress"] is not None) == (attempt == "a")
+    assert (job["progress"]["rows"], job["progress"]["of"]) == (300, 1000)
+    assert "demo: micro-batch 5, legs: 300 of 1,000 rows, 2 in flight" in " ".join(headrace("status").stdout.split())
 
 
 def test_status_lists_a_broken_job_beside_the_others(headrace, home):

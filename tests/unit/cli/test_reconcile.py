@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from headrace.cli import _output
 from headrace.tables.memory_disk import forget_disk
 from tests.unit.support.memory_job import BOARD, REMINDERS, MemoryJob, killed_at
 
@@ -17,7 +16,7 @@ def job(monkeypatch):
     job = MemoryJob("reconciled")
     job.run("ann", "bob")
     monkeypatch.setattr("headrace.cli._reconcile.load", lambda _: job.config)
-    monkeypatch.setattr(_output, "WIDTH", 80)
+    monkeypatch.setenv("COLUMNS", "80")
     yield job
     forget_disk("reconciled")
 
@@ -49,7 +48,7 @@ def test_unpublished_checkpoint_is_named(headrace, job):
     with killed_at(job.disk, "commit.after"):
         job.run("cyd")
     result = headrace("reconcile purchases")
-    assert "not published yet" in result.stdout
+    assert "not published yet" in unwrapped(result.stdout)
     assert "nothing to do. The next run publishes checkpoint 3 first." in unwrapped(result.stdout)
 
 
@@ -107,7 +106,7 @@ def test_json_has_plan_and_outcome(headrace, gone_sink):
 def test_refusal_shows_sinks_and_ways(headrace, lost_folder, words):
     result = headrace(f"reconcile purchases{words}")
     assert result.exit_code == 10
-    assert "ahead: the job" in result.stdout
+    assert "ahead: the job" in unwrapped(result.stdout)
     assert "Bring back a copy of that folder, of any age" in result.stderr
     document = json.loads(headrace(f"reconcile purchases{words} --json").stdout)
     assert document["error"] == "SinkMismatchError"

@@ -50,7 +50,7 @@ def test_state_list_shows_kinds_and_types(headrace, recorded):
     )
     assert found["last_leg"]["type"].startswith("Board(tail: str, carriers: dict[str, list[int]], delayed_by")
     shown = headrace("state list demo").stdout
-    assert " Board " in shown
+    assert " Board\n" in shown
     assert "tail: str" not in shown
 
 

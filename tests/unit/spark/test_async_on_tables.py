@@ -20,6 +20,7 @@ from headrace.execution.element import Emitted
 from headrace.plan.loader import PipelineCode
 from headrace.plan.order import record_order
 from headrace.spark.async_stage import AsyncStage
+from headrace.spark.progress import TaskNotes
 from headrace.spark.reports import AsyncSettings, BatchSettings
 from headrace.spark.task_output import TaskOutput
 from headrace.state.key_groups import KeyGroupRange
@@ -98,7 +99,9 @@ class Task:
         output = TaskOutput(batch, "source", "t0")
         settings = AsyncSettings(services={}, resumes=True, **settings)
         emitted = [Emitted(record_order(one.number), 0, 0, one) for one in orders]
-        with AsyncStage(batch, settings, KeyGroupRange(0, 7), output, lambda: False) as stage:
+        with AsyncStage(
+            batch, settings, KeyGroupRange(0, 7), output, lambda: False, TaskNotes(batch, "sources", "0")
+        ) as stage:
             for wait in waits:
                 emitted = stage.run(wait, emitted)
         files = output.report.state_files

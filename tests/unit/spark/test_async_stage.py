@@ -22,6 +22,7 @@ from headrace.plan.stages import ToStage
 from headrace.plan.watermarks import Bucket
 from headrace.sources.offset import SourceOffset
 from headrace.spark.async_stage import AsyncStage
+from headrace.spark.progress import TaskNotes
 from headrace.spark.reports import AsyncSettings, BatchSettings
 from headrace.spark.task_output import TaskOutput
 from headrace.state.codec import encode
@@ -95,7 +96,14 @@ class Job:
                 cache_bytes=0, versions=job.versions, sinks={},
             )  # fmt: skip
             output = TaskOutput(batch, "ask" if wait.key else "purchases", "t")
-            stage = AsyncStage(batch, AsyncSettings(services={}, resumes=True), ALL, output, lambda: False)
+            stage = AsyncStage(
+                batch,
+                AsyncSettings(services={}, resumes=True),
+                ALL,
+                output,
+                lambda: False,
+                TaskNotes(batch, "sources", "0"),
+            )
             if wait.key:
                 sent = stage.run_keyed(wait, [[element(one, *wait.key.fields) for one in purchases]])
                 first = plan_of(self.config.code).keyed[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from msgspec.structs import replace
 from pyspark.errors import PySparkRuntimeError
 
 from headrace.config import load_job
@@ -45,6 +46,15 @@ def test_session_uses_the_projects_java(config):
     with pytest.raises(Started):
         session_module.session(config)
     assert os.environ["JAVA_HOME"] == str(java)
+
+
+def test_executors_python_of_the_profile_comes_first(config, monkeypatch):
+    monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/python3")
+    monkeypatch.setattr(session_module, "require_java", lambda _: "java")
+    profile = replace(config.profile, spark={"spark.pyspark.python": "./environment/bin/python"})
+    with pytest.raises(Started):
+        session_module.session(replace(config, profile=profile))
+    assert os.environ["PYSPARK_PYTHON"] == "./environment/bin/python"
 
 
 def test_session_without_java_is_refused(config):

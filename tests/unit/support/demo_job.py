@@ -91,6 +91,8 @@ def headrace(home, monkeypatch) -> Callable[..., Result]:
     """Run the command; the words are split at blanks, unless several are given."""
     # It lasts as long as the process, which other tests share.
     monkeypatch.setattr(_arrow, "without_pandas", lambda: None)
+    # As in a pipe, wherever the tests run: no line is wrapped.
+    monkeypatch.delenv("COLUMNS", raising=False)
     runner = CliRunner()
 
     def run(*words: str) -> Result:

@@ -1,0 +1,70 @@
+"""What spark-submit is told of a job: its cluster, the code and configuration that travel with it, and the words of the run."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import headrace
+from headrace.airflow._environment import task_environment
+from headrace.airflow._words import option
+from headrace.config import ClusterConfig, JobConfig
+
+_DRIVER = Path(headrace.__file__).parent / "cli" / "submit" / "driver.py"
+_HOME = "headrace-home"
+"""The folder of the driver's container that `conf/` is unpacked in."""
+
+
+def submission(job: JobConfig) -> dict[str, Any]:
+    """Return arguments of `SparkSubmitOperator` that the job's cluster profile gives."""
+    profile = job.profile
+    return {
+        "application": str(_DRIVER),
+        "name": f"headrace.{job.job}",
+        "conn_id": profile.connection or f"headrace_{profile.name}",
+        "deploy_mode": profile.deploy_mode,
+        "conf": _settings(profile),
+        "jars": ",".join(profile.jars) or None,
+        "py_files": ",".join(profile.py_files) or None,
+        "files": ",".join(profile.files) or None,
+        "archives": ",".join(profile.archives) or None,
+        "env_vars": _environment(job),
+        # A retry is a run of its own, which the job's lease keeps apart from one that goes on; without tracking by YARN's REST
+        # server the provider would refuse cluster mode.
+        "durable": False,
+    }
+
+
+def run_words(job: JobConfig, options: Mapping[str, object]) -> list[str]:
+    """Return the words of `headrace run`, with options that may be templates."""
+    return ["run", job.job, option("cluster", job.cluster), *(option(name, value) for name, value in options.items())]
+
+
+def packed_home(job: JobConfig, folder: Path) -> str:
+    """Pack the job's file and its profile into an archive in `folder`; return it as `--archives` takes it.
+
+    A driver in cluster mode has nothing of this machine. References to the environment travel as they are written: secrets
+    stay where they are.
+    """
+    archive = folder / f"{_HOME}.tar.gz"
+    with tarfile.open(archive, "w:gz") as packed:
+        for file in (job.file, job.profile.file):
+            packed.add(file, file.relative_to(job.home))
+    return f"{archive}#{_HOME}"
+
+
+def _settings(profile: ClusterConfig) -> dict[str, str]:
+    """Return the profile's Spark settings. Where executors have a Python of their own, the driver keeps the one it has here."""
+    settings = dict(profile.spark)
+    if profile.deploy_mode == "client" and profile.python is not None and "spark.pyspark.python" in settings:
+        settings.setdefault("spark.pyspark.driver.python", profile.python)
+    return settings
+
+
+def _environment(job: JobConfig) -> dict[str, str]:
+    """Return the driver's environment. In cluster mode the provider hands it to the driver's container, which has no path of ours."""
+    if job.profile.deploy_mode == "cluster":
+        return {"HEADRACE_HOME": f"./{_HOME}"}
+    return task_environment(job.home, job.profile.python)

@@ -1,0 +1,41 @@
+"""The options of `headrace run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+# Typer reads these at run time, and does not know `str | None` in an alias.
+Mode = Annotated[str, typer.Option(metavar="auto|caught-up|interval", help="Take in all there is, or one interval.")]
+IntervalStart = Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, inclusive.")]  # noqa: UP045
+IntervalEnd = Annotated[Optional[str], typer.Option(metavar="TIME", help="ISO 8601, exclusive.")]  # noqa: UP045
+Replay = Annotated[bool, typer.Option("--replay", help="Run an interval again that was taken in, with all later ones.")]
+RunId = Annotated[Optional[str], typer.Option(help="Names the run in checkpoints; made up if left out.")]  # noqa: UP045
+Budget = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(metavar="30m", help="After this time, what has not begun is left to the next run."),
+]
+MaxBatches = Annotated[Optional[int], typer.Option(min=1, help="End after so many micro-batches.")]  # noqa: UP045
+Finish = Annotated[
+    bool, typer.Option("--finish", help="At the end, call services once more for all that waits, and never again.")
+]
+EndOfInput = Annotated[
+    bool,
+    typer.Option("--end-of-input", help="At the end, declare that no more input comes: the last windows close."),
+]
+Parallelism = Annotated[Optional[int], typer.Option(min=1, help="Tasks per operator.")]  # noqa: UP045
+Backend = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(metavar="rocksdb|hashmap|delta", help="State backend."),
+]
+AsyncState = Annotated[
+    Optional[bool],  # noqa: UP045
+    typer.Option("--async/--sync", help="Whether state accesses may overlap. Results are the same."),
+]
+ForceFailOver = Annotated[bool, typer.Option("--force-fail-over", help="Take the job from a run that still holds it.")]
+ReportFile = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--report", metavar="FILE", help="Write the result, or the error, as JSON to FILE as well."),
+]

@@ -1,0 +1,156 @@
+"""A job that runs in another Python environment, or on another machine: what spark-submit and the commands are told."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from airflow.sdk import DAG
+from airflow.serialization.serialized_objects import DagSerialization
+
+from headrace.airflow import HeadraceCheckpointSensor, HeadraceRunOperator, HeadraceSavepointOperator, headrace_dags
+
+OTHER = "/opt/jobs/bin/python"
+
+
+@pytest.fixture
+def profile(home):
+    """Return a function that changes keys of the job's cluster profile."""
+
+    def change(**keys):
+        path = home / "conf" / "clusters" / "local.yaml"
+        path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), **keys}))
+
+    return change
+
+
+def submitted(run, monkeypatch):
+    """Return the words of spark-submit, and the environment that it gets."""
+    seen = {}
+
+    def submit(hook, application):
+        seen["words"] = hook._build_spark_submit_command(application)
+        seen["environment"] = {**os.environ, **(hook._env or {})}
+        (archive,) = [word for word in seen["words"] if "headrace-home.tar.gz" in word] or [None]
+        if archive is not None:
+            with tarfile.open(archive.split(",")[-1].partition("#")[0]) as packed:
+                seen["packed"] = {name: packed.extractfile(name).read().decode() for name in packed.getnames()}
+
+    monkeypatch.setattr("airflow.providers.apache.spark.hooks.spark_submit.SparkSubmitHook.submit", submit)
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    run.allow_nested_operators = True
+    run.application_args = ["run", "flights", "--budget="]
+    context = {
+        "ti": SimpleNamespace(xcom_push=lambda **_: None),
+        "run_id": "r1",
+        "dag_run": SimpleNamespace(conf=None),
+        "outlet_events": {},
+    }
+    run.outlets = []
+    run.execute(context)
+    return SimpleNamespace(**seen)
+
+
+def the_run(**options):
+    with DAG("mine", schedule=None):
+        return HeadraceRunOperator(task_id="run", job="flights", hold_after_failure=False, **options)
+
+
+def after(words, option):
+    return words[words.index(option) + 1]
+
+
+def test_run_starts_in_the_profiles_python(home, profile, monkeypatch):
+    profile(python=OTHER)
+    run = submitted(the_run(home=home), monkeypatch)
+
+    assert run.environment["PATH"].split(os.pathsep)[0] == "/opt/jobs/bin"
+    assert (run.environment["PYSPARK_PYTHON"], run.environment["PYSPARK_DRIVER_PYTHON"]) == (OTHER, OTHER)
+
+
+def test_relative_python_starts_at_the_home(home, profile, monkeypatch):
+    profile(python="env/bin/python")
+    run = submitted(the_run(home=home), monkeypatch)
+
+    assert run.environment["PYSPARK_DRIVER_PYTHON"] == str(home / "env/bin/python")
+
+
+def test_packed_environment_is_the_executors_alone(home, profile, monkeypatch):
+    profile(
+        python=OTHER,
+        archives=["env.tar.gz#environment"],
+        files=["tables.json"],
+        py_files=["code.zip"],
+        spark={"spark.pyspark.python": "./environment/bin/python"},
+    )
+    words = submitted(the_run(home=home), monkeypatch).words
+
+    assert after(words, "--archives") == f"{home}/env.tar.gz#environment"
+    assert (after(words, "--files"), after(words, "--py-files")) == (f"{home}/tables.json", f"{home}/code.zip")
+    assert f"spark.pyspark.driver.python={OTHER}" in words
+
+
+def test_configuration_travels_to_a_driver_elsewhere(home, profile, monkeypatch):
+    monkeypatch.setenv("STORE_KEY", "s3cr3t")
+    profile(
+        master="yarn",
+        deploy_mode="cluster",
+        python=OTHER,
+        archives=["env.tar.gz#environment"],
+        storage={"AWS_SECRET_ACCESS_KEY": "${STORE_KEY}"},
+    )
+    run = submitted(the_run(home=home), monkeypatch)
+
+    assert run.packed.keys() == {"conf/jobs/flights.yaml", "conf/clusters/local.yaml"}
+    assert "s3cr3t" not in "".join(run.packed.values())
+    assert after(run.words, "--archives").endswith("/headrace-home.tar.gz#headrace-home")
+    assert after(run.words, "--archives").startswith(f"{home}/env.tar.gz#environment,")
+    assert [word for word in run.words if "appMasterEnv" in word] == [
+        "spark.yarn.appMasterEnv.HEADRACE_HOME=./headrace-home"
+    ]
+    assert not [word for word in run.words if word.startswith("--report")]
+    assert run.environment["PATH"].startswith("/opt/jobs/bin:")
+
+
+def test_commands_run_in_the_profiles_python(home, profile):
+    profile(python=OTHER)
+    dags = headrace_dags("conf/jobs")
+
+    tasks = [dags["flights"].get_task(name) for name in ("check", "verify", "compact")]
+    tasks += dags["headrace_maintenance"].tasks
+    assert {task.env["PATH"].split(os.pathsep)[0] for task in tasks} == {"/opt/jobs/bin"}
+    for dag in dags.values():
+        DagSerialization.to_json(dag)
+
+
+def test_restore_takes_the_program_of_its_job(home, profile):
+    profile(python=OTHER)
+    task = headrace_dags("conf/jobs")["headrace_restore"].get_task("restore")
+
+    def path_for(job):
+        template = task.render_template(task.env["PATH"], {"params": {"job": job}})
+        return template.split(os.pathsep)[0]
+
+    assert path_for("flights") == "/opt/jobs/bin"
+    assert path_for("another") != "/opt/jobs/bin"
+
+
+def test_sensor_and_operators_use_the_profiles_python(home, profile, tmp_path):
+    program = tmp_path / "env" / "bin" / "headrace"
+    program.parent.mkdir(parents=True)
+    answer = {"job": "flights", "checkpoint": 4, "watermark": None, "interval_end": None, "error": None}
+    program.write_text(f"#!/bin/sh\necho '{json.dumps({'jobs': [answer], 'checkpoint': 4})}'\n")
+    program.chmod(0o755)
+    profile(python=str(program.with_name("python")))
+    with DAG("mine", schedule=None):
+        sensor = HeadraceCheckpointSensor(task_id="wait", job="flights", home=home, checkpoint=4)
+        savepoint = HeadraceSavepointOperator(task_id="keep", job="flights", home=home, savepoint="now", why="test")
+    sensor.allow_nested_operators = savepoint.allow_nested_operators = True
+
+    assert sensor.execute({})["checkpoint"] == 4
+    assert savepoint.execute({"run_id": "r"})["checkpoint"] == 4
+    assert sensor._trigger().serialize()[1]["python"] == str(program.with_name("python"))

@@ -1,0 +1,50 @@
+"""What `headrace run` shows on stderr while it works."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from headrace.cli._run_events import EventLines, shown_on
+from headrace.spark.options import Event
+
+
+def progress(rows):
+    message = f"micro-batch 3, by_item: {rows:,} of 20,000 rows, 32 in flight, 5 waiting"
+    return Event("progress", message, {"rows": rows, "of": 20_000})
+
+
+def test_log_has_one_progress_line_a_minute(at_nine):
+    stream = io.StringIO()
+    log = EventLines(stream)
+    for second in range(180):
+        log(progress(second))
+        at_nine.advance(1000)
+    assert [line.split(":")[4].split()[0] for line in stream.getvalue().splitlines()] == ["60", "120"]
+
+
+def test_log_has_every_other_event(at_nine):
+    stream = io.StringIO()
+    log = EventLines(stream)
+    for number in range(3):
+        log(Event("committed", f"checkpoint {number}"))
+    assert stream.getvalue().splitlines() == [
+        f"2013-02-01T09:00:00Z committed: checkpoint {number}" for number in range(3)
+    ]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_terminal_shows_a_bar_below_past_events(width, at_nine):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=width, color_system=None)
+    with shown_on(console) as on_event:
+        on_event(Event("opened", "continuing from checkpoint 2"))
+        on_event(Event("batch", "micro-batch 3: 20,000 rows"))
+        on_event(progress(5000))
+        on_event(Event("committed", "checkpoint 3: 20,000 rows in 5.0 s"))
+    shown = stream.getvalue()
+    assert "2013-02-01T09:00:00Z  continuing from checkpoint 2" in shown
+    assert "━" * 5 in shown
+    assert {"5,000", "20,000"} <= {*shown.split()}

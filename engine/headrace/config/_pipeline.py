@@ -86,12 +86,18 @@ def _problems(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
 
 def _tables(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
     """Yield the dimension tables of Spark's steps that only one of job and pipeline knows."""
-    from headrace.plan.planner import sources_of
+    from headrace.api import SourceNode
+    from headrace.api.graph import SparkStep
 
-    for node in sources_of(pipeline):
-        if node.name in config.sources:
-            wanted = [] if node.step is None else [*node.step.tables]
-            yield from _differences(f"sources.{node.name}.tables", "table", wanted, config.sources[node.name].tables)
+    steps = {
+        node.inputs[0].node.operator: node.operator for node in pipeline.nodes if isinstance(node.operator, SparkStep)
+    }
+    for source in pipeline.operators:
+        if isinstance(source, SourceNode) and source.name in config.sources:
+            wanted = [*steps[source].tables] if source in steps else []
+            yield from _differences(
+                f"sources.{source.name}.tables", "table", wanted, config.sources[source.name].tables
+            )
 
 
 def _orders(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:

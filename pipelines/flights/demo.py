@@ -142,6 +142,7 @@ class Demo:
             if result["waiting"]:
                 outage(weather, begins_after=None)
         airflow.wait_for_success(JOB, days[-1])
+        airflow.wait_for_end_of_backfill(JOB)
         return rows
 
     def days(self) -> list[str]:

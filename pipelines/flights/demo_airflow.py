@@ -73,6 +73,13 @@ class Airflow:
         run = self._run_of(dag, day)
         self._wait(lambda: self._state_of(dag, run, None) == "success", RUN_ENDS_WITHIN, f"{run} has not ended")
 
+    def wait_for_end_of_backfill(self, dag: str) -> None:
+        """Wait until Airflow has closed the backfill, which it does up to half a minute after its last run: until then it refuses another one."""
+        active = f"/backfills?dag_id={dag}&active=true"
+        self._wait(
+            lambda: not self._ask("GET", active)["backfills"], RUN_ENDS_WITHIN, "Airflow does not close the backfill"
+        )
+
     def _run_of(self, dag: str, day: datetime) -> str:
         """Return the id of the DAG run of a day."""
         wanted = {"logical_date_gte": day.isoformat(), "logical_date_lte": day.isoformat()}

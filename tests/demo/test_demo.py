@@ -66,7 +66,9 @@ def test_documented_backfill_follows_the_demo(home, environment, request):
     unpause, backfill = documented_commands()
 
     until_succeeds(unpause, environment)
-    subprocess.run(for_days(backfill, "2013-01-03", "2013-01-03"), env=environment, check=True, capture_output=True)
+    command = for_days(backfill, "2013-01-03", "2013-01-03")
+    started = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    assert started.returncode == 0, started.stdout[-2000:] + started.stderr[-2000:]
     until_succeeds([sys.executable, "-c", RAN_GREEN, str(RUNS + 1)], environment)
 
     children = psutil.Process(process.pid).children(recursive=True)

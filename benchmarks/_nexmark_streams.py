@@ -10,6 +10,7 @@ from enum import Enum
 from pathlib import Path
 
 from pyspark.sql import Row
+from pyspark.sql.functions import expr
 from pyspark.sql.streaming import StatefulProcessor
 
 from benchmarks._nexmark_sql import SPARK_SQL
@@ -84,11 +85,12 @@ def merging(merge, path):
     return write
 
 
+# Times are microseconds in the processors: rows have datetimes without a zone, the state has some with one.
 class LastTen(StatefulProcessor):
     """Query 6: keeps the last ten auctions of a seller, by the time at which they closed."""
 
     def init(self, handle):
-        self.latest = handle.getValueState("latest", "sold array<struct<expires timestamp, id bigint, final bigint>>")
+        self.latest = handle.getValueState("latest", "sold array<struct<expires bigint, id bigint, final bigint>>")
 
     def handleInputRows(self, key, rows, timers):  # noqa: N802, ARG002 - Spark's
         found = self.latest.get()
@@ -121,16 +123,19 @@ class TopTen(StatefulProcessor):
         pass
 
 
-BID = "auction bigint, bidder bigint, price bigint, channel string, url string, date_time timestamp, extra string"
+BID = "auction bigint, bidder bigint, price bigint, channel string, url string, date_time bigint, extra string"
 BID_COLUMNS = [column.split()[0] for column in BID.split(", ")]
 
 
 def last_ten(rows):
+    rows = rows.selectExpr("seller", "unix_micros(expires) AS expires", "id", "final")
     return rows.groupBy("seller").transformWithState(LastTen(), "seller bigint, avg_price double", "Append", "None")
 
 
 def top_ten(rows):
-    return rows.groupBy("auction").transformWithState(TopTen(), f"{BID}, rank_number int", "Update", "None")
+    rows = rows.withColumn("date_time", expr("unix_micros(date_time)")).groupBy("auction")
+    top = rows.transformWithState(TopTen(), f"{BID}, rank_number int", "Update", "None")
+    return top.withColumn("date_time", expr("timestamp_micros(date_time)"))
 
 
 _WON = """

@@ -53,8 +53,7 @@ class Airflow:
     def start_backfill(self, dag: str, first: datetime, last: datetime) -> None:
         """Let Airflow run the DAG for the days `first` to `last`, one after the other; do nothing if such a backfill is under way."""
         self._ask("PATCH", f"/dags/{dag}", {"is_paused": False})
-        active = self._ask("GET", f"/backfills?dag_id={dag}&active=true")["backfills"]
-        if not active:
+        if not self._has_open_backfill(dag):
             days = {"from_date": first.isoformat(), "to_date": last.isoformat()}
             how = {"max_active_runs": 1, "reprocess_behavior": "completed"}
             self._ask("POST", "/backfills", {"dag_id": dag, **days, **how})
@@ -75,10 +74,11 @@ class Airflow:
 
     def wait_for_end_of_backfill(self, dag: str) -> None:
         """Wait until Airflow has closed the backfill, which it does up to half a minute after its last run: until then it refuses another one."""
-        active = f"/backfills?dag_id={dag}&active=true"
-        self._wait(
-            lambda: not self._ask("GET", active)["backfills"], RUN_ENDS_WITHIN, "Airflow does not close the backfill"
-        )
+        self._wait(lambda: not self._has_open_backfill(dag), RUN_ENDS_WITHIN, "Airflow does not close the backfill")
+
+    def _has_open_backfill(self, dag: str) -> bool:
+        backfills = self._ask("GET", f"/backfills?dag_id={dag}")["backfills"]
+        return any(backfill["completed_at"] is None for backfill in backfills)
 
     def _run_of(self, dag: str, day: datetime) -> str:
         """Return the id of the DAG run of a day."""

@@ -28,7 +28,7 @@ def command(tmp_path, monkeypatch):
         program.write_text(f"#!{sys.executable}\n{code}\n")
         program.chmod(0o755)
         path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
-        monkeypatch.setattr(command_module, "task_environment", lambda _: {"PATH": path})
+        monkeypatch.setattr(command_module, "task_environment", lambda *_: {"PATH": path})
         with DAG("mine", schedule=None):
             task = CommandTask(task_id="task", words=["verify", "flights", "a; b $(c)"], home=tmp_path, **options)
         task.allow_nested_operators = True

@@ -47,7 +47,9 @@ def submitted(run, monkeypatch):
     context = {
         "ti": SimpleNamespace(xcom_push=lambda **_: None),
         "run_id": "r1",
-        "dag_run": SimpleNamespace(conf=None),
+        "dag_run": SimpleNamespace(
+            conf=None, run_type="manual", logical_date=None, data_interval_start=None, data_interval_end=None
+        ),
         "outlet_events": {},
     }
     run.outlets = []
@@ -122,7 +124,7 @@ def test_commands_run_in_the_profiles_python(home, profile):
 
     tasks = [dags["flights"].get_task(name) for name in ("check", "verify", "compact")]
     tasks += dags["headrace_maintenance"].tasks
-    assert {task.env["PATH"].split(os.pathsep)[0] for task in tasks} == {"/opt/jobs/bin"}
+    assert {task.python for task in tasks} == {OTHER}
     for dag in dags.values():
         DagSerialization.to_json(dag)
 
@@ -131,12 +133,11 @@ def test_restore_takes_the_program_of_its_job(home, profile):
     profile(python=OTHER)
     task = headrace_dags("conf/jobs")["headrace_restore"].get_task("restore")
 
-    def path_for(job):
-        template = task.render_template(task.env["PATH"], {"params": {"job": job}})
-        return template.split(os.pathsep)[0]
+    def python_for(job):
+        return task.render_template(task.python, {"params": {"job": job}})
 
-    assert path_for("flights") == "/opt/jobs/bin"
-    assert path_for("another") != "/opt/jobs/bin"
+    assert python_for("flights") == OTHER
+    assert python_for("another") == ""
 
 
 def test_sensor_and_operators_use_the_profiles_python(home, profile, tmp_path):

@@ -33,13 +33,15 @@ if TYPE_CHECKING:
 
 
 def run(config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
-    """Run a job once; return what it did. Spark starts when the first micro-batch needs it.
+    """Run a job once; return what it did. Spark starts when the first micro-batch needs it; with a driver on the cluster, at once.
 
     Raises a `HeadraceError` that says who has to act; whatever was committed before it stays.
     """
     started = clock.monotonic()
     plan = checked_plan(config)
     spark = SparkOnDemand(config, on_event)
+    if config.profile.deploy_mode == "cluster":
+        spark.start()  # YARN gives a driver up that has no SparkContext within 100 s, or at its end
     topics, steps = spark.topics(), spark.steps(plan)
     return run_on(
         spark,

@@ -12,7 +12,7 @@ from headrace.spark import session as session_module
 from headrace.spark.options import Event, RunOptions
 from headrace.spark.runner import run
 from headrace.spark.spark_on_demand import SparkOnDemand
-from tests.jobs.home import Home
+from tests.jobs.home import LOCAL, Home
 from tests.jobs.outcome import checkpoints
 from tests.jobs.purchase_files import write_days
 
@@ -45,6 +45,13 @@ def test_a_run_without_input_starts_no_spark(home, refusals):
     report, kinds = run_once(home)
     assert (report.stopped_because, report.checkpoints, refusals) == ("drained", [], [])
     assert "starting" not in kinds
+
+
+def test_a_driver_on_the_cluster_starts_spark_at_once(home, refusals):
+    home.write_cluster("local", {**LOCAL, "deploy_mode": "cluster"})
+    with pytest.raises(ClusterError):
+        run_once(home)
+    assert refusals == ["purchases"]
 
 
 def test_a_run_with_input_starts_spark(home, refusals):

@@ -22,7 +22,7 @@ def airflow_database() -> None:
     """Take the place of the SQLite database that the other tests of Airflow have in their own process."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DailyJob]:
     """The jobs, by name, with the input that they begin with."""
     folder = tmp_path_factory.mktemp("live") / "home"
@@ -51,7 +51,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DailyJob]:
     return jobs
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def airflow(jobs: dict[str, DailyJob], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Airflow]:
     """A running Airflow that knows the DAGs of all jobs."""
     with postgres() as database:
@@ -65,7 +65,7 @@ def airflow(jobs: dict[str, DailyJob], tmp_path_factory: pytest.TempPathFactory)
             yield airflow
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def scenarios(
     airflow: Airflow, jobs: dict[str, DailyJob], request: pytest.FixtureRequest
 ) -> Iterator[dict[str, Future[None]]]:

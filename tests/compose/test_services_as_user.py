@@ -78,6 +78,14 @@ class Containers:
         )
         assert done.returncode == 0, f"{service}:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
 
+    def run_until_done(self, service: str) -> None:
+        """Run the service's command again until it succeeds, as `restart: on-failure` does."""
+        line = self._line(service, SERVICES[service]["command"])
+        deadline = clock.monotonic() + STARTS_WITHIN
+        while (done := subprocess.run(line, capture_output=True, text=True, check=False)).returncode:
+            assert clock.monotonic() < deadline, f"{service}: {done.stderr[-3000:]}"
+            clock.sleep(1)
+
     def start(self, service: str) -> None:
         """Start the service's command."""
         with self._log(service).open("w") as log:
@@ -98,6 +106,13 @@ class Containers:
         path = f"{Path(shutil.which('initdb') or '').resolve().parent}:/usr/bin:/bin"
         line = self._in_namespace(pwd.getpwnam("postgres").pw_uid, {"PATH": path}, ["sh", "-c", script])
         subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
+
+    def start_object_store(self) -> None:
+        """Start a stand-in for the store on its port: the store's own program is in an image of its own."""
+        log = self._log("store").open("w")
+        line = self._in_namespace(USER, image_environment(), ["moto_server", "--host", "127.0.0.1", "--port", "7070"])
+        with log:
+            self._services.append(subprocess.Popen(line, stdout=log, stderr=log))
 
     def wait_until_healthy(self, service: str) -> None:
         """Run the service's health check until it succeeds."""
@@ -239,3 +254,22 @@ def test_airflow_starts_as_the_image_user(containers):
 
     passwords = containers.volumes / "airflow-passwords" / "passwords.json"
     assert passwords.stat().st_uid == USER
+
+
+def test_spark_and_bucket_start_as_the_image_user(tmp_path):
+    workers = ["spark-worker-1", "spark-worker-2"]
+    with Containers(tmp_path) as containers:  # a network of their own: Spark's master and Airflow have the same port
+        containers.run("volumes-init")
+        containers.start_object_store()
+        containers.start("spark-master")
+        containers.wait_until_healthy("spark-master")
+        for worker in workers:
+            containers.start(worker)
+        containers.run("input")
+        containers.run_until_done("store-init")
+        for worker in workers:
+            containers.wait_until_healthy(worker)
+
+        days = {day.name: day.stat().st_uid for day in containers.volumes.joinpath("input").rglob("*.parquet")}
+        assert {"2013-01-01.parquet", "2013-01-31.parquet"} <= days.keys()
+        assert {*days.values()} == {USER}

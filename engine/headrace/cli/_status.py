@@ -231,11 +231,11 @@ def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> 
     if as_json:
         print_json({"job": config.job, "total": len(log.checkpoints), "checkpoints": found})
         return
-    columns = ["id", "kind", "committed", "watermark", "rows in", "run", "note"]
-    rows = [
-        [c["checkpoint_id"], _kind(c), c["committed_at"], c["watermark"], c["rows_in"], c["run_id"], c["note"]]
-        for c in found
-    ]
+    columns = ["id", "kind", "committed", "watermark", "rows in", "run"]
+    rows = [[c["checkpoint_id"], _kind(c), c["committed_at"], c["watermark"], c["rows_in"], c["run_id"]] for c in found]
+    if any(c["note"] for c in found):
+        columns = [*columns, "note"]
+        rows = [[*row, c["note"]] for row, c in zip(rows, found, strict=True)]
     if not all(c["on_line"] for c in found):
         columns = ["line", *columns]
         rows = [["*" if c["on_line"] else "| x", *row] for c, row in zip(found, rows, strict=True)]

@@ -56,6 +56,11 @@ class Table:
                 return self._as_table(rows, widths)
         return self._as_blocks(short, width)
 
+    def _block_cells(self, short: Sequence[Sequence[str]], space: int) -> Sequence[Sequence[str]]:
+        """Return the rows for blocks whose cells may take `space` columns: ids of runs are whole where they fit."""
+        ids = (cell for row in self._rows for cell in row if isinstance(cell, RunIdText))
+        return self._rows if all(cell_width(cell) <= space for cell in ids) else short
+
     def _widths(self, rows: Sequence[Sequence[str]], width: int) -> list[int] | None:
         """Return how wide each column is; None if the words do not fit beside each other."""
         cells = [[name, *(row[at] for row in rows)] for at, name in enumerate(self._columns)]
@@ -85,16 +90,17 @@ class Table:
             for line in zip_longest(*columns, fillvalue="")
         ]
 
-    def _as_blocks(self, rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    def _as_blocks(self, short: Sequence[Sequence[str]], width: int) -> list[str]:
         """Return a block for each row: the names of the columns, and beside them the cells; what is empty is left out."""
         names = max((cell_width(name) for name in self._columns), default=0)
         lines = [] if self._title is None else [self._title]
-        for row in rows:
+        space = max(1, width - len(_EDGE) - names - len(_GAP))
+        for row in self._block_cells(short, space):
             lines.append("")
             for name, cell in zip(self._columns, row, strict=True):
                 if cell:
                     first = f"{_EDGE}{_aligned(name, names)}{_GAP}"
-                    beside = wrapped(cell, max(1, width - len(_EDGE) - names - len(_GAP)))
+                    beside = wrapped(cell, space)
                     lines += [
                         f"{first if at == 0 else ' ' * cell_width(first)}{part}" for at, part in enumerate(beside)
                     ]

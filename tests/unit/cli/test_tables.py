@@ -184,3 +184,12 @@ def test_piped_output_is_as_wide_as_it_is(headrace, wide, monkeypatch, command):
     assert piped == headrace(*arguments).stdout
     assert "123456789012345678" in piped.replace(",", "") or command == "checkpoints"
     assert RUNS[0] in piped or command == "state scan"
+
+
+def test_blocks_show_whole_run_ids_where_they_fit():
+    run = RUNS[0]
+    row = (run, "word " * 20, "x" * 40)
+    blocks = "\n".join(table(("run", "note", "file"), [row]).lines(60))
+    assert run in blocks
+    assert "…" not in blocks
+    assert "…" in "\n".join(table(("run", "note", "file"), [row]).lines(40))

@@ -89,12 +89,12 @@ def _tables(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
     from headrace.api import SourceNode
     from headrace.api.graph import SparkStep
 
-    steps = {
-        node.inputs[0].node.operator: node.operator for node in pipeline.nodes if isinstance(node.operator, SparkStep)
-    }
-    for source in pipeline.operators:
+    for node in pipeline.nodes:
+        source = node.operator
         if isinstance(source, SourceNode) and source.name in config.sources:
-            wanted = [*steps[source].tables] if source in steps else []
+            users = (user.operator for user in pipeline.nodes if any(one.node is node for one in user.inputs))
+            step = next((user for user in users if isinstance(user, SparkStep)), None)
+            wanted = [] if step is None else [*step.tables]
             yield from _differences(
                 f"sources.{source.name}.tables", "table", wanted, config.sources[source.name].tables
             )

@@ -85,6 +85,6 @@ def test_nested_rows_can_be_asked_for(home, capsys):
     assert times == moments
     assert lines[0] == {"item": "pen", "price": 1.5, "at": moments[0]}
     assert shown(spent) == '{"pen": 1.5, "ink": 3.0}'
-    assert shown(times) == '["2013-01-01T10:00:00Z","2013-01-01T10:00:00.001000Z"]'
+    assert shown(times) == '["2013-01-01T10:00:00Z", "2013-01-01T10:00:00.001Z"]'
     print_json(decoded(rows))
     assert '"at": "2013-01-01T10:00:00Z"' in capsys.readouterr().out

@@ -100,6 +100,8 @@ def _rows_of(found: TableDifference) -> Any:
     """Return the rows of one table, one below the other, as a text that is not cut."""
     from rich.text import Text
 
+    from headrace.cli._output import cut, shown
+
     total = sum(sum(counts.rows.values()) for counts in found.counts)
     lines = [
         found.table
@@ -107,7 +109,9 @@ def _rows_of(found: TableDifference) -> Any:
         else f"{found.table}: the first {len(found.rows)} of {total:,} (more with -n)"
     ]
     for row in found.rows:
-        named = "  ".join(f"{column}={_cut(value)}" for column, value in row.name.items() if value is not None)
+        named = "  ".join(
+            f"{column}={cut(shown(value), _LONGEST)}" for column, value in row.name.items() if value is not None
+        )
         lines.append(f"  {row.change:<8} {named}")
         lines += [f"    {line}" for line in _values(row)]
     return Text("\n".join([*lines, ""]))
@@ -117,12 +121,12 @@ def _values(row: ChangedRow) -> list[str]:
     """Return a line for each value of a row that was added or is gone, or that differs."""
     if row.before is None or row.after is None:
         values = row.before or row.after or {}
-        return [f"{column} {_cut(value)}" for column, value in values.items() if value is not None]
+        return [f"{column} {_shown_value(value)}" for column, value in values.items() if value is not None]
     lines = []
     for column in row.fields:
         old, new = _fields(row.before[column]), _fields(row.after[column])
         if old is None or new is None:
-            lines.append(f"{column}: {_cut(row.before[column])} -> {_cut(row.after[column])}")
+            lines.append(f"{column}: {_shown_value(row.before[column])} -> {_shown_value(row.after[column])}")
             continue
         differing = [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]
         lines += [f"{column}.{name}: {_raw(old.get(name))} -> {_raw(new.get(name))}" for name in differing]
@@ -140,14 +144,14 @@ def _fields(value: Any) -> dict[str, msgspec.Raw] | None:
 
 
 def _raw(value: msgspec.Raw | None) -> str:
-    return "(nothing)" if value is None else _cut(bytes(value).decode())
+    return _shown_value(None if value is None else bytes(value).decode())
 
 
-def _cut(value: Any) -> str:
-    from headrace.cli._output import shown
+def _shown_value(value: Any) -> str:
+    """Return a value as other commands show it, with the times in stored JSON."""
+    from headrace.cli._output import cut, shown, shown_stored
 
-    text = "(nothing)" if value is None else shown(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return "(nothing)" if value is None else cut(shown(shown_stored(value)), _LONGEST)
 
 
 def _print_json(before: Checkpoint, after: Checkpoint, tables: list[TableDifference]) -> None:

@@ -151,10 +151,9 @@ def _cells(row: dict[str, Any], columns: list[str]) -> list[str]:
 
 def _text(raw: msgspec.Raw | bytes) -> str:
     """JSON that a screen has room for."""
-    from headrace.cli._output import spaced_json
+    from headrace.cli._output import cut, spaced_json
 
-    text = spaced_json(bytes(raw).decode(), times=True)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text):,} characters: --json tells all)"
+    return cut(spaced_json(bytes(raw).decode(), times=True), _LONGEST)
 
 
 def _differing(rows: list[dict[str, msgspec.Raw]]) -> list[str]:

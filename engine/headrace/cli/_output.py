@@ -143,6 +143,11 @@ def shown_stored(value: Any) -> Any:
     return spaced_json(value, times=True)
 
 
+def cut(text: str, longest: int) -> str:
+    """Return the beginning of a text that is longer than a screen has room for, and how long it is."""
+    return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters: --json tells all)"
+
+
 def spaced_json(text: str, *, times: bool = False) -> str:
     """Return JSON with a blank behind each comma and colon, where a line may end. With `times`, see `shown_stored`."""
 

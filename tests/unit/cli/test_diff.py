@@ -31,6 +31,15 @@ def test_fields_of_values_are_compared_one_by_one(headrace, state):
     assert "value.to" not in printed
 
 
+def test_times_in_values_are_shown_as_times(headrace, state):
+    row = {"operator": "legs", "key_group": 1, "key": '"N9"', "state": "seen", "deleted": False}
+    for number, at in ((5, 1359608400000), (6, 1359612000000)):
+        state.add("keyed_state", [{**row, "value": f'{{"at":{at}}}', "checkpoint_id": number}])
+        state.commit(Kind.BATCH)
+    printed = headrace("diff demo").stdout
+    assert "value.at: 1359608400000 (2013-01-31T05:00:00Z) -> 1359612000000 (2013-01-31T06:00:00Z)" in printed
+
+
 def test_without_options_the_last_checkpoint_is_shown(headrace, state):
     assert "from checkpoint 3 (savepoint" in headrace("diff demo").stdout
 

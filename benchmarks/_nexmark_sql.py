@@ -6,22 +6,30 @@ FROM auctions JOIN bids ON bids.auction = auctions.id
 WHERE bids.date_time BETWEEN auctions.date_time AND expires
 GROUP BY auctions.id, category, seller, expires
 """
-_BIDS = """
+BID_COUNTS = """
 count(*) AS total_bids,
 count(*) FILTER (WHERE price < 10000) AS rank1_bids,
 count(*) FILTER (WHERE price >= 10000 AND price < 1000000) AS rank2_bids,
 count(*) FILTER (WHERE price >= 1000000) AS rank3_bids
 """
-_DISTINCT = ", ".join(
-    f"count(DISTINCT {column}){condition} AS {rank}_{column}s"
-    for column in ("bidder", "auction")
-    for rank, condition in (
+
+
+def distinct_counts(count: str) -> str:
+    """Return the columns that count bidders and auctions by rank of the price; `count` has {column} and {condition}."""
+    ranks = (
         ("total", ""),
         ("rank1", " FILTER (WHERE price < 10000)"),
         ("rank2", " FILTER (WHERE price >= 10000 AND price < 1000000)"),
         ("rank3", " FILTER (WHERE price >= 1000000)"),
     )
-)
+    return ", ".join(
+        f"{count.format(column=column, condition=condition)} AS {rank}_{column}s"
+        for column in ("bidder", "auction")
+        for rank, condition in ranks
+    )
+
+
+_DISTINCT = distinct_counts("count(DISTINCT {column}){condition}")
 
 SPARK_SQL = {
     "q0": "SELECT auction, bidder, price, date_time, extra FROM bids",
@@ -64,11 +72,11 @@ SPARK_SQL = {
     """,
     "q16": f"""
         SELECT channel, date_trunc('day', date_time) AS window_start, max(date_format(date_time, 'HH:mm')) AS minute,
-               {_BIDS}, {_DISTINCT}
+               {BID_COUNTS}, {_DISTINCT}
         FROM bids GROUP BY channel, date_trunc('day', date_time)
     """,  # noqa: S608 - our own text
     "q17": f"""
-        SELECT auction, date_trunc('day', date_time) AS window_start, {_BIDS},
+        SELECT auction, date_trunc('day', date_time) AS window_start, {BID_COUNTS},
                min(price) AS min_price, max(price) AS max_price, avg(price) AS avg_price, sum(price) AS sum_price
         FROM bids GROUP BY auction, date_trunc('day', date_time)
     """,  # noqa: S608 - our own text

@@ -13,7 +13,7 @@ from pyspark.sql import Row
 from pyspark.sql.functions import expr
 from pyspark.sql.streaming import StatefulProcessor
 
-from benchmarks._nexmark_sql import SPARK_SQL
+from benchmarks._nexmark_sql import BID_COUNTS, SPARK_SQL, distinct_counts
 
 
 class Way(Enum):
@@ -148,22 +148,7 @@ FROM (
 )
 GROUP BY id, category, seller, expires, opened
 """
-_DISTINCT = ", ".join(
-    f"size(collect_set({column}){condition}) AS {rank}_{column}s"
-    for column in ("bidder", "auction")
-    for rank, condition in (
-        ("total", ""),
-        ("rank1", " FILTER (WHERE price < 10000)"),
-        ("rank2", " FILTER (WHERE price >= 10000 AND price < 1000000)"),
-        ("rank3", " FILTER (WHERE price >= 1000000)"),
-    )
-)
-_BIDS = """
-count(*) AS total_bids,
-count(*) FILTER (WHERE price < 10000) AS rank1_bids,
-count(*) FILTER (WHERE price >= 10000 AND price < 1000000) AS rank2_bids,
-count(*) FILTER (WHERE price >= 1000000) AS rank3_bids
-"""
+_DISTINCT = distinct_counts("size(collect_set({column}){condition})")
 
 STREAMS = {
     "q0": Stream(Way.STATELESS, SPARK_SQL["q0"]),
@@ -228,7 +213,7 @@ STREAMS = {
     "q16": Stream(
         Way.AGGREGATE,
         f"""
-        SELECT channel, window.start AS window_start, max(date_format(date_time, 'HH:mm')) AS minute, {_BIDS}, {_DISTINCT}
+        SELECT channel, window.start AS window_start, max(date_format(date_time, 'HH:mm')) AS minute, {BID_COUNTS}, {_DISTINCT}
         FROM bids GROUP BY channel, window(date_time, '1 day')
         """,  # noqa: S608 - our own text
         closes=True,
@@ -236,7 +221,7 @@ STREAMS = {
     "q17": Stream(
         Way.AGGREGATE,
         f"""
-        SELECT auction, window.start AS window_start, {_BIDS},
+        SELECT auction, window.start AS window_start, {BID_COUNTS},
                min(price) AS min_price, max(price) AS max_price, avg(price) AS avg_price, sum(price) AS sum_price
         FROM bids GROUP BY auction, window(date_time, '1 day')
         """,  # noqa: S608 - our own text

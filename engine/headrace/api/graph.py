@@ -213,6 +213,12 @@ class Node:
     inputs: tuple[Input, ...] = ()
 
 
+def step_over(source: Node, nodes: Iterable[Node]) -> Node | None:
+    """Return Spark's step over a source among the nodes of its graph; None if it has none."""
+    users = (node for node in nodes if any(one.node is source and one.side is None for one in node.inputs))
+    return next((user for user in users if isinstance(user.operator, SparkStep)), None)
+
+
 def name_of(function: Callable[..., Any]) -> str:
     """Return what a function is called, for people."""
     return getattr(function, "__name__", type(function).__name__)

@@ -143,7 +143,7 @@ def sources(config: JobConfig, plan: Plan) -> Iterator[Finding]:
 
 
 def step_tables(config: JobConfig) -> Iterator[Finding]:
-    """Whether the tables of Spark's steps over sources are there."""
+    """Look for the tables of Spark's steps over sources."""
     from headrace.errors import HeadraceError
     from headrace.sources.dimension_tables import DimensionTables
 

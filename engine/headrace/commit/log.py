@@ -145,13 +145,10 @@ class CheckpointLog:
             moment = parse_moment(text)
         except ValueError:
             return self.savepoint(text)
-        return self.as_of(moment, text)
+        return self._last_at(moment, text)
 
-    def as_of(self, moment: int, text: str) -> Checkpoint:
-        """Return the checkpoint that was the last one at a moment (ms), which `text` names in errors.
-
-        Raises `ConfigError` when the job had none yet.
-        """
+    def _last_at(self, moment: int, text: str) -> Checkpoint:
+        """Return the last checkpoint at a moment (ms), be it one that a restore has left behind since. `text` names the moment in errors."""
         for checkpoint in reversed(self.checkpoints):
             if checkpoint.committed_at <= moment:
                 return checkpoint

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from headrace.config._types import Count, Location, Scalar
+from headrace.config._types import Count, Location, Scalar, shown_repr
 
 _SECRET = re.compile(
     r"password|passwd|secret|token|credential|private_?key|api_?key|access_?key|sas_?key|jaas",
@@ -74,5 +74,4 @@ class ClusterConfig(ClusterFile, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Like a struct's, with secrets hidden: profiles end up in tracebacks and logs."""
-        fields = ", ".join(f"{name}={value!r}" for name, value in self.shown().items())
-        return f"ClusterConfig({fields})"
+        return shown_repr(self, self.shown())

@@ -16,7 +16,19 @@ from headrace.config._cluster import HIDDEN, ClusterConfig
 from headrace.config._execution import ExecutionConfig, OperatorConfig
 from headrace.config._files import CsvOptions, FileOptions
 from headrace.config._table_versions import Start, parse_offsets, parse_start, parse_versions
-from headrace.config._types import Count, KeyGroups, Location, Name, PipelineRef, Rate, Scalar, Section, Span, Whole
+from headrace.config._types import (
+    Count,
+    KeyGroups,
+    Location,
+    Name,
+    PipelineRef,
+    Rate,
+    Scalar,
+    Section,
+    Span,
+    Whole,
+    shown_repr,
+)
 from headrace.config._urls import shown_url, with_path
 from headrace.errors import ConfigError
 from headrace.execution.options import AsyncStateOptions
@@ -156,12 +168,11 @@ class SourceConfig(Section, frozen=True, kw_only=True):
 
     def shown(self) -> dict[str, Any]:
         """Return everything that may be printed: values of a client's settings are hidden, which may be secrets."""
-        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
-        return plain | {"options": dict.fromkeys(self.options, HIDDEN)}
+        return _without_settings(self)
 
     def __repr__(self) -> str:
         """Like a struct's, without the values of settings: configurations end up in tracebacks and logs."""
-        return f"SourceConfig({', '.join(f'{name}={value!r}' for name, value in self.shown().items())})"
+        return shown_repr(self, self.shown())
 
 
 FOLDER_TABLE: Final = "_headrace"
@@ -210,12 +221,17 @@ class SinkConfig(Section, frozen=True, kw_only=True):
 
     def shown(self) -> dict[str, Any]:
         """Return everything that may be printed: values of a client's settings are hidden, which may be secrets."""
-        plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
-        return plain | {"options": dict.fromkeys(self.options, HIDDEN)}
+        return _without_settings(self)
 
     def __repr__(self) -> str:
         """Like a struct's, without the values of settings: configurations end up in tracebacks and logs."""
-        return f"SinkConfig({', '.join(f'{name}={value!r}' for name, value in self.shown().items())})"
+        return shown_repr(self, self.shown())
+
+
+def _without_settings(config: SourceConfig | SinkConfig) -> dict[str, Any]:
+    """Return what may be printed of a source or a sink: not the values of its client's settings."""
+    plain: dict[str, Any] = msgspec.to_builtins(config, enc_hook=str)
+    return plain | {"options": dict.fromkeys(config.options, HIDDEN)}
 
 
 class ServiceConfig(Section, frozen=True, kw_only=True):
@@ -244,7 +260,7 @@ class ServiceConfig(Section, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         """Like a struct's, without queries: configurations end up in tracebacks and logs."""
-        return f"ServiceConfig({', '.join(f'{name}={value!r}' for name, value in self.shown().items())})"
+        return shown_repr(self, self.shown())
 
 
 class AsyncIoConfig(Section, frozen=True, kw_only=True):

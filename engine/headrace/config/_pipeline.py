@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from headrace.config._checks import Problem
 from headrace.config._document import raise_problems
@@ -87,14 +87,13 @@ def _problems(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
 def _tables(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
     """Yield the dimension tables of Spark's steps that only one of job and pipeline knows."""
     from headrace.api import SourceNode
-    from headrace.api.graph import SparkStep
+    from headrace.api.graph import SparkStep, step_over
 
     for node in pipeline.nodes:
         source = node.operator
         if isinstance(source, SourceNode) and source.name in config.sources:
-            users = (user.operator for user in pipeline.nodes if any(one.node is node for one in user.inputs))
-            step = next((user for user in users if isinstance(user, SparkStep)), None)
-            wanted = [] if step is None else [*step.tables]
+            step = step_over(node, pipeline.nodes)
+            wanted = [] if step is None else [*cast("SparkStep", step.operator).tables]
             yield from _differences(
                 f"sources.{source.name}.tables", "table", wanted, config.sources[source.name].tables
             )

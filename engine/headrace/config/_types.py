@@ -5,8 +5,9 @@ A rule sits in `Meta.extra["role"]`, where the reader of the YAML finds it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -56,3 +57,8 @@ Span = Annotated[timedelta, Meta(extra={"role": "duration"})]
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A mapping in the file whose keys are exactly the fields."""
+
+
+def shown_repr(config: msgspec.Struct, shown: Mapping[str, Any]) -> str:
+    """Return a struct's `repr` with what may be printed of it: configurations end up in tracebacks and logs."""
+    return f"{type(config).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"

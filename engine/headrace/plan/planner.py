@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from headrace.api import AsyncWait, Pipeline, Process, SinkNode, SourceNode, UpsertMaterialize
-from headrace.api.graph import AssignEventTime, Input, Node, SparkStep, StatelessStep
+from headrace.api.graph import AssignEventTime, Input, Node, SparkStep, StatelessStep, step_over
 from headrace.api.stream_types import output_type
 from headrace.errors import ConfigError
 from headrace.plan.columns import columns_of
@@ -168,13 +168,7 @@ class _Graph:
     @cached_property
     def _sources(self) -> dict[Node, Node | None]:
         """The sources, each with Spark's step over it."""
-        return {
-            node: next(
-                (user for user, _ in self._uses.get((node, None), []) if isinstance(user.operator, SparkStep)), None
-            )
-            for node in self._nodes
-            if isinstance(node.operator, SourceNode)
-        }
+        return {node: step_over(node, self._nodes) for node in self._nodes if isinstance(node.operator, SourceNode)}
 
     def sources(self) -> tuple[SourceNode, ...]:
         """Return the sources as declared; `record` is that of the rows that Spark makes of theirs."""

@@ -33,6 +33,7 @@ _ADDS_ROWS_ONLY: Final = frozenset(
 _STAMPS: Final = ("last_access", "expires_at", "ttl_ms")
 """Columns of the TTL: an entry that differs in these alone was renewed, not changed."""
 
+_OF_TOUCHED_KEYS: Final = "SEMI JOIN touched USING (operator, key)"
 _NOT_COMPARED: Final = ("checkpoint_id", "deleted")
 
 
@@ -118,7 +119,8 @@ def _state_difference(
     if fork is not None and not _copy_touched_keys(connection, (before, after), table, conditions, fork):
         return nothing
     for side, job in (("before", before), ("after", after)):
-        _copy_changes(connection, side, job.changes(table.name, conditions), table.name, touched=fork is not None)
+        changes = job.changes(table.name, conditions)
+        copy(connection, f"{side}_changes", changes, table=table.name, only="" if fork is None else _OF_TOUCHED_KEYS)
         connection.execute(f"CREATE VIEW {side} AS {last_rows_sql(f'{side}_changes', table)}")
     values = [name for name in table.schema.names if name not in {*table.entry, *_NOT_COMPARED}]
     name = [column for column in table.entry if column != "key_group"]
@@ -152,20 +154,6 @@ def _copy_touched_keys(
         )
     connection.execute("CREATE TABLE touched AS SELECT * FROM written_0 UNION SELECT * FROM written_1")
     return bool(ask(connection, "SELECT count(*) FROM touched").rows[0][0])
-
-
-def _copy_changes(connection: duckdb.DuckDBPyConnection, side: str, changes: Any, table: str, *, touched: bool) -> None:
-    """Copy the changes of a state table, of touched keys if only these can differ."""
-    import duckdb
-
-    connection.register("incoming", changes)
-    only = "SEMI JOIN touched USING (operator, key)" if touched else ""
-    try:
-        connection.execute(f"CREATE TABLE {side}_changes AS SELECT * FROM incoming {only}")  # noqa: S608 - our own names
-    except duckdb.Error as error:
-        raise unreadable(table, None, error) from error
-    finally:
-        connection.unregister("incoming")
 
 
 def _sink_difference(before: JobAtCheckpoint, after: JobAtCheckpoint, name: str, limit: int) -> TableDifference:

@@ -61,13 +61,18 @@ def reading(uri: str, version: int | None) -> Iterator[None]:
         raise unreadable(uri, version, error) from error
 
 
-def copy(connection: duckdb.DuckDBPyConnection, target: str, stream: Any, *, table: str | None = None) -> None:
-    """Fill a new table from an Arrow stream. A stream can be read once; a query may read twice. `table` is what errors call it."""
+def copy(
+    connection: duckdb.DuckDBPyConnection, target: str, stream: Any, *, table: str | None = None, only: str = ""
+) -> None:
+    """Fill a new table from an Arrow stream. A stream can be read once; a query may read twice. `table` is what errors call it.
+
+    `only` is what follows the stream in SQL, such as a join that leaves rows out.
+    """
     import duckdb
 
     connection.register("incoming", stream)
     try:
-        connection.execute(f'CREATE TABLE "{target}" AS SELECT * FROM incoming')  # noqa: S608 - our own names
+        connection.execute(f'CREATE TABLE "{target}" AS SELECT * FROM incoming {only}')  # noqa: S608 - our own names
     except duckdb.Error as error:
         raise unreadable(table or target, None, error) from error
     finally:

@@ -31,6 +31,7 @@ from headrace.sources.file_format import UNREADABLE, FileRows, unreadable
 from headrace.sources.interval import Interval
 from headrace.sources.kafka import KafkaPartition
 from headrace.sources.offset import SourceOffset, TableVersion
+from headrace.sources.parquet_files import count_rows
 from headrace.sources.source import Ahead, Source, SourceFile, TakenIn
 from headrace.sources.step_rows import Refused
 from headrace.tables.files import SMALL, Storage, file_system, is_file, make_folder_of, read_parquet
@@ -222,12 +223,10 @@ class DerivedSource:
         if not file.derived:
             return self.stored.rows(file)
         self.derive([file])
-        store, path = file_system(file.path, self._storage)
         try:
-            count: int = pq.read_metadata(path, filesystem=store).num_rows
+            return count_rows(file.path, self._storage)
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
-        return count
 
     def event_times(self, file: SourceFile) -> pa.Int64Array:
         """See `Source.event_times`. Lands the rows if they are not there, with those of the files that come next."""

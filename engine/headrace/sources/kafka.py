@@ -11,7 +11,6 @@ from typing import Final
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.api import SourceNode
 from headrace.config import SourceConfig, StartKind
@@ -22,9 +21,10 @@ from headrace.sources.kafka_faults import KafkaFaults
 from headrace.sources.landed import LandedName, OffsetRange, digest_of, landed_name, list_landed, parse_landed
 from headrace.sources.messages import Messages, message_times, read_messages
 from headrace.sources.offset import PartitionOffset, SourceOffset
+from headrace.sources.parquet_files import count_rows
 from headrace.sources.source import Ahead, SourceFile, TableReach, TakenIn
 from headrace.sources.topic import Topic, TopicState
-from headrace.tables.files import Storage, file_system, is_file
+from headrace.tables.files import Storage, is_file
 
 OFFSETS_AT_ONCE: Final = 100_000
 """Offsets of a partition that one micro-batch reads, unless the job's file says otherwise."""
@@ -193,12 +193,10 @@ class KafkaSource:
 
     def rows(self, file: SourceFile) -> int:
         """See `Source.rows`."""
-        store, path = file_system(file.path, self.storage)
         try:
-            count: int = pq.read_metadata(path, filesystem=store).num_rows
+            return count_rows(file.path, self.storage)
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
-        return count
 
     def event_times(self, file: SourceFile) -> pa.Int64Array:
         """See `Source.event_times`. Lands the file if it is not there."""

@@ -12,6 +12,13 @@ from headrace.sources.file_format import FileRows
 from headrace.tables.files import Storage, file_system
 
 
+def count_rows(uri: str, storage: Storage = None) -> int:
+    """Return the number of rows of a Parquet file. Reads the footer alone."""
+    store, path = file_system(uri, storage)
+    count: int = pq.read_metadata(path, filesystem=store).num_rows
+    return count
+
+
 @dataclass(frozen=True, slots=True)
 class ParquetFiles:
     """See `FileFormat`. Columns have the types that the file says; only columns that it lacks are missing."""
@@ -19,10 +26,8 @@ class ParquetFiles:
     suffixes = (".parquet",)
 
     def count(self, uri: str, node: SourceNode, storage: Storage = None) -> int:  # noqa: ARG002 - the footer tells
-        """See `FileFormat.count`. Reads the footer alone."""
-        store, path = file_system(uri, storage)
-        count: int = pq.read_metadata(path, filesystem=store).num_rows
-        return count
+        """See `FileFormat.count`."""
+        return count_rows(uri, storage)
 
     def read(
         self,

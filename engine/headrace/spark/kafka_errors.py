@@ -34,14 +34,8 @@ def kafka_errors(source: str, config: SourceConfig, is_alive: Callable[[], bool]
     Raises `SourceError` for a topic that is not there, that refuses, or whose messages went away, `ServiceError` when no broker
     answers, `ConfigError` for settings that no client can start with, and what `spark_errors` does.
     """
-    with spark_errors(f"while source '{source}' was read", is_alive):
-        try:
-            yield
-        except (Py4JError, PySparkException) as error:
-            meant = _meant(text_of(error), source, config) if is_alive() else None
-            if meant is None:
-                raise
-            raise meant from error
+    with _translated(f"while source '{source}' was read", lambda text: _meant(text, source, config), is_alive):
+        yield
 
 
 @contextmanager
@@ -51,11 +45,22 @@ def send_errors(sink: str, config: SinkConfig, is_alive: Callable[[], bool]) -> 
     Raises `StorageError` for a topic that is not there or that refuses, `ServiceError` when no broker answers, `ConfigError` for
     settings that no client can start with, and what `spark_errors` does.
     """
-    with spark_errors(f"while rows of sink '{sink}' were sent", is_alive):
+    with _translated(
+        f"while rows of sink '{sink}' were sent", lambda text: _meant_of_sink(text, sink, config), is_alive
+    ):
+        yield
+
+
+@contextmanager
+def _translated(
+    doing: str, meaning: Callable[[str], HeadraceError | None], is_alive: Callable[[], bool]
+) -> Iterator[None]:
+    """Turn what a living JVM raises into what its text means; what means nothing, into what `spark_errors` says."""
+    with spark_errors(doing, is_alive):
         try:
             yield
         except (Py4JError, PySparkException) as error:
-            meant = _meant_of_sink(text_of(error), sink, config) if is_alive() else None
+            meant = meaning(text_of(error)) if is_alive() else None
             if meant is None:
                 raise
             raise meant from error

@@ -56,8 +56,7 @@ class TaskNotes:
 
     def note(self) -> None:
         """Write how far the task has come, if that is due."""
-        now = clock.now()
-        if self._next is None or self._measure is None or now < self._next:
+        if self._next is None or self._measure is None or (now := clock.now()) < self._next:
             return
         self._next = now + round(self._files.seconds_between * 1000)
         # A store that does not answer is no reason to fail: nothing rests on these files.

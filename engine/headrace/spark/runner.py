@@ -11,6 +11,7 @@ from headrace.commit.protocol import open_job
 from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig
 from headrace.errors import ConfigError
+from headrace.plan.stages import Plan
 from headrace.sinks.sink import NO_WRITERS, SparkWriters
 from headrace.sources.derived import Derivation
 from headrace.sources.intake import Intake
@@ -42,7 +43,24 @@ def run(config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
     spark = SparkOnDemand(config, on_event)
     if config.profile.deploy_mode == "cluster":
         spark.start()  # YARN gives a driver up that has no SparkContext within 100 s, or at its end
-    topics, steps = spark.topics(), spark.steps(plan)
+    return _run_with(spark, plan, config, options, on_event, started=started)
+
+
+def run_in(spark: SparkSession, config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
+    """Run a job once in a session that is there already."""
+    plan = checked_plan(config)
+    return _run_with(SparkOnDemand(config, on_event, spark), plan, config, options, on_event)
+
+
+def _run_with(
+    spark: SparkOnDemand,
+    plan: Plan,
+    config: JobConfig,
+    options: RunOptions,
+    on_event: OnEvent,
+    *,
+    started: float | None = None,
+) -> RunReport:
     return run_on(
         spark,
         config,
@@ -50,39 +68,8 @@ def run(config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
         on_event,
         started=started,
         writers=spark.writers,
-        topics=topics,
-        steps=steps,
-        shows_progress=True,
-    )
-
-
-def run_in(
-    spark: SparkSession,
-    config: JobConfig,
-    options: RunOptions,
-    on_event: OnEvent,
-    *,
-    started: float | None = None,
-) -> RunReport:
-    """Run a job once in a session that is there already."""
-    from headrace.spark.kafka_sender import sender_through
-    from headrace.spark.kafka_topic import topics_of
-    from headrace.spark.sinks import merge_through
-    from headrace.spark.source_step import steps_of
-    from headrace.spark.spark_tasks import SparkTasks
-
-    writers = SparkWriters(merge_through(spark), sender_through(spark, config))
-    topics = topics_of(spark, config)
-    steps = steps_of(spark, config, checked_plan(config))
-    return run_on(
-        SparkTasks(spark),
-        config,
-        options,
-        on_event,
-        started=started,
-        writers=writers,
-        topics=topics,
-        steps=steps,
+        topics=spark.topics(),
+        steps=spark.steps(plan),
         shows_progress=True,
     )
 

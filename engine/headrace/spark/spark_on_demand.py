@@ -28,12 +28,12 @@ class SparkOnDemand:
     Every call raises `ConfigError` or `ClusterError` when Spark cannot be started: see `headrace.spark.session`.
     """
 
-    def __init__(self, config: JobConfig, on_event: OnEvent) -> None:
-        """Nothing is started yet. `on_event` is told when Spark starts, and where its UI is."""
+    def __init__(self, config: JobConfig, on_event: OnEvent, spark: SparkSession | None = None) -> None:
+        """Nothing is started yet; `spark` is a session that is there already. `on_event` is told when Spark starts, and where its UI is."""
         self._config = config
         self._on_event = on_event
         self._starting = Lock()  # large sinks are merged side by side
-        self._spark: SparkSession | None = None
+        self._spark = spark
 
     def start(self) -> None:
         """See `StageTasks.start`."""

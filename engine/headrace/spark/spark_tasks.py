@@ -19,12 +19,9 @@ from headrace.tables.store import storage_errors
 
 @dataclass(frozen=True, slots=True)
 class SparkTasks:
-    """See `StageTasks`: one Spark job a stage, one Spark task a task."""
+    """Runs them for `SparkOnDemand`: one Spark job a stage, one Spark task a task."""
 
     spark: SparkSession
-
-    def start(self) -> None:
-        """See `StageTasks.start`: the session is there."""
 
     def sources(self, tasks: Sequence[SourceTask]) -> list[TaskReport]:
         """See `StageTasks.sources`."""

@@ -20,17 +20,10 @@ from headrace.sinks import small_files
 from headrace.sinks.partitions import by_partition, layout_problems
 from headrace.sinks.small_files import find_small_files
 from headrace.testing import PipelineHarness
+from tests.unit.support.partitioned_rows import Row
 from tests.unit.support.table_job import FEED
 
 MIB = 2**20
-
-
-class Row(Struct, frozen=True):
-    id: str
-    at: Timestamp
-    day: str | None = None
-    hour: int = 0
-    good: bool = True
 
 
 def pipeline(mode):

@@ -27,16 +27,9 @@ from headrace.tables.files import list_files, read_parquet, stage
 from headrace.testing import PipelineHarness
 from tests.jobs.home import Home
 from tests.unit.support.memory_job import REMINDERS, sink_rows_of
+from tests.unit.support.partitioned_rows import Row
 from tests.unit.support.purchase_job import put_on_object_store
 from tests.unit.support.s3 import object_store
-
-
-class Row(Struct, frozen=True):
-    id: str
-    at: Timestamp
-    day: str | None = None
-    hour: int = 0
-    good: bool = True
 
 
 class Wider(Row, frozen=True):

@@ -6,10 +6,9 @@ is tried again after a crash sees the same version; one that is replayed sees th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -23,8 +22,6 @@ from headrace.tables.stores import table_store
 
 Versions = Mapping[str, int]
 """By the name that the pipeline gives a table."""
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -63,15 +60,17 @@ class DimensionTables:
 
         Raises `SourceError` for a version that is not there any more, or cannot be read.
         """
-        schema = self.schema(name, version)
-        store = table_store(self.paths[name], self.storage)
-        return _sorted(self._asked(name, version, lambda: store.at(version).read(schema)))
-
-    def schema(self, name: str, version: int) -> pa.Schema:
-        """Return the columns of a version. Raises as `read` does."""
-        store = table_store(self.paths[name], self.storage)
-        columns = self._asked(name, version, lambda: store.at(version).schema)
-        return pa.schema([pa.field(each.name, each.type) for each in columns])
+        try:
+            snapshot = table_store(self.paths[name], self.storage).at(version)
+            rows = snapshot.read(pa.schema([pa.field(each.name, each.type) for each in snapshot.schema]))
+        except (StoreError, StorageError, TableMissingError) as error:
+            why = str(error).partition("\n")[0]
+            raise SourceError(
+                f"source '{self.source}': cannot read version {version} of its table '{name}' ({self.paths[name]}): {why:.300}. Nothing "
+                "was taken in. A micro-batch that is tried again, or replayed, reads the version that it read first. If VACUUM has "
+                "removed that, bring its files back; docs/spark-steps.md says how to go on with the latest one."
+            ) from error
+        return _sorted(rows)
 
     def _latest(self, name: str) -> int:
         try:
@@ -85,17 +84,6 @@ class DimensionTables:
         except StoreError as error:
             msg = f"source '{self.source}': cannot read its table '{name}' ({self.paths[name]}): {error}. Nothing was taken in."
             raise SourceError(msg) from error
-
-    def _asked(self, name: str, version: int, read: Callable[[], T]) -> T:
-        try:
-            return read()
-        except (StoreError, StorageError, TableMissingError) as error:
-            why = str(error).partition("\n")[0]
-            raise SourceError(
-                f"source '{self.source}': cannot read version {version} of its table '{name}' ({self.paths[name]}): {why:.300}. Nothing "
-                "was taken in. A micro-batch that is tried again, or replayed, reads the version that it read first. If VACUUM has "
-                "removed that, bring its files back; docs/spark-steps.md says how to go on with the latest one."
-            ) from error
 
 
 def _sorted(rows: pa.Table) -> pa.Table:

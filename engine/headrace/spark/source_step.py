@@ -158,9 +158,8 @@ class SourceStep:
             return session.sql(self._step.query)
 
     def _table(self, name: str, version: int) -> DataFrame:
-        schema = from_arrow_schema(self.tables.schema(name, version))
         rows = self.tables.read(name, version)
-        frame = self._own_session.createDataFrame(cast("Any", rows), schema)
+        frame = self._own_session.createDataFrame(cast("Any", rows), from_arrow_schema(rows.schema))
         return spark_functions.broadcast(frame).alias(f"{TABLE}{name}")
 
     def _check_query(self, query: str) -> None:

@@ -28,7 +28,7 @@ PLACES = frozenset(
         *("drop.marked", "drop.half", "drop.deleted"),
         *("compaction.prepared", "restore.prepared", "rescale.prepared", "vacuum.listed", "vacuum.committed"),
         *("erasure.prepared", "erasure.committed", "purge.listed", "purge.committed"),
-        *("requeue.staged", "reconcile.planned"),
+        *("requeue.staged", "reconcile.planned", "fork.listed", "fork.tables", "branch.dropped"),
     }
 )
 """All places, by name."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from headrace.cli import (
+    _branch,
     _change,
     _check,
     _compact,
@@ -29,12 +31,15 @@ from headrace.cli import (
     _status,
     _waiting,
 )
+from headrace.cli._arguments import BRANCH
 from headrace.cli._errors import exit_code_of, report
 
 HELP = """Run, inspect and rewind stateful pipelines whose state lives in Delta tables.
 
 JOB is a file in conf/jobs/ and may be left out where there is only one. `--json` prints one JSON
 document on stdout; messages always go to stderr.
+
+Commands that run, read or maintain one job take --branch NAME: then it is that of a branch ('headrace branch').
 
 Something is wrong?  headrace doctor,  headrace check JOB,  headrace status,  headrace reconcile JOB
 
@@ -46,8 +51,22 @@ died or did not start: run again; 70 a bug in Headrace; 130 interrupted.
 """
 
 
+_ON_BRANCHES = {
+    "run", "verify", "checkpoints", "history", "diff", "timers", "sql", "retries", "requests", "quarantine", "savepoint", "restore",
+    "vacuum", "compact", "state list", "state get", "state scan", "state history", "state expired",
+}  # fmt: skip
+"""Commands that take --branch."""
+
+
 class _Commands(TyperGroup):
     """Typer's group, with an answer to every exception."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Take --branch out of the arguments of a command that works on branches, wherever it stands."""
+        BRANCH.set(None)
+        if " ".join(args[:2]) in _ON_BRANCHES or " ".join(args[:1]) in _ON_BRANCHES:
+            args = [*_without_branch(args)]
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; report what it raises and end with the exit code of its class."""
@@ -64,6 +83,20 @@ class _Commands(TyperGroup):
                 raise
             report(error, as_json=as_json)
             raise typer.Exit(exit_code_of(error)) from error
+
+
+def _without_branch(args: list[str]) -> Iterator[str]:
+    """Yield the arguments without --branch; keep its value for `load`. One without a value stays, for Typer to refuse."""
+    waiting = iter(args)
+    for argument in waiting:
+        name, separator, value = argument.partition("=")
+        if argument == "--":
+            yield argument
+            yield from waiting
+        elif name != "--branch" or (named := value if separator else next(waiting, None)) is None:
+            yield argument
+        else:
+            BRANCH.set(named)
 
 
 def _is_typers_own(error: BaseException) -> bool:
@@ -104,6 +137,7 @@ for module in (
     _state,
     _history,
     _diff,
+    _branch,
     _read,
     _waiting,
     _quarantine,

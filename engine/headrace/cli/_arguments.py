@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
@@ -31,6 +32,10 @@ Cluster = Annotated[
 ]
 
 
+BRANCH: ContextVar[str | None] = ContextVar("branch", default=None)
+"""What --branch of the command says; see `_app`."""
+
+
 def the_job(name: str | None) -> str:
     """`name`, or the only job there is.
 
@@ -54,10 +59,20 @@ def job_and_text(first: str, second: str | None) -> tuple[str, str]:
 
 
 def load(name: str | None, cluster: str | None = None, *, checked: bool = True) -> JobConfig:
-    """Return the configuration of a job, or of the only one there is; see `load_job`."""
+    """Return the configuration of a job, or of the only one there is; see `load_job`. With --branch it is that of the branch."""
     from headrace.config import load_job
 
-    return load_job(the_job(name), cluster=cluster, checked=checked)
+    config = load_job(the_job(name), cluster=cluster, checked=checked)
+    branch = BRANCH.get()
+    return config if branch is None else on_branch(config, branch)
+
+
+def on_branch(config: JobConfig, name: str) -> JobConfig:
+    """Return the configuration of a job's branch. Raises `ConfigError` when there is none of the name."""
+    from headrace.commit.branches import Branches
+
+    Branches(config).get(name)
+    return config.on_branch(name)
 
 
 def parsed_milliseconds(text: str) -> int:

@@ -13,6 +13,7 @@ from headrace.cli._state import open_job
 if TYPE_CHECKING:
     from headrace.commit.checkpoint import Checkpoint
     from headrace.readers.difference import ChangedRow, TableDifference
+    from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 
 _LONGEST = 200
 """Characters of a value that are printed."""
@@ -60,14 +61,16 @@ def diff(
     after = open_job(job, end, with_expired=True)
     check_operator(after, operator, (*WITH_STATE, *WITH_REQUESTS))
     before = open_job(job, str(default_start(after)) if start is None else start, with_expired=True)
-    tables = list(differences(before, after, operator, limit))
+    show_differences(before, after, list(differences(before, after, operator, limit)), as_json=as_json)
+
+
+def show_differences(
+    before: JobAtCheckpoint, after: JobAtCheckpoint, tables: list[TableDifference], *, as_json: bool
+) -> None:
+    """Print what differs between two checkpoints: numbers first, then rows."""
     if as_json:
         _print_json(before.checkpoint, after.checkpoint, tables)
         return
-    _show(before.checkpoint, after.checkpoint, tables)
-
-
-def _show(before: Checkpoint, after: Checkpoint, tables: list[TableDifference]) -> None:
     from headrace.cli._output import show, table
 
     show(f"from checkpoint {_described(before)} to {_described(after)}")
@@ -90,10 +93,12 @@ def _show(before: Checkpoint, after: Checkpoint, tables: list[TableDifference]) 
     show(table(columns, cells), *map(_rows_of, tables))
 
 
-def _described(checkpoint: Checkpoint) -> str:
+def _described(job: JobAtCheckpoint) -> str:
     from headrace.cli._output import at_time, shown
 
-    return f"{checkpoint.checkpoint_id} ({checkpoint.kind.value}, {shown(at_time(checkpoint.committed_at))})"
+    checkpoint, branch = job.checkpoint, job.config.branch
+    where = "" if branch is None else f"of branch {branch}, "
+    return f"{checkpoint.checkpoint_id} ({where}{checkpoint.kind.value}, {shown(at_time(checkpoint.committed_at))})"
 
 
 def _rows_of(found: TableDifference) -> Any:

@@ -21,6 +21,8 @@ from headrace.tables.schemas import FORMAT_VERSION
 class Kind(enum.Enum):
     """Why a row of `checkpoints` exists. A lease row is a claim on the job, not a checkpoint.
 
+    A fork is the first checkpoint of a branch. Those before it in the branch's log are the job's, and have no `versions`.
+
     A vacuum leaves the state as it is, like a savepoint: it commits a list of files that may be deleted (`vacuum_intents`).
     """
 
@@ -34,6 +36,7 @@ class Kind(enum.Enum):
     SAVEPOINT = "savepoint"
     SAVEPOINT_DROP = "savepoint_drop"
     VACUUM = "vacuum"
+    FORK = "fork"
     LEASE = "lease"
 
 
@@ -85,6 +88,11 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     erased: tuple[tuple[int, int], ...] = ()
     incarnation: int | None = None
     format_version: int = FORMAT_VERSION
+
+    @property
+    def has_state(self) -> bool:
+        """Tell whether its state is in this line's tables. Of a branch, what came before the fork is in the job's."""
+        return bool(self.versions)
 
     @property
     def held(self) -> bool:

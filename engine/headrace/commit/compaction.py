@@ -25,7 +25,8 @@ def compact(config: JobConfig, run_id: str, every: int | None = None) -> Checkpo
     """Rewrite the state tables, as a checkpoint of its own; the live state does not change.
 
     Drops overwritten and deleted entries and, one by one, those that the TTL which the job declares now has expired,
-    unless `Cleanup.at_compaction` is off. With `every`, does nothing (and returns None) unless at least that many runs
+    unless `Cleanup.at_compaction` is off. On a branch only its own rows are rewritten, and deletions stay as rows: the base still has
+    these entries. With `every`, does nothing (and returns None) unless at least that many runs
     committed micro-batches since the last compaction.
     """
     with open_job(config, run_id) as job:
@@ -76,7 +77,7 @@ def _runs_since_compaction(job: OpenJob) -> int:
 
 
 def _file_count(job: OpenJob, name: str) -> int:
-    return len(job.view(name).files())
+    return len(job.view(name).own.files())
 
 
 def _rewrite(job: OpenJob, name: str) -> tuple[list[StagedFile], int, int]:
@@ -86,8 +87,9 @@ def _rewrite(job: OpenJob, name: str) -> tuple[list[StagedFile], int, int]:
     expiries = _expiries(job) if name == KEYED_STATE else []
     for number, changes in enumerate(_chunks(job, name)):
         rows += changes.num_rows
-        live = last_rows(changes, STATE_TABLES[name])
-        kept = unexpired(live, expiries)
+        is_on_branch = job.view(name).has_base
+        live = last_rows(changes, STATE_TABLES[name], keeps_deleted=is_on_branch)
+        kept = live if is_on_branch else unexpired(live, expiries)
         expired += live.num_rows - kept.num_rows
         staged += [job.stage(name, f"compaction-{number}", part) for part in parts(name, kept)]
     return staged, rows, expired
@@ -95,7 +97,7 @@ def _rewrite(job: OpenJob, name: str) -> tuple[list[StagedFile], int, int]:
 
 def _chunks(job: OpenJob, name: str) -> Iterator[pa.Table]:
     for groups in key_group_chunks(job.last.max_parallelism):
-        yield job.view(name).of(key_groups=groups).changes()
+        yield job.view(name).own.of(key_groups=groups).changes()
 
 
 def _expiries(job: OpenJob) -> list[RowExpiry]:

@@ -18,6 +18,7 @@ import msgspec
 import pyarrow.compute as pc
 
 from headrace import faults
+from headrace.commit.branch_refusals import refuse_on_branch, refuse_with_branches
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.erased_checkpoints import id_ranges
 from headrace.commit.erased_key import ErasedKey
@@ -63,6 +64,8 @@ def erase(config: JobConfig, run_id: str, key: ErasedKey, *, why: str, purge: bo
     `why` names the key, since reasons stay for ever, and, with `purge`, when a savepoint has rows of it; `FencedError` when
     another run holds the job, or takes it. Nothing has changed then.
     """
+    refuse_on_branch(config, "erase a key")
+    refuse_with_branches(config, "no key can be erased")
     if key.is_named_in(why):
         msg = "the reason names the key, and is kept for ever: word it differently, as the number of the request. Nothing was changed."
         raise ConfigError(msg)

@@ -195,6 +195,14 @@ class CheckpointLog:
         if lease is not None:
             self.lease = lease
 
+    def begin(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Commit the first checkpoints of a branch together. Raises `FencedError` when somebody else has begun it meanwhile."""
+        rows = [_encode({**msgspec.to_builtins(one), "log_version": self._version + 1}) for one in checkpoints]
+        self._version = self._committed(
+            "the fork", lambda: self._store.append_rows(self._version, pa.concat_tables(rows))
+        )
+        self.checkpoints.extend(checkpoints)
+
     def claim(self, lease: Lease) -> None:
         """Append a lease row; an expiry in the past gives the job up.
 

@@ -14,7 +14,7 @@ beginning of the retention, and no earlier one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.commit.checkpoint import Checkpoint
@@ -37,14 +37,19 @@ class KeptCheckpoints:
     savepoints: Sequence[Checkpoint]
 
     @classmethod
-    def of(cls, checkpoints: Sequence[Checkpoint], oldest: int) -> KeptCheckpoints:
-        """Return those that are kept of all checkpoints of a job, for a retention that began at `oldest` (ms)."""
+    def of(cls, checkpoints: Sequence[Checkpoint], oldest: int, forks: Collection[int] = ()) -> KeptCheckpoints:
+        """Return those that are kept of all checkpoints of a job, for a retention that began at `oldest` (ms).
+
+        `forks` are the checkpoints that branches build on: they stay as savepoints do.
+        """
+        purged = purged_ids(checkpoints)
+        pinned = [*live_savepoints(checkpoints), *(one for one in checkpoints if one.checkpoint_id in forks)]
+        checkpoints = [checkpoint for checkpoint in checkpoints if checkpoint.has_state]
         older = [checkpoint for checkpoint in checkpoints if checkpoint.committed_at < oldest]
         younger = [checkpoint for checkpoint in checkpoints if checkpoint.committed_at >= oldest]
         # A reader may have opened the last of the older ones just before the first of the younger.
         recent = [*older[-1:], *younger]
-        purged = purged_ids(checkpoints)
-        kept = ([c for c in group if c.checkpoint_id not in purged] for group in (recent, live_savepoints(checkpoints)))
+        kept = ([c for c in group if c.checkpoint_id not in purged] for group in (recent, pinned))
         return cls(*kept)
 
     def versions(self, table: str) -> set[int]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from headrace import faults
+from headrace.commit.branch_refusals import refuse_on_branch
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.log import CheckpointLog
 from headrace.commit.operator_rows import key_group_chunks
@@ -41,6 +42,7 @@ def plan_rescaling(config: JobConfig, max_parallelism: int) -> Rescaling:
 
     Raises `ConfigError` as `rescale` does.
     """
+    refuse_on_branch(config, "change its key groups")
     last = CheckpointLog(config.job_folder, config.storage_options).resolve(config)
     _check_number(config, last, max_parallelism)
     rows = {}
@@ -57,6 +59,7 @@ def rescale(config: JobConfig, max_parallelism: int, why: str, run_id: str) -> C
     Raises `ConfigError` for the number that the state has already, and for one that is below the job's `parallelism`;
     `FencedError` while a run holds the job; then nothing has changed.
     """
+    refuse_on_branch(config, "change its key groups")
     last = CheckpointLog(config.job_folder, config.storage_options).resolve(config)
     _check_number(config, last, max_parallelism)
     with open_job(replace(config, max_parallelism=last.max_parallelism), run_id) as job:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from headrace import faults
+from headrace.commit.branch_refusals import refuse_without_state
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.erased_checkpoints import refuse_erased
 from headrace.commit.protocol import OF_STATE, OpenJob, open_job
@@ -40,6 +41,7 @@ def restore_in(
     of an erased key, unless `brings_back_erased`.
     """
     target = job.checkpoint(target_id)
+    refuse_without_state(job.config, target)
     refuse_erased(job.config.job, job.checkpoints, target_id, brings_back=brings_back_erased)
     RestoreCheck(job.config, job.checkpoints, job.sink_tables).refuse_unless_restorable(target)
     changed = {name: version for name, version in target.versions.items() if job.last.versions[name] != version}

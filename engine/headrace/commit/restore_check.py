@@ -18,6 +18,7 @@ from headrace.commit.vacuum_intents import open_intents
 from headrace.config import JobConfig
 from headrace.errors import SinkMismatchError, StorageError
 from headrace.tables.files import list_files
+from headrace.tables.overlay import is_elsewhere, resolved
 from headrace.tables.store import StoreError, TableMissingError, storage_errors
 from headrace.tables.stores import table_store
 
@@ -106,13 +107,20 @@ class RestoreCheck:
             files = store.at(wanted.version).files()
         except (StoreError, TableMissingError) as error:
             return f"{of} cannot be read, since its Delta log no longer reaches back that far ({error})"
-        lost = sorted(files - self._available(wanted.uri))
+        lost = sorted(file for file in files if not self._is_available(wanted.uri, file))
         if lost:
             return f"{len(lost):,} of the {len(files):,} files of {of} are gone or being deleted, such as {lost[0]}"
         doomed = {uri.removeprefix(f"{wanted.uri}/") for uri in self._doomed}
         if wanted.version not in store.log_as_of(0).versions_without(doomed):
             return f"{of} cannot be read for long, since its Delta log is being cut off behind it"
         return None
+
+    def _is_available(self, uri: str, file: str) -> bool:
+        """Tell whether a file of a table is there, and stays. A branch's table has files of its base, in other folders."""
+        if not is_elsewhere(file):
+            return file in self._available(uri)
+        folder, _, name = (resolved(f"{uri}/{file}") if file.startswith("../") else file).rpartition("/")
+        return name in self._available(folder)
 
     def _available(self, uri: str) -> set[str]:
         if uri not in self._files:

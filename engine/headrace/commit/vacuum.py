@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from pyarrow import fs
 
 from headrace import clock, faults
+from headrace.commit.branches import Branches
 from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.landed_cleanup import unneeded_landed
 from headrace.commit.log import CheckpointLog
@@ -18,7 +19,7 @@ from headrace.config import JobConfig
 from headrace.sources.landed import LANDED
 from headrace.tables.files import file_system, path_of
 from headrace.tables.schemas import CHECKPOINTS, STATE_TABLES
-from headrace.tables.store import storage_errors
+from headrace.tables.store import LOG, storage_errors
 from headrace.tables.stores import state_view
 
 _HOUR = 3_600_000
@@ -27,7 +28,8 @@ _HOUR = 3_600_000
 def vacuum(config: JobConfig, run_id: str, *, dry_run: bool = True) -> list[str]:
     """Delete files older than the retention that no kept checkpoint names; return their paths.
 
-    Kept are the checkpoints that were the last one at some time within `retention.hours`, and all savepoints. Entries of the
+    Kept are the checkpoints that were the last one at some time within `retention.hours`, all savepoints, and the forks of all
+    branches. Entries of the
     tables' logs that no kept checkpoint needs are files, too, and so are rows of `checkpoints` that a compaction has
     replaced. The list of files is committed before the first of them is deleted (see `vacuum_intents`). Files that an
     earlier vacuum has committed and not deleted are deleted as well. With `dry_run` nothing is written. Raises
@@ -36,19 +38,23 @@ def vacuum(config: JobConfig, run_id: str, *, dry_run: bool = True) -> list[str]
     if dry_run:
         log = CheckpointLog(config.job_folder, config.storage_options)
         log.resolve(config)
-        return _uris(config, _unneeded(config, log.checkpoints, ()).files)
+        return _uris(config, _unneeded(config, log.checkpoints, (), _forks(config)).files)
+    forks = _forks(config)
     with open_job(config, run_id) as job:
         intents = open_intents(config, job.checkpoints)
-        files, logs, cuts = _unneeded(config, job.checkpoints, intents)
+        files, logs, cuts = _unneeded(config, job.checkpoints, intents, forks)
         faults.reached("vacuum.listed")
-        if files:
+        if files or intents:
             logs.keep(cuts)
+        if files:
             commit_intent(job, files)
             intents = open_intents(config, job.checkpoints)
     faults.reached("vacuum.committed")
+    listed = {file for intent in intents for file in intent.files}
+    spared = _needed_by_branches(config, listed, forks)
     for intent in intents:
-        complete(config, intent)
-    return _uris(config, {file for intent in intents for file in intent.files})
+        complete(config, intent, spared)
+    return _uris(config, listed - spared)
 
 
 class _Unneeded(NamedTuple):
@@ -59,10 +65,33 @@ class _Unneeded(NamedTuple):
     cuts: Sequence[LogCut]
 
 
-def _unneeded(config: JobConfig, checkpoints: Sequence[Checkpoint], intents: Sequence[VacuumIntent]) -> _Unneeded:
+def _forks(config: JobConfig) -> set[int]:
+    """Return the checkpoints that the job's branches build on."""
+    return {branch.fork_id for branch in Branches(config).open}
+
+
+def _needed_by_branches(config: JobConfig, listed: Collection[str], known: Collection[int]) -> set[str]:
+    """Return the files of the fork of each branch, and the tables' logs as well if there is one that was made since the files were `listed`.
+
+    The logs are independent of what is before a fork that is `known`: see `LogCleanup.keep`.
+    """
+    branches = Branches(config).open
+    needed: set[str] = set()
+    for branch in branches:
+        for name, version in branch.versions.items():
+            view = state_view(config.job_folder, name, version, config.storage_options)
+            needed |= {f"{name}/{file}" for file in view.files()}
+    if any(branch.fork_id not in known for branch in branches):
+        needed |= {file for file in listed if f"/{LOG}/" in file}
+    return needed
+
+
+def _unneeded(
+    config: JobConfig, checkpoints: Sequence[Checkpoint], intents: Sequence[VacuumIntent], forks: set[int]
+) -> _Unneeded:
     """Return the files that no kept checkpoint needs and no intent names."""
     oldest = clock.now() - config.retention.hours * _HOUR
-    kept = KeptCheckpoints.of(checkpoints, oldest)
+    kept = KeptCheckpoints.of(checkpoints, oldest, forks)
     logs = LogCleanup(config, kept, oldest)
     cuts = [*logs.cuts()]
     unneeded = {file for cut in cuts for file in cut.files}

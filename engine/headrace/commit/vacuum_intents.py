@@ -60,10 +60,13 @@ def open_intents(config: JobConfig, checkpoints: Sequence[Checkpoint]) -> list[V
         return [intent for path in sorted(committed & present) for intent in _read(config, path)]
 
 
-def complete(config: JobConfig, intent: VacuumIntent) -> None:
-    """Delete the files that a committed intent names, and its own file at the end."""
+def complete(config: JobConfig, intent: VacuumIntent, spared: Collection[str] = ()) -> None:
+    """Delete the files that a committed intent names, and its own file at the end.
+
+    Those `spared` stay: branches that were made meanwhile need them. A later vacuum lists them again.
+    """
     with storage_errors(f"to delete files of the vacuum intent {config.job_folder}/{intent.path}"):
-        delete_files(config.job_folder, [*sorted(intent.files), intent.path], config.storage_options)
+        delete_files(config.job_folder, [*sorted(intent.files.difference(spared)), intent.path], config.storage_options)
 
 
 def _read(config: JobConfig, path: str) -> Iterator[VacuumIntent]:

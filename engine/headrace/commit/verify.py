@@ -20,6 +20,7 @@ from headrace.sinks.kinds import sink_of
 from headrace.sinks.parquet_folder import ParquetFolderSink
 from headrace.sinks.sink import NEVER
 from headrace.tables.files import list_files
+from headrace.tables.overlay import is_elsewhere
 from headrace.tables.schemas import STATE_TABLES
 from headrace.tables.store import TableMissingError, storage_errors
 from headrace.tables.stores import table_store
@@ -67,7 +68,7 @@ def _may_follow(number: int, checkpoint: Checkpoint) -> bool:
 def _versions_follow(checkpoints: list[Checkpoint]) -> CheckResult:
     wrong = [
         f"{name} at checkpoint {second.checkpoint_id}"
-        for first, second in pairwise(checkpoints)
+        for first, second in pairwise(checkpoint for checkpoint in checkpoints if checkpoint.has_state)
         for name in STATE_TABLES
         if second.versions[name] < first.versions[name]
     ]
@@ -82,7 +83,8 @@ def _tables(config: JobConfig, last: Checkpoint) -> Iterator[CheckResult]:
         try:
             latest = store.latest().version
             files = store.at(committed).files()
-            lost = sorted(files - list_files(uri, config.storage_options))
+            own = {file for file in files if not is_elsewhere(file)}
+            lost = sorted(own - list_files(uri, config.storage_options))
         except (TableMissingError, OSError) as error:
             yield CheckResult(f"table {name}", False, str(error))
             continue

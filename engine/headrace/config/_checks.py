@@ -56,7 +56,7 @@ def _bindings(config: JobConfig) -> Iterator[Problem]:
                 key,
                 f"source '{sources[path]}' reads this folder: a job must not read what it writes; give another path",
             )
-        if f"{path}/".startswith(f"{state}/"):
+        if config.branch is None and f"{path}/".startswith(f"{state}/"):
             yield key, f"this is in the folder of the job's state, {state}: give another path"
         elif f"{state}/".startswith(f"{path}/"):
             yield (

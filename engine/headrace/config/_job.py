@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 from zoneinfo import ZoneInfo
 
 import msgspec
+from msgspec.structs import replace as replace_fields
 
 from headrace.api import Strategy
 from headrace.config._airflow import AirflowConfig
@@ -174,6 +175,9 @@ class SourceConfig(Section, frozen=True, kw_only=True):
         """Like a struct's, without the values of settings: configurations end up in tracebacks and logs."""
         return shown_repr(self, self.shown())
 
+
+LINES: Final = "lines"
+"""The folder of the branches, in the job's folder."""
 
 FOLDER_TABLE: Final = "_headrace"
 """The folder of a Parquet sink's table, in the sink's own. Readers of Parquet folders pass over names that begin with `_`."""
@@ -379,6 +383,9 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
     lines: dict[str, int] = {}
     """Line of each key, by its dotted path, for messages."""
 
+    branch: str | None = None
+    """The branch whose tables are meant; None: those of the job itself. See `on_branch`."""
+
     @property
     def code(self) -> PipelineCode:
         """Where the job's pipeline is, for `headrace.plan.loader`."""
@@ -391,13 +398,31 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
 
     @property
     def job_folder(self) -> str:
-        """Folder or URI of the job's state tables."""
-        return f"{self.state.root}/{self.stored_name}"
+        """Folder or URI of the job's state tables, or of the branch's."""
+        folder = f"{self.state.root}/{self.stored_name}"
+        return folder if self.branch is None else f"{folder}/{LINES}/{self.branch}"
 
     @property
     def local_folder(self) -> Path:
-        """Folder of the job's local copies of state."""
-        return Path(self.state.local) / self.stored_name
+        """Folder of the job's local copies of state, or of the branch's."""
+        name = self.stored_name if self.branch is None else f"{self.stored_name}@{self.branch}"
+        return Path(self.state.local) / name
+
+    def on_branch(self, name: str) -> Self:
+        """Return the job on a branch: a job folder of its own, and sinks in it that readers of the live sinks do not see.
+
+        A sink is a Delta table there, whatever its format is: no message is sent. Raises `ConfigError` on a branch: a branch has
+        no branches.
+        """
+        if self.branch is not None:
+            msg = f"'{name}' would be a branch of branch '{self.branch}', and a branch has no branches: fork the job itself"
+            raise ConfigError(msg)
+        on_branch = replace_fields(self, branch=name)
+        sinks = {
+            sink: replace_fields(config, format="delta", path=f"{on_branch.job_folder}/sinks/{sink}")
+            for sink, config in self.sinks.items()
+        }
+        return replace_fields(on_branch, sinks=sinks)
 
     @property
     def tasks(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.checkpoint import Kind
 from headrace.errors import ConfigError
 from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 from headrace.readers.query import ask, connect, copy, reading, unreadable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _LAST_ID: Final = 2**63 - 1
 _ADDS_ROWS_ONLY: Final = frozenset(
-    {Kind.INITIAL, Kind.BATCH, Kind.REQUEUE, Kind.RESTORE, Kind.SAVEPOINT, Kind.SAVEPOINT_DROP, Kind.VACUUM}
+    {Kind.INITIAL, Kind.BATCH, Kind.FORK, Kind.REQUEUE, Kind.RESTORE, Kind.SAVEPOINT, Kind.SAVEPOINT_DROP, Kind.VACUUM}
 )
 """Checkpoints that leave the rows of the state tables as they are, and at most add some."""
 
@@ -84,7 +84,7 @@ class TableDifference:
 def differences(
     before: JobAtCheckpoint, after: JobAtCheckpoint, operator: str | None = None, limit: int = 20
 ) -> Iterator[TableDifference]:
-    """Yield the tables that differ between two checkpoints of a job: the state tables, then the sinks.
+    """Yield the tables that differ between two checkpoints of a job, or of the job and a branch: the state tables, then the sinks.
 
     `limit` is the number of rows of each table. With `operator`, only its state is compared, and no sink. An entry that TTL has
     expired counts as long as it is stored. Raises `StorageError` when the files of a checkpoint are gone.
@@ -112,7 +112,9 @@ def _state_difference(
     before: JobAtCheckpoint, after: JobAtCheckpoint, table: StateTable, conditions: Conditions, limit: int
 ) -> TableDifference:
     nothing = TableDifference(table.name, False, (), ())
-    if before.checkpoint.versions.get(table.name) == after.checkpoint.versions.get(table.name):
+    if _are_on_one_line(before, after) and (
+        before.checkpoint.versions.get(table.name) == after.checkpoint.versions.get(table.name)
+    ):
         return nothing
     connection = connect()
     fork = _fork(before, after)
@@ -127,12 +129,25 @@ def _state_difference(
     return _compare(connection, table.name, name, values, limit)
 
 
+def _are_on_one_line(before: JobAtCheckpoint, after: JobAtCheckpoint) -> bool:
+    """Tell whether both are of the job itself, or of one branch: then equal versions are equal tables."""
+    return before.config.branch == after.config.branch
+
+
 def _fork(before: JobAtCheckpoint, after: JobAtCheckpoint) -> int | None:
     """Return the last checkpoint of both lines; None where one of them has rewritten a table since."""
     lines = [[*job.lineage.newest_first()] for job in (before, after)]
+    if not _are_on_one_line(before, after):
+        forks = [one.restored_from for line in lines for one in line if one.kind is Kind.FORK]
+        origin = next((number for number in forks if number is not None), None)
+        ids = [{one.checkpoint_id for one in line} for line in lines]
+        if origin is None or any(origin not in known for known in ids):
+            return None  # the job was restored to a checkpoint before the fork
+        since = [one for line in lines for one in line if one.checkpoint_id > origin]
+        return origin if all(checkpoint.kind in _ADDS_ROWS_ONLY for checkpoint in since) else None
     common = {checkpoint.checkpoint_id for checkpoint in lines[0]} & {one.checkpoint_id for one in lines[1]}
     fork = max(common)
-    since: list[Checkpoint] = [one for line in lines for one in line if one.checkpoint_id > fork]
+    since = [one for line in lines for one in line if one.checkpoint_id > fork]
     return fork if all(checkpoint.kind in _ADDS_ROWS_ONLY for checkpoint in since) else None
 
 
@@ -157,14 +172,13 @@ def _copy_touched_keys(
 
 
 def _sink_difference(before: JobAtCheckpoint, after: JobAtCheckpoint, name: str, limit: int) -> TableDifference:
-    uri = before.config.sinks[name].table_path
-    snapshots = [_sink_at(job, uri) for job in (before, after)]
-    if snapshots[0].version == snapshots[1].version:
+    snapshots = [_sink_at(job, job.config.sinks[name].table_path) for job in (before, after)]
+    if _are_on_one_line(before, after) and snapshots[0].version == snapshots[1].version:
         return TableDifference(name, True, (), ())
     connection = connect()
     columns = list(dict.fromkeys(column for snapshot in snapshots for column in snapshot.schema.names))
     for side, snapshot in zip(("before", "after"), snapshots, strict=True):
-        with reading(uri, snapshot.version):
+        with reading(snapshot.uri, snapshot.version):
             copy(connection, f"{side}_rows", snapshot.stream(), table=name)
         missing = "".join(f", NULL AS {_quoted(column)}" for column in columns if column not in snapshot.schema.names)
         connection.execute(f"CREATE VIEW {side} AS SELECT *{missing} FROM {side}_rows")  # noqa: S608 - quoted names

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from headrace.commit.branch_refusals import refuse_without_state
 from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.erased_checkpoints import refuse_purged
 from headrace.commit.lineage import Lineage
@@ -40,6 +41,7 @@ class JobAtCheckpoint:
         self.log = CheckpointLog(config.job_folder, config.storage_options)
         self.checkpoint = self.log.resolve(config, at)
         refuse_purged(self.log.checkpoints, self.checkpoint.checkpoint_id)
+        refuse_without_state(config, self.checkpoint)
         self.ttl = JobTtl(config, self.log, self.checkpoint, is_now=at is None)
         self.with_expired = with_expired
 

@@ -14,6 +14,7 @@ from headrace.errors import StorageError
 from headrace.sinks.partitions import layout_problems
 from headrace.sinks.sink import NEVER, NO_WRITERS, Deliveries, OutputFile, Publication, SparkWriters
 from headrace.tables.files import StagedFile, Storage, file_system, read_parquet
+from headrace.tables.overlay import OverlaySnapshot, changes_of_branch, own_rows
 from headrace.tables.store import CommitInfo, Snapshot, TableMissingError, TableStore, Transaction, storage_errors
 from headrace.tables.stores import table_store
 
@@ -164,7 +165,7 @@ class DeltaTableSink:
             self.store.append(parent, self.schema, staged, self._info(publication))
             return
         paths = [f"{self.job_folder}/{file.path}" for file in files]
-        merge = self.writers.merge
+        merge = None if isinstance(table, OverlaySnapshot) else self.writers.merge
         if merge is not None and sum(file.rows for file in files) > self.spark_above_rows:
             merge(self.uri, paths, self.keys, app_id=self.app_id, version=publication.checkpoint_id)
             for version in range(table.version, self.latest().version):
@@ -174,11 +175,11 @@ class DeltaTableSink:
         for name in names:  # staged by a pipeline that did not have the column yet
             if name not in changes.schema.names:
                 changes = changes.append_column(name, pa.nulls(len(changes), self.schema.field(name).type))
-        self.store.merge(parent, changes, self.keys, self._info(publication))
+        self.store.merge(parent, changes_of_branch(table, changes), self.keys, self._info(publication))
 
     def record(self, table: Snapshot, publication: Publication) -> None:
         """See `Sink.record`."""
-        self.store.append(table.version, table.schema, [], self._info(publication))
+        self.store.append(table.version, own_rows(table).schema, [], self._info(publication))
 
     def sync(self, table: Snapshot) -> None:
         """See `Sink.sync`."""

@@ -28,6 +28,7 @@ from headrace.tables.delta_commit_info import commit_info, commit_properties
 from headrace.tables.delta_trace import trace_in_log
 from headrace.tables.durability import is_on_local_disk, make_folder, sync_files
 from headrace.tables.files import StagedFile, Storage, delete_files, file_system, stage
+from headrace.tables.overlay import OverlaySnapshot, base_of
 from headrace.tables.predicate import Conditions, sql_of
 from headrace.tables.store import (
     COMMIT_SUFFIX,
@@ -36,6 +37,7 @@ from headrace.tables.store import (
     Commit,
     CommitInfo,
     FileTrace,
+    Snapshot,
     StoreError,
     TableLog,
     TableMissingError,
@@ -132,7 +134,7 @@ class DeltaStore:
     uri: str
     storage: Storage = None
 
-    def create(self, schema: pa.Schema, partition_by: Sequence[str] = ()) -> None:
+    def create(self, schema: pa.Schema, partition_by: Sequence[str] = (), description: str | None = None) -> None:
         """See `TableStore.create`."""
         make_folder(self._log)
         with _translated():
@@ -141,6 +143,7 @@ class DeltaStore:
                 schema=schema,
                 mode="ignore",
                 partition_by=[*partition_by] or None,
+                description=description,
                 storage_options=self._options,
                 # Old versions must stay readable for as long as retention says; vacuum is ours to call.
                 configuration={"delta.logRetentionDuration": "interval 3650 days"},
@@ -148,11 +151,11 @@ class DeltaStore:
         if table.version() == 0:  # whoever made it may have died before it was synced
             self._sync_commit(0)
 
-    def latest(self) -> DeltaSnapshot:
+    def latest(self) -> Snapshot:
         """See `TableStore.latest`."""
-        return DeltaSnapshot(self.uri, self._open(), self.storage)
+        return self._snapshot(self._open())
 
-    def at(self, version: int) -> DeltaSnapshot:
+    def at(self, version: int) -> Snapshot:
         """See `TableStore.at`."""
         try:
             table = self._open(version)
@@ -160,7 +163,13 @@ class DeltaStore:
             latest = self.latest().version
             msg = f"the log of {self.uri} does not have version {version} any more, the latest one is {latest}"
             raise StoreError(msg) from error
-        return DeltaSnapshot(self.uri, table, self.storage)
+        return self._snapshot(table)
+
+    def _snapshot(self, table: DeltaTable) -> Snapshot:
+        own, base = DeltaSnapshot(self.uri, table, self.storage), base_of(table.metadata().description)
+        if base is None:
+            return own
+        return OverlaySnapshot(own, base, lambda: DeltaStore(base.uri(self.uri), self.storage).at(base.version))
 
     def append(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
         """See `TableStore.append`."""

@@ -17,15 +17,18 @@ from headrace.tables.stored_rows import checked_sql
 _PLACE = "_place"
 
 
-def last_rows(changes: pa.Table, table: StateTable) -> pa.Table:
-    """Return the last row of each entry that is not deleted, oldest change first. `changes` have the entry's columns."""
+def last_rows(changes: pa.Table, table: StateTable, *, keeps_deleted: bool = False) -> pa.Table:
+    """Return the last row of each entry that is not deleted, oldest change first. `changes` have the entry's columns.
+
+    With `keeps_deleted` return the last rows of deleted entries as well.
+    """
     ordered = in_order(changes)
     if ordered.num_rows == 0:
         return ordered
     places = ordered.select(list(table.entry)).append_column(_PLACE, pa.arange(0, ordered.num_rows))
     last = places.group_by(list(table.entry)).aggregate([(_PLACE, "max")])[f"{_PLACE}_max"]
     latest = ordered.take(last.take(pc.sort_indices(last)))
-    return latest.filter(pc.invert(latest["deleted"]))
+    return latest if keeps_deleted else latest.filter(pc.invert(latest["deleted"]))
 
 
 def in_order(changes: pa.Table) -> pa.Table:

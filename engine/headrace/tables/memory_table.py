@@ -19,6 +19,7 @@ from headrace import clock
 from headrace.plan.columns import ROW_KIND
 from headrace.tables.files import StagedFile, stage
 from headrace.tables.memory_disk import MemoryDisk, PostponedError, disk_and_path
+from headrace.tables.overlay import OverlaySnapshot, base_of, own_rows
 from headrace.tables.predicate import Conditions, rows_that_meet
 from headrace.tables.store import (
     LOG,
@@ -26,6 +27,7 @@ from headrace.tables.store import (
     Commit,
     CommitInfo,
     FileTrace,
+    Snapshot,
     StoreError,
     TableLog,
     TableMissingError,
@@ -45,6 +47,7 @@ class _Version:
     files: dict[str, StagedFile]
     transactions: dict[str, int]
     partition_columns: tuple[str, ...] = ()
+    description: str | None = None
     info: CommitInfo = NO_INFO
     committed_at: int = field(default_factory=clock.now)
 
@@ -133,26 +136,32 @@ class MemoryStore:
         self._disk: MemoryDisk
         self._disk, self._path = disk_and_path(uri)
 
-    def create(self, schema: pa.Schema, partition_by: Sequence[str] = ()) -> None:
+    def create(self, schema: pa.Schema, partition_by: Sequence[str] = (), description: str | None = None) -> None:
         """See `TableStore.create`."""
         if self._path not in self._disk.tables:
             self._disk.fault("commit", self._path)
             self._disk.tables.setdefault(
-                self._path, [_Version(schema, {}, {}, tuple(partition_by))]
+                self._path, [_Version(schema, {}, {}, tuple(partition_by), description)]
             )  # another one may have made it by now
         if len(self._present()) == 1:  # whoever made it may have died before it was synced
             self._disk.sync_versions(self._path, [0])
 
-    def latest(self) -> MemorySnapshot:
+    def latest(self) -> Snapshot:
         """See `TableStore.latest`."""
         versions = self._versions()
-        return MemorySnapshot(self.uri, len(versions) - 1, tuple(versions))
+        return self._snapshot(versions)
 
-    def at(self, version: int) -> MemorySnapshot:
+    def at(self, version: int) -> Snapshot:
         """See `TableStore.at`."""
         versions = self._versions()
         self._version(version)
-        return MemorySnapshot(self.uri, version, tuple(versions[: version + 1]))
+        return self._snapshot(versions[: version + 1])
+
+    def _snapshot(self, versions: Sequence[_Version]) -> Snapshot:
+        own, base = MemorySnapshot(self.uri, len(versions) - 1, tuple(versions)), base_of(versions[-1].description)
+        if base is None:
+            return own
+        return OverlaySnapshot(own, base, lambda: MemoryStore(base.uri(self.uri)).at(base.version))
 
     def append(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
         """See `TableStore.append`."""
@@ -201,7 +210,7 @@ class MemoryStore:
 
     def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:
         """See `TableStore.merge`."""
-        before = self.at(parent)
+        before = own_rows(self.at(parent))
         schema = before.schema
         merged = _merged(before.read(schema), rows, keys)
         if merged is None:

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from headrace.state.key_groups import KeyGroupRange
 from headrace.tables.files import Storage, file_system
+from headrace.tables.overlay import resolved
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
 from headrace.tables.selections import SINGLE, Extent, Selection, overlaps
 from headrace.tables.state_files import sort_column
@@ -133,7 +134,7 @@ class PrunedRows:
 
     def _known_footer(self, file: _File) -> _Footer:
         if file.footer is None:
-            with self._store.open_input_file(f"{self._folder}/{file.path}") as source:
+            with self._store.open_input_file(resolved(f"{self._folder}/{file.path}")) as source:
                 file.footer = self._footer(source, file.path)
         return file.footer
 
@@ -155,7 +156,7 @@ class PrunedRows:
         )
 
     def _read(self, file: _File, selection: Selection, among: Container[int] | None = None) -> PrunedRead:
-        with self._store.open_input_file(f"{self._folder}/{file.path}") as source:
+        with self._store.open_input_file(resolved(f"{self._folder}/{file.path}")) as source:
             footer = file.footer = file.footer or self._footer(source, file.path)
             chosen = [
                 group

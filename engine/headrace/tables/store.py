@@ -176,8 +176,8 @@ class TableStore(Protocol):
         """Where the table is."""
         ...
 
-    def create(self, schema: pa.Schema, partition_by: Sequence[str] = ()) -> None:
-        """Make an empty table at version 0, unless there is a table."""
+    def create(self, schema: pa.Schema, partition_by: Sequence[str] = (), description: str | None = None) -> None:
+        """Make an empty table at version 0, unless there is a table. The description names the base of a branch's table."""
         ...
 
     def latest(self) -> Snapshot:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from headrace.state.key_groups import KeyGroupRange
 from headrace.tables.last_rows import last_rows
+from headrace.tables.overlay import OverlaySnapshot, own_rows
 from headrace.tables.predicate import Condition, Conditions, entries_of
 from headrace.tables.schemas import StateTable
 from headrace.tables.store import Snapshot
@@ -45,6 +46,16 @@ class TableView:
     def where(self, *conditions: Condition) -> TableView:
         """Return the view of rows that meet these conditions, too."""
         return TableView(self.table, self.snapshot, (*self.conditions, *conditions))
+
+    @property
+    def own(self) -> TableView:
+        """The view without the base of a branch's table."""
+        return TableView(self.table, own_rows(self.snapshot), self.conditions)
+
+    @property
+    def has_base(self) -> bool:
+        """Tell whether it is a branch's table."""
+        return isinstance(self.snapshot, OverlaySnapshot)
 
     def changes(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return all rows, in no order: each is a change of an entry.

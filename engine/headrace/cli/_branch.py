@@ -1,0 +1,164 @@
+"""`headrace branch ...`: other lines of a job's checkpoints, to try code, settings or input without touching the job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from headrace.cli._arguments import AsJson, Job, Limit, OperatorOption, job_and_text, load, new_run_id, on_branch
+from headrace.cli._diff import show_differences
+
+if TYPE_CHECKING:
+    from headrace.commit.branches import Branch
+    from headrace.config import JobConfig
+
+First = Annotated[
+    str, typer.Argument(metavar="JOB", help="May be left out where there is only one.", show_default=False)
+]
+Second = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Argument(metavar="NAME", help="Lower case, digits, underscores.", show_default=False),
+]
+At = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--at", metavar="CHECKPOINT", help="Checkpoint id, savepoint name or time (UTC); the last one if left out."
+    ),
+]
+Why = Annotated[Optional[str], typer.Option("--why", help="The reason, kept with the branch.")]  # noqa: UP045
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    branch = typer.Typer(
+        help="Try other code, settings or input on a branch of a job: live tables and sinks stay as they are. Needs no JVM.",
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )
+    branch.command("create")(create)
+    branch.command("list")(list_branches)
+    branch.command("diff")(diff)
+    branch.command("drop")(drop)
+    app.add_typer(branch, name="branch")
+
+
+def create(first: First, second: Second = None, *, at: At = None, why: Why = None, as_json: AsJson = False) -> None:
+    """Fork a branch from a checkpoint of a job. No data is copied, and a run may hold the job meanwhile.
+
+    'headrace run JOB --branch NAME' goes on from there, in tables of the branch. Its sinks are tables of the branch, too: what it
+    writes is seen by no reader of the live ones, and no message is sent. Readers take --branch: state, sql, checkpoints, ...
+    Services are called as they are by the job. As long as the branch is there, vacuum spares the files of its fork.
+
+    Example:  headrace branch create flights late_fix --at 12
+
+    Exit codes: 0; 2 for a bad or taken name, an unknown checkpoint, or one that no branch can begin at; 8 when its files are gone.
+    """
+    from headrace.cli._output import print_json, show
+    from headrace.commit.fork import fork
+
+    job, name = job_and_text(first, second)
+    config = load(job)
+    branch = fork(config, name, at, new_run_id(), why)
+    if as_json:
+        print_json(_plain(branch))
+        return
+    show(
+        f"branch '{name}' begins at checkpoint {branch.fork_id} of job '{config.job}'; nothing was copied\n"
+        f"headrace run {config.job} --branch {name}          takes in what comes after it\n"
+        f"headrace branch diff {config.job} {name}           compares it with the job\n"
+        f"headrace branch drop {config.job} {name}           removes it"
+    )
+
+
+def list_branches(job: Job = None, as_json: AsJson = False) -> None:
+    """List a job's branches: where they begin, how far they are, their age and what they take.
+
+    Example:  headrace branch list flights
+
+    Exit codes: 0; 2 for an unknown job; 8 when a table cannot be read.
+    """
+    from headrace.cli._output import print_json, show, shown, table
+    from headrace.commit.branches import Branches
+
+    config = load(job)
+    rows = [_row(config, branch) for branch in Branches(config).open]
+    if as_json:
+        print_json({"job": config.job, "branches": rows})
+    elif not rows:
+        show(f"job '{config.job}' has no branches")
+    else:
+        columns = ("branch", "forked at", "last", "created", "bytes", "note")
+        names = ("name", "fork_id", "last", "created_at", "bytes", "note")
+        show(table(columns, [tuple(shown(row[name]) for name in names) for row in rows]))
+
+
+def diff(
+    first: First,
+    second: Second = None,
+    *,
+    operator: OperatorOption = None,
+    limit: Limit = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show how state and sinks of a branch differ from those of the job: how many rows, then the first rows of each table (-n).
+
+    Only keys that either of them has written since the fork are compared. "Added" is what the branch has and the job has not.
+
+    Example:  headrace branch diff flights late_fix
+
+    Exit codes: 0, also when nothing differs; 2 for an unknown job, branch or operator; 8 when files are gone.
+    """
+    from headrace.cli._arrow import without_pandas
+
+    without_pandas()
+    from headrace.readers.difference import differences
+    from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+    from headrace.readers.known_operators import WITH_REQUESTS, WITH_STATE, check_operator
+
+    job, name = job_and_text(first, second)
+    config = load(job)
+    live, branch = (JobAtCheckpoint(one, None, with_expired=True) for one in (config, on_branch(config, name)))
+    check_operator(live, operator, (*WITH_STATE, *WITH_REQUESTS))
+    show_differences(live, branch, list(differences(live, branch, operator, limit)), as_json=as_json)
+
+
+def drop(first: First, second: Second = None, *, why: Why = None, as_json: AsJson = False) -> None:
+    """Remove a branch with all its tables. The job, its tables and its sinks stay as they are.
+
+    Example:  headrace branch drop flights late_fix
+
+    Exit codes: 0; 2 for an unknown job or branch; 3 while a run holds the branch; 8 storage.
+    """
+    from headrace.cli._output import print_json, show
+    from headrace.commit.fork import drop_branch
+
+    job, name = job_and_text(first, second)
+    config = load(job)
+    branch = drop_branch(config, name, new_run_id(), why)
+    if as_json:
+        print_json(_plain(branch))
+        return
+    show(f"branch '{name}' of job '{config.job}' is gone, with its tables")
+
+
+def _row(config: JobConfig, branch: Branch) -> dict[str, Any]:
+    from headrace.commit.fork import log_of
+    from headrace.tables.files import Usage, folder_usage
+
+    own = config.on_branch(branch.name)
+    last = log_of(own).last
+    usage = sum(folder_usage(own.job_folder, own.storage_options).values(), Usage())
+    return {**_plain(branch), "last": None if last is None else last.checkpoint_id, "bytes": usage.size}
+
+
+def _plain(branch: Branch) -> dict[str, Any]:
+    from headrace.cli._output import at_time
+
+    return {
+        "name": branch.name,
+        "fork_id": branch.fork_id,
+        "status": branch.status.value,
+        "created_at": at_time(branch.created_at),
+        "note": branch.note,
+    }

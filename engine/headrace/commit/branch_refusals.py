@@ -1,0 +1,38 @@
+"""What cannot be done on a branch, or while a job has branches."""
+
+from __future__ import annotations
+
+from headrace.commit.branches import Branches
+from headrace.commit.checkpoint import Checkpoint
+from headrace.config import JobConfig
+from headrace.errors import ConfigError
+
+
+def refuse_on_branch(config: JobConfig, what: str) -> None:
+    """Raise `ConfigError` where `config` is that of a branch. `what` is the verb's phrase: "erase a key"."""
+    if config.branch is not None:
+        msg = (
+            f"branch '{config.branch}' of job '{config.job}' cannot {what}: its tables build on those of the job. Nothing was changed. "
+            f"Do it with the job itself (without --branch), or drop the branch."
+        )
+        raise ConfigError(msg)
+
+
+def refuse_with_branches(config: JobConfig, what: str) -> None:
+    """Raise `ConfigError` where the job has branches. `what` is the sentence's beginning: "no key can be erased"."""
+    if names := [branch.name for branch in Branches(config).open]:
+        msg = (
+            f"{what} while job '{config.job}' has branches ({', '.join(names)}): they keep rows of their own, and those of their forks. "
+            f"Nothing was changed. Drop them first: headrace branch drop {config.job} {names[0]}"
+        )
+        raise ConfigError(msg)
+
+
+def refuse_without_state(config: JobConfig, checkpoint: Checkpoint) -> None:
+    """Raise `ConfigError` for a checkpoint of a branch's log that is the job's: it is before the fork."""
+    if not checkpoint.has_state:
+        msg = (
+            f"checkpoint {checkpoint.checkpoint_id} is before the fork of branch '{config.branch}', and its state is in the tables of "
+            f"job '{config.job}' itself: ask without --branch"
+        )
+        raise ConfigError(msg)

@@ -1,0 +1,158 @@
+"""The table `branches` of a job: which branches there are, and which versions of the job's tables they build on.
+
+It has a compare-and-set of its own and does not need the job's lease: a branch can be made while a run holds the job. The last row
+of a name counts. Fork and vacuum never miss each other, since each first commits and then looks:
+
+    fork      1. append the row                     2. look for vacuum intents that name files of the fork; withdraw if one does
+    vacuum    1. commit the intent                  2. look for branches; spare what they need; delete the rest
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from headrace.config import JobConfig
+from headrace.errors import ConfigError, FencedError
+from headrace.names import did_you_mean
+from headrace.tables.schemas import ARROW_TIMESTAMP
+from headrace.tables.store import TableMissingError, VersionTakenError, storage_errors
+from headrace.tables.stores import table_store
+from headrace.tables.view import in_milliseconds
+
+BRANCHES = "branches"
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("fork_id", pa.int64(), nullable=False),
+        pa.field("versions", pa.string()),
+        pa.field("sinks", pa.string()),
+        pa.field("created_at", ARROW_TIMESTAMP, nullable=False),
+        pa.field("run_id", pa.string()),
+        pa.field("note", pa.string()),
+        pa.field("log_version", pa.int64(), nullable=False),
+    ]
+)
+_ATTEMPTS = 10
+
+
+class BranchStatus(enum.StrEnum):
+    """Where a branch stands."""
+
+    OPEN = "open"
+    DROPPED = "dropped"
+
+
+class Branch(msgspec.Struct, frozen=True, kw_only=True):
+    """A branch of a job. `versions` are those of the state tables at the fork, `sinks` those of the sinks; times are ms."""
+
+    name: str
+    status: BranchStatus
+    fork_id: int
+    """The checkpoint of the job that it forks from."""
+    versions: dict[str, int]
+    sinks: dict[str, int]
+    created_at: int
+    run_id: str | None = None
+    note: str | None = None
+
+
+class Branches:
+    """The branches of one job, as of the moment of construction or of the last change."""
+
+    def __init__(self, config: JobConfig) -> None:
+        """Read the table. A job that never had a branch has none."""
+        self._job = config.job
+        self._store = table_store(f"{config.job_folder}/{BRANCHES}", config.storage_options)
+        self._version = -1
+        self._by_name: dict[str, Branch] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the table's latest version."""
+        with storage_errors(f"to read {self._store.uri}"):
+            try:
+                table = self._store.latest()
+            except TableMissingError:
+                return
+            rows = in_milliseconds(table.read(_SCHEMA)).sort_by("log_version").to_pylist()
+        self._version = table.version
+        self._by_name = {row["name"]: _decoded(row) for row in rows}
+
+    @property
+    def open(self) -> Sequence[Branch]:
+        """The branches that are not dropped, oldest first."""
+        branches = (branch for branch in self._by_name.values() if branch.status is BranchStatus.OPEN)
+        return sorted(branches, key=lambda branch: branch.created_at)
+
+    def get(self, name: str) -> Branch:
+        """Return an open branch. Raises `ConfigError` when there is none of the name."""
+        found = {branch.name: branch for branch in self.open}
+        if name not in found:
+            listed = f"there are: {', '.join(found)}" if found else "it has none"
+            msg = (
+                f"job '{self._job}' has no branch '{name}'{did_you_mean(name, [*found])} ({listed}). "
+                f"'headrace branch create {self._job} {name} --at CHECKPOINT' makes one."
+            )
+            raise ConfigError(msg)
+        return found[name]
+
+    def add(self, branch: Branch) -> None:
+        """Commit a branch. Raises `ConfigError` when there is an open one of its name."""
+        with storage_errors(f"to create {self._store.uri}"):
+            self._store.create(_SCHEMA)
+        self.refresh()
+
+        def check() -> None:
+            if any(branch.name == other.name for other in self.open):
+                msg = f"job '{self._job}' has a branch '{branch.name}' already: drop it first, or choose another name"
+                raise ConfigError(msg)
+
+        self._commit(branch, check)
+
+    def drop(self, name: str, note: str | None = None) -> Branch:
+        """Commit that a branch is dropped. Raises `ConfigError` when there is no open one of the name."""
+        dropped = msgspec.structs.replace(self.get(name), status=BranchStatus.DROPPED, note=note)
+        self._commit(dropped, lambda: self.get(name))
+        return dropped
+
+    def _commit(self, branch: Branch, check: Any) -> None:
+        """Append a row. Others may append meanwhile: then `check` looks again, and it is tried anew."""
+        for _ in range(_ATTEMPTS):
+            check()
+            row = _encoded(branch, self._version + 1)
+            try:
+                with storage_errors(f"branch '{branch.name}' in {self._store.uri}"):
+                    self._version = self._store.append_rows(self._version, row)
+            except VersionTakenError:
+                self.refresh()
+                continue
+            self._by_name[branch.name] = branch
+            return
+        msg = f"{_ATTEMPTS} others wrote to {self._store.uri} meanwhile. Nothing was changed: run the command again."
+        raise FencedError(msg)
+
+
+def _encoded(branch: Branch, log_version: int) -> pa.Table:
+    row = {
+        **msgspec.to_builtins(branch),
+        "versions": msgspec.json.encode(branch.versions).decode(),
+        "sinks": msgspec.json.encode(branch.sinks).decode(),
+        "created_at": None,
+        "log_version": log_version,
+    }
+    columns = {column.name: pa.array([row[column.name]], column.type) for column in _SCHEMA}
+    columns["created_at"] = pa.array([branch.created_at], pa.timestamp("ms", tz="UTC")).cast(ARROW_TIMESTAMP)
+    return pa.table(columns, schema=_SCHEMA)
+
+
+def _decoded(row: dict[str, Any]) -> Branch:
+    fields = {name: value for name, value in row.items() if name != "log_version" and value is not None}
+    fields |= {name: msgspec.json.decode(row[name]) for name in ("versions", "sinks")}
+    return msgspec.convert(fields, Branch)

@@ -1,0 +1,216 @@
+"""Forking: a branch of a job, which begins at one of its checkpoints. No data is copied.
+
+A branch is a job folder of its own, `lines/NAME` in the job's, with its own log, lease, outputs and sinks. Its tables build on
+those of the job at the fork (`headrace.tables.overlay`). So whatever works on a job folder works on a branch: runs, fences,
+restores, savepoints, readers.
+
+    log of the job       0 --- 1 --- 2 --- 3 --- 4
+    log of the branch    0     1     2 --- 3 fork --- 4 --- 5          forked at 2; 0 to 2 have no state of their own
+
+The log of the branch begins with a copy of the job's line up to the fork, without versions and outputs: what was taken in is
+known from there.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from headrace import clock, faults
+from headrace.commit.branch_refusals import refuse_without_state
+from headrace.commit.branches import Branch, Branches, BranchStatus
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.erased_checkpoints import refuse_erased
+from headrace.commit.lease import JobLease
+from headrace.commit.lineage import Lineage
+from headrace.commit.log import CheckpointLog
+from headrace.commit.restore_check import RestoreCheck
+from headrace.commit.sink_tables import SinkTables
+from headrace.config import JobConfig, checked_name
+from headrace.errors import ConfigError, StorageError
+from headrace.tables.files import remove_folder
+from headrace.tables.overlay import DELETED, Base
+from headrace.tables.schemas import FORMAT_VERSION, STATE_TABLES
+from headrace.tables.store import storage_errors
+from headrace.tables.stores import table_store
+
+_OF_THE_LINE = frozenset({Kind.INITIAL, Kind.BATCH, Kind.REQUEUE})
+"""Checkpoints that say what was taken in."""
+
+_NOT_YET = frozenset({"kafka"})
+
+
+def fork(config: JobConfig, name: str, at: int | str | None, run_id: str, note: str | None = None) -> Branch:
+    """Make a branch that begins at a checkpoint: an id, a savepoint's name, a time, or the last one (None).
+
+    It needs no lease: a run may hold the job. A branch that broke off while it was made is finished. Raises `ConfigError` for a bad or
+    taken name, an unknown checkpoint, and one that no branch can begin at; `StorageError` when files of it are gone.
+    """
+    on_branch = config.on_branch(checked_name(name, "branch name"))
+    log = CheckpointLog(config.job_folder, config.storage_options)
+    branches = Branches(config)
+    begun = _broken_off(branches, on_branch)
+    at = at if begun is None else begun.fork_id
+    origin = log.resolve(config, at)
+    _refuse_origin(config, log, origin)
+    sinks = log.sink_tables(origin) or {}
+    check = RestoreCheck(config, log.checkpoints, sinks)
+    line = log.lineage.to(origin)
+    versions = {
+        sink: history.version_of(line) for sink, history in check.histories.items() if history.table is not None
+    }
+    if begun is None:
+        begun = Branch(
+            name=name,
+            status=BranchStatus.OPEN,
+            fork_id=origin.checkpoint_id,
+            versions=dict(origin.versions),
+            sinks=versions,
+            created_at=clock.now(),
+            run_id=run_id,
+            note=note,
+        )
+        branches.add(begun)
+    _remove(on_branch)  # what an interrupted drop, or an interrupted fork, has left under this name
+    faults.reached("fork.listed")
+    # Anew, and behind the row: a vacuum that has not seen it has committed its intent by now.
+    problem = RestoreCheck(config, log.checkpoints, sinks).problem(origin)
+    if problem is not None:
+        branches.drop(name, "withdrawn")
+        msg = f"no branch can begin at checkpoint {origin.checkpoint_id}: {problem}. Nothing was changed. 'headrace checkpoints {config.job}' lists all."
+        raise StorageError(msg)
+    _make_tables(config, on_branch, begun, sinks)
+    faults.reached("fork.tables")
+    own = log_of(on_branch)
+    own.create()
+    own.begin([*_before(line), _fork(log, origin, begun)])
+    return begun
+
+
+def drop_branch(config: JobConfig, name: str, run_id: str, note: str | None = None) -> Branch:
+    """Remove a branch with all its tables. Raises `ConfigError` when there is none, and `FencedError` while a run holds it."""
+    branches = Branches(config)
+    branches.get(name)
+    on_branch = config.on_branch(name)
+    log = log_of(on_branch)
+    if log.exists:
+        lease = JobLease(log, run_id, clock.unique_id(), config.run.lease.total_seconds())
+        with lease.claimed():
+            dropped = branches.drop(name, note)
+    else:
+        dropped = branches.drop(name, note)
+    faults.reached("branch.dropped")
+    _remove(on_branch)
+    return dropped
+
+
+def log_of(config: JobConfig) -> CheckpointLog:
+    """Return the log of a job, or of the branch that `config` is on."""
+    return CheckpointLog(config.job_folder, config.storage_options)
+
+
+def _refuse_origin(config: JobConfig, log: CheckpointLog, origin: Checkpoint) -> None:
+    """Raise `ConfigError` for a checkpoint that no branch can begin at."""
+    refuse_without_state(config, origin)
+    refuse_erased(config.job, log.checkpoints, origin.checkpoint_id, brings_back=False)
+    problem = None
+    landing = sorted(name for name, source in config.sources.items() if source.format in _NOT_YET or source.tables)
+    if origin.format_version != FORMAT_VERSION:
+        problem = f"its state has format {origin.format_version}, and this program writes format {FORMAT_VERSION}: fork a later checkpoint"
+    elif origin.max_parallelism != config.max_parallelism:
+        problem = f"its state has {origin.max_parallelism} key groups, and the job's file says {config.max_parallelism}: fork a later checkpoint"
+    elif log.sink_tables(origin) is None:
+        problem = "an earlier release wrote it, and did not record the tables of the sinks: run the job once, and fork what that commits"
+    elif landing:
+        problem = f"source '{landing[0]}' is a topic, or is joined with tables by Spark: branches of such jobs are not supported"
+    if problem is not None:
+        msg = f"no branch can begin at checkpoint {origin.checkpoint_id}: {problem}. Nothing was changed."
+        raise ConfigError(msg)
+
+
+def _broken_off(branches: Branches, on_branch: JobConfig) -> Branch | None:
+    """Return the branch of a name whose making broke off: it is listed, and its log is empty."""
+    listed = (branch for branch in branches.open if branch.name == on_branch.branch)
+    return next((branch for branch in listed if not log_of(on_branch).checkpoints), None)
+
+
+def _remove(on_branch: JobConfig) -> None:
+    with storage_errors(f"to remove {on_branch.job_folder}"):
+        remove_folder(on_branch.job_folder, on_branch.storage_options)
+    if on_branch.local_folder.exists():
+        shutil.rmtree(on_branch.local_folder)
+
+
+def _make_tables(config: JobConfig, on_branch: JobConfig, branch: Branch, sinks: SinkTables) -> None:
+    """Make the tables of a branch, empty, each with the version of the job's table that it builds on."""
+    storage = config.storage_options
+    for name, table in STATE_TABLES.items():
+        store = table_store(f"{on_branch.job_folder}/{name}", storage)
+        with storage_errors(f"to create {store.uri}"):
+            store.create(table.schema, description=Base(f"../../../{name}", branch.versions[name]).described())
+    for name, version in branch.sinks.items():
+        uri = config.sinks[name].table_path
+        store = table_store(on_branch.sinks[name].table_path, storage)
+        with storage_errors(f"to create {store.uri}"):
+            below = table_store(uri, storage).at(version)
+            key = sinks[name].key if config.sinks[name].mode == "merge" else ()
+            extra = [pa.field(DELETED, pa.bool_())] if key else []
+            columns = pa.schema([*below.schema, *extra])
+            store.create(columns, below.partition_columns, Base(uri, version, key).described())
+
+
+def _before(line: Lineage) -> list[Checkpoint]:
+    """Return the job's line up to the fork, as the log of the branch has it: what was taken in, and no state."""
+    return [
+        replace(
+            checkpoint,
+            versions={},
+            outputs={},
+            local_copies={},
+            state_schemas=None,
+            operator_keys=None,
+            schemas_of=None,
+            sink_tables=None,
+            sinks_of=None,
+        )
+        for checkpoint in _linked(line)
+    ]
+
+
+def _fork(log: CheckpointLog, origin: Checkpoint, branch: Branch) -> Checkpoint:
+    """Return the first checkpoint of the branch itself."""
+    number = origin.checkpoint_id + 1
+    before = _linked(log.lineage.to(origin))
+    return replace(
+        origin,
+        checkpoint_id=number,
+        kind=Kind.FORK,
+        parent_id=before[-1].checkpoint_id if before else None,
+        name=None,
+        run_id=branch.run_id or "",
+        attempt_id=clock.unique_id(),
+        committed_at=clock.now(),
+        versions=dict.fromkeys(STATE_TABLES, 0),
+        outputs={},
+        local_copies={},
+        state_schemas=log.state_schemas(origin),
+        operator_keys=log.operator_keys(origin),
+        schemas_of=number,
+        sink_tables=log.sink_tables(origin),
+        sinks_of=number,
+        metrics={},
+        note=branch.note or f"forked at checkpoint {origin.checkpoint_id}",
+        restored_from=origin.checkpoint_id,
+        erased=(),
+    )
+
+
+def _linked(line: Lineage) -> list[Checkpoint]:
+    """Return the checkpoints of a line that took something in, each with the one before as its parent."""
+    linked: list[Checkpoint] = []
+    for checkpoint in line.line:
+        if checkpoint.kind in _OF_THE_LINE:
+            linked.append(replace(checkpoint, parent_id=linked[-1].checkpoint_id if linked else None))
+    return linked

@@ -1,0 +1,296 @@
+"""Branches: a second line of a job's checkpoints, in tables that build on those of the job."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import faults
+from headrace.commit.branches import Branches
+from headrace.commit.checkpoint import Kind
+from headrace.commit.compaction import compact
+from headrace.commit.erased_key import ErasedKey
+from headrace.commit.erasure import erase
+from headrace.commit.fork import drop_branch, fork
+from headrace.commit.log import CheckpointLog
+from headrace.commit.protocol import open_job
+from headrace.commit.restore import restore, savepoint
+from headrace.commit.vacuum import vacuum
+from headrace.errors import ConfigError, FencedError, StorageError
+from headrace.readers.difference import differences
+from headrace.readers.job_at_checkpoint import JobAtCheckpoint
+from headrace.tables.files import delete_files, list_files
+from headrace.tables.schemas import KEYED_STATE
+from headrace.tables.stores import table_store
+from tests.unit.support.branched_job import CUSTOMERS, BranchedJob
+from tests.unit.support.purchase_job import after_retention
+
+FILES = st.lists(
+    st.lists(st.tuples(st.sampled_from(CUSTOMERS), st.integers(0, 9)), min_size=1, max_size=6), min_size=1, max_size=3
+)
+
+
+@pytest.fixture
+def job():
+    made = BranchedJob()
+    made.feed(("ann", 1), ("bob", 2), ("cyd", 7))
+    made.run()
+    return made
+
+
+def later(job):
+    """Give a job more input, which changes, adds and deletes."""
+    job.feed(("ann", 5), ("bob", 0), ("dee", 2))
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    before=FILES,
+    after=FILES,
+    backend=st.sampled_from(("hashmap", "rocksdb", "delta")),
+    limit=st.sampled_from((1, None)),
+    compacts=st.sampled_from(("neither", "job", "branch", "both")),
+)
+def test_branch_comes_to_what_the_job_does(before, after, backend, limit, compacts):
+    job = BranchedJob(backend=backend, files_per_batch=1)
+    for orders in before:
+        job.feed(*orders)
+    job.run()
+    origin = job.last()
+    for number, orders in enumerate(after):
+        job.feed(*orders)
+        if number == 0:
+            job.run()
+    job.run()
+    if compacts in {"job", "both"}:
+        compact(job.config, "compaction")
+    fork(job.config, "again", origin.checkpoint_id, "somebody")
+    job.run("again", max_batches=limit)
+    if compacts in {"branch", "both"}:
+        compact(job.config.on_branch("again"), "compaction")
+    job.run("again")
+    assert job.content("again") == job.content()
+    live, branch = (JobAtCheckpoint(config) for config in (job.config, job.config.on_branch("again")))
+    assert not [
+        counts for table in differences(live, branch) for counts in table.counts if {*counts.rows} - {"renewed"}
+    ]
+
+
+def test_branch_leaves_the_job_alone(job):
+    before = job.content(), job.versions()
+    fork(job.config, "other", None, "somebody")
+    later(job)
+    job.run("other")
+    assert (job.content(), job.versions()) == before
+    assert job.content("other") != before[0]
+    job.run()
+    assert job.content("other") == job.content()
+
+
+def test_fork_copies_no_data(job):
+    fork(job.config, "other", None, "somebody")
+    folder = job.config.on_branch("other").job_folder
+    data = [file for file in list_files(folder) if file.endswith(".parquet") and "/_delta_log/" not in file]
+    assert [file.partition("/")[0] for file in data] == ["checkpoints"]
+
+
+def test_branch_begins_at_an_earlier_checkpoint(job):
+    then = job.content()
+    later(job)
+    job.run()
+    fork(job.config, "earlier", 1, "somebody")
+    assert job.content("earlier") == then
+    first = job.last("earlier")
+    assert (first.kind, first.checkpoint_id, first.restored_from) == (Kind.FORK, 2, 1)
+
+
+def test_branch_reads_deleted_keys_as_deleted(job):
+    fork(job.config, "other", None, "somebody")
+    job.feed(("bob", 0))
+    job.run("other")
+    customers = [dict(row)["customer"] for row in job.content("other")["sink totals"]]
+    assert customers == ["ann", "cyd"]
+    job.feed(("bob", 4))
+    job.run("other")
+    rows = {dict(row)["customer"]: dict(row)["amount"] for row in job.content("other")["sink totals"]}
+    assert rows == {"ann": 1, "bob": 4, "cyd": 7}
+
+
+def test_difference_names_what_the_branch_has_done(job):
+    fork(job.config, "other", None, "somebody")
+    later(job)
+    job.run("other")
+    live, branch = (JobAtCheckpoint(config) for config in (job.config, job.config.on_branch("other")))
+    found = {table.table: table for table in differences(live, branch)}
+    changes = {row.name["customer"]: row.change for row in found["totals"].rows}
+    assert changes == {"ann": "changed", "bob": "gone", "dee": "added"}
+    assert {row.name["key"] for row in found[KEYED_STATE].rows} == {'"ann"', '"bob"', '"dee"'}
+
+
+def test_savepoint_and_restore_work_on_branches(job):
+    fork(job.config, "other", None, "somebody")
+    branch = job.config.on_branch("other")
+    forked = job.content("other")
+    savepoint(branch, "forked", "to come back", "somebody")
+    later(job)
+    job.run("other")
+    restore(branch, "forked", "as it was", "somebody")
+    assert job.content("other") == forked
+    job.run("other")
+    job.run()
+    assert job.content("other") == job.content()
+
+
+def test_checkpoints_before_the_fork_are_refused(job):
+    fork(job.config, "other", None, "somebody")
+    branch = job.config.on_branch("other")
+    with pytest.raises(ConfigError, match="checkpoint 1 is before the fork of branch 'other'.*without --branch"):
+        restore(branch, 1, "no", "somebody")
+    with pytest.raises(ConfigError, match="before the fork"):
+        JobAtCheckpoint(branch, 0)
+
+
+@pytest.mark.parametrize("line", ["job", "branch"])
+def test_vacuum_spares_what_the_fork_needs(job, line):
+    fork(job.config, "other", 1, "somebody")
+    forked = job.content("other")
+    for _ in range(3):
+        later(job)
+        job.run()
+    compact(job.config, "compaction")
+    with after_retention(job.config):
+        vacuum(job.config if line == "job" else job.config.on_branch("other"), "vacuum", dry_run=False)
+        assert job.content("other") == forked
+    job.run("other")
+    assert job.content("other") == job.content()
+
+
+def test_dropped_branch_frees_its_fork(job):
+    fork(job.config, "other", 1, "somebody")
+    later(job)
+    job.run()
+    compact(job.config, "compaction")
+    with after_retention(job.config):
+        spared = vacuum(job.config, "vacuum", dry_run=True)
+        drop_branch(job.config, "other", "somebody")
+        assert {*vacuum(job.config, "vacuum", dry_run=True)} > {*spared}
+    assert not list_files(job.config.on_branch("other").job_folder)
+    assert not Branches(job.config).open
+
+
+def test_vacuum_spares_a_branch_made_meanwhile(job):
+    later(job)
+    job.run()
+    compact(job.config, "compaction")
+    made = []
+
+    def fork_once(place):
+        if place == "vacuum.listed" and not made:
+            made.append(fork(job.config, "other", 1, "somebody"))
+
+    with after_retention(job.config):
+        with faults.observed(fork_once):
+            vacuum(job.config, "vacuum", dry_run=False)
+        vacuum(job.config, "vacuum again", dry_run=False)
+    assert made
+    job.run("other")
+    assert job.content("other") == job.content()
+
+
+def test_fork_withdraws_from_files_that_go(job):
+    later(job)
+    job.run()
+    compact(job.config, "compaction")
+
+    def refused(place):
+        if place == "vacuum.committed":
+            with pytest.raises(StorageError, match="no branch can begin at checkpoint 1: .* gone or being deleted"):
+                fork(job.config, "other", 1, "somebody")
+
+    with after_retention(job.config), faults.observed(refused):
+        vacuum(job.config, "vacuum", dry_run=False)
+    assert not Branches(job.config).open
+
+
+def test_fork_refuses_lost_files(job):
+    later(job)
+    job.run()
+    folder = f"{job.config.job_folder}/{KEYED_STATE}"
+    delete_files(folder, table_store(folder).at(1).files())
+    compact_refused = "no branch can begin at checkpoint 1"
+    with pytest.raises(StorageError, match=compact_refused):
+        fork(job.config, "other", 1, "somebody")
+
+
+@pytest.mark.parametrize("place", ["fork.listed", "fork.tables"])
+def test_fork_that_broke_off_is_finished(job, place):
+    class Killed(BaseException):
+        pass
+
+    def kill(reached):
+        if reached == place:
+            raise Killed
+
+    with pytest.raises(Killed), faults.observed(kill):
+        fork(job.config, "other", 1, "somebody")
+    later(job)
+    job.run()
+    fork(job.config, "other", None, "somebody")
+    assert job.last("other").restored_from == 1
+    job.run("other")
+    assert job.content("other") == job.content()
+
+
+def test_drop_that_broke_off_leaves_nothing_behind(job):
+    class Killed(BaseException):
+        pass
+
+    def kill(reached):
+        if reached == "branch.dropped":
+            raise Killed
+
+    fork(job.config, "other", 1, "somebody")
+    later(job)
+    job.run("other")
+    with pytest.raises(Killed), faults.observed(kill):
+        drop_branch(job.config, "other", "somebody")
+    fork(job.config, "other", 1, "somebody")
+    assert job.content("other") == job.content()
+
+
+def test_names_are_taken_once(job):
+    fork(job.config, "other", None, "somebody")
+    with pytest.raises(ConfigError, match="has a branch 'other' already"):
+        fork(job.config, "other", None, "somebody")
+    assert job.content("other") == job.content()
+    with pytest.raises(ConfigError, match="did you mean 'other'"):
+        Branches(job.config).get("othr")
+    with pytest.raises(ConfigError, match="branch name"):
+        fork(job.config, "../other", None, "somebody")
+
+
+def test_branches_of_branches_are_refused(job):
+    fork(job.config, "other", None, "somebody")
+    with pytest.raises(ConfigError, match="a branch has no branches"):
+        fork(job.config.on_branch("other"), "third", None, "somebody")
+
+
+def test_erasure_is_refused_while_there_are_branches(job):
+    fork(job.config, "other", None, "somebody")
+    key = ErasedKey('"ann"')
+    with pytest.raises(ConfigError, match="no key can be erased while job 'shop' has branches \\(other\\)"):
+        erase(job.config, "somebody", key, why="request 7")
+
+
+def test_held_branch_is_not_dropped(job):
+    fork(job.config, "other", None, "somebody")
+    with open_job(job.config.on_branch("other"), "a run"), pytest.raises(FencedError):
+        drop_branch(job.config, "other", "somebody")
+    assert [branch.name for branch in Branches(job.config).open] == ["other"]
+
+
+def test_branch_can_be_made_while_the_job_runs(job):
+    with open_job(job.config, "a run"):
+        fork(job.config, "other", None, "somebody")
+    assert CheckpointLog(job.config.on_branch("other").job_folder).last.kind is Kind.FORK

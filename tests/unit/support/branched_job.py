@@ -1,0 +1,124 @@
+"""A job that can be forked: totals by customer, in a merge sink that also deletes, an append sink, timers and a state with a TTL."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from headrace import KeyedProcessFunction, Pipeline, RowKind, StateTtl, Struct, Timestamp, ValueState, clock
+from headrace.commit.log import CheckpointLog
+from headrace.spark.options import RunOptions
+from headrace.spark.runner import run_on
+from headrace.tables.schemas import STATE_TABLES
+from headrace.tables.stores import state_view, table_store
+from headrace.testing import PipelineHarness
+from headrace.testing._local_tasks import LocalTasks
+
+CUSTOMERS = ("ann", "bob", "cyd", "dee", "eve")
+HOUR = 3_600_000
+
+
+class Order(Struct, frozen=True):
+    """An order; one of 0 closes the customer's account."""
+
+    customer: str
+    at: Timestamp
+    amount: int
+
+
+class Total(Struct, frozen=True):
+    """The total of a customer."""
+
+    customer: str
+    amount: int
+
+
+class Totals(KeyedProcessFunction[Order, Total]):
+    """Adds up amounts. Small orders go aside; a total is told again an hour later."""
+
+    amount = ValueState("amount", int)
+    seen = ValueState("seen", int, ttl=StateTtl(timedelta(hours=5)))
+
+    async def process(self, order, ctx, /):
+        before = await self.amount.value()
+        await self.seen.update((await self.seen.value() or 0) + 1)
+        if order.amount == 0:
+            await self.amount.clear()
+            if before is not None:
+                ctx.collect(Total(order.customer, before), RowKind.DELETE)
+            return
+        amount = (before or 0) + order.amount
+        await self.amount.update(amount)
+        if before is not None:
+            ctx.collect(Total(order.customer, before), RowKind.UPDATE_BEFORE)
+        ctx.collect(Total(order.customer, amount), RowKind.INSERT if before is None else RowKind.UPDATE_AFTER)
+        ctx.timers.register_event_time(order.at + HOUR)
+        if order.amount < 3:
+            ctx.output("small", order)
+
+    async def on_timer(self, timestamp, ctx, /):
+        ctx.output("small", Order(ctx.key, timestamp, -1))
+
+
+def totals():
+    """Return the pipeline."""
+    pipeline = Pipeline("shop")
+    results = pipeline.source("orders", Order, event_time="at").key_by("customer").process("totals", Totals())
+    results.side("small", Order).sink("small")
+    results.upsert_materialize("latest", primary_key=("customer",), upsert_key=("customer",)).sink("totals")
+    return pipeline
+
+
+class BranchedJob:
+    """The job, and runs of it and of its branches in this process."""
+
+    def __init__(self, **options):
+        self.harness = PipelineHarness(totals(), bucket=2, **options)
+        self.config = self.harness.config
+        self._hour = 0
+        self._runs = 0
+
+    def feed(self, *orders):
+        """Put in a file of (customer, amount), an hour later than the one before."""
+        self._hour += 1
+        at = self._hour * HOUR
+        records = [Order(customer, at + number, amount) for number, (customer, amount) in enumerate(orders)]
+        self.harness.feed("orders", records)
+
+    def run(self, branch=None, **options):
+        """Run the job, or a branch of it, once."""
+        self._runs += 1
+        config = self.config if branch is None else self.config.on_branch(branch)
+        before = clock.use(self.harness.clock)
+        try:
+            wishes = RunOptions(run_id=f"run-{self._runs}", backend=self.harness.backend, parallelism=2, **options)
+            return run_on(LocalTasks(), config, wishes, self.harness.events.append)
+        finally:
+            clock.use(before)
+
+    def last(self, branch=None):
+        """Return the last checkpoint of the job or of a branch."""
+        config = self.config if branch is None else self.config.on_branch(branch)
+        return CheckpointLog(config.job_folder).last
+
+    def content(self, branch=None):
+        """Return live entries by table, and the rows of the sinks, without ids of checkpoints and times of access."""
+        config = self.config if branch is None else self.config.on_branch(branch)
+        versions = CheckpointLog(config.job_folder).last.versions
+        tables = {
+            name: [
+                tuple(value for column, value in row.items() if column not in {"checkpoint_id", "last_access"})
+                for row in state_view(config.job_folder, name, versions[name]).live_rows()
+            ]
+            for name in STATE_TABLES
+        }
+        for name, sink in config.sinks.items():
+            snapshot = table_store(sink.table_path).latest()
+            rows = snapshot.read(snapshot.schema).to_pylist()
+            tables[f"sink {name}"] = [tuple(sorted(row.items())) for row in rows]
+        return {name: sorted(rows, key=repr) for name, rows in tables.items()}
+
+    def versions(self):
+        """Return the version of each table and sink of the job itself."""
+        uris = [f"{self.config.job_folder}/{name}" for name in (*STATE_TABLES, "checkpoints")]
+        uris += [sink.table_path for sink in self.config.sinks.values()]
+        return {uri: table_store(uri).latest().version for uri in uris}

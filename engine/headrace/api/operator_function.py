@@ -23,7 +23,10 @@ class OperatorFunction:
     declared: frozenset[str] = frozenset()
 
     def described(self) -> dict[str, Any]:
-        """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
+        """Return the properties that `headrace explain` shows: texts, lists of texts, and durations.
+
+        Raises `NotImplementedError` unless overridden.
+        """
         raise NotImplementedError
 
     def side_types(self) -> dict[str, type[msgspec.Struct]]:

@@ -11,7 +11,7 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The first `n` records by `by`.
+    """First `n` records by `by`.
 
     `by` is a field, or a plain function of the record. `result` is the type of the emitted records; None: the records
     themselves, without a rank. Raises `ValueError` unless `n` is a whole number of at least 1.

@@ -68,7 +68,7 @@ class _Limited:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedDelay(_Limited):
-    """The same delay before each retry (FLIP-232, "FixedDelayRetryStrategy").
+    """Constant delay before each retry (FLIP-232, "FixedDelayRetryStrategy").
 
     Raises `ValueError` for a negative `max_retries` or `delay`.
     """

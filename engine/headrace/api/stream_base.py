@@ -21,7 +21,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class StreamBase(Generic[R]):
-    """The output of one node of a pipeline's graph, whose records have one type."""
+    """Output of one node of a pipeline's graph, whose records have one type."""
 
     def __init__(
         self,

@@ -137,7 +137,10 @@ class UpsertMaterialize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag(UpsertMaterialize):
-    """Each row with an earlier one of its partition, with support for retractions. `partition_by` keys the history."""
+    """Each row with an earlier one of its partition, with support for retractions. `partition_by` keys the history.
+
+    Raises `ValueError` as `UpsertMaterialize` does.
+    """
 
     partition_by: tuple[str, ...]
     record: type[msgspec.Struct]

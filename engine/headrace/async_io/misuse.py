@@ -8,7 +8,7 @@ from typing import Any
 
 
 class MisuseError(Exception):
-    """The function violates its contract. This is no failure of the service, so the retry strategy does not apply."""
+    """A violation of the function's contract. This is no failure of the service, so the retry strategy does not apply."""
 
 
 def awaited(method: Callable[[Any], Any], name: str) -> Callable[[Any], Awaitable[Any]]:

@@ -41,7 +41,7 @@ class Epoch:
 
 
 class EpochManager:
-    """The open epoch, and earlier unfinished ones, in order."""
+    """Queue of the open epoch and of earlier unfinished ones, in order."""
 
     def __init__(self) -> None:
         """Start with an open epoch."""

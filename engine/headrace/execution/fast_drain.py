@@ -51,7 +51,7 @@ class BufferedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The records that a task holds, in order. `cut` is the place up to which it is done; None if everything is done."""
+    """Records that a task holds, in order. `cut` is the place up to which it is done; None if everything is done."""
 
     requests: list[BufferedRequest] = field(default_factory=list)
     cut: bytes | None = None

@@ -20,7 +20,7 @@ class Waiter(NamedTuple):
 
 
 class RequestBuffer:
-    """The active buffer, whose requests may be executed, and the blocking buffer, by key."""
+    """Active buffer, whose requests may be executed, and blocking buffer, by key."""
 
     def __init__(self) -> None:
         """Start empty."""

@@ -110,6 +110,7 @@ class _Adding(Aggregate):
     can_retract = True
 
     def checked(self, value: ValueType, shown: Value | None) -> ValueType:
+        """Return the type of the result for values of a type. Raises `TypeError` for values that cannot be aggregated."""
         if value.type is not None and value.type not in _NUMBERS:
             msg = f"{self}: {_shown(shown)} is {value}, and only int and float can be added up"
             raise TypeError(msg)
@@ -150,6 +151,7 @@ class _Ordered(Aggregate):
     __slots__ = ()
 
     def checked(self, value: ValueType, shown: Value | None) -> ValueType:
+        """Return the type of the result for values of a type. Raises `TypeError` for values that cannot be aggregated."""
         if value.type is not None and value.type not in _ORDERED:
             msg = f"{self}: {_shown(shown)} is {value}, and only int, float, str, bool and bytes can be compared"
             raise TypeError(msg)

@@ -45,7 +45,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class CapacityFull(Exception):  # noqa: N818 - it is the answer to a question, not a failure
-    """The queue is at the operator's capacity; nothing was accepted."""
+    """Error of a call while the queue is at the operator's capacity; nothing was accepted."""
 
 
 class QuarantinedRecord(msgspec.Struct, frozen=True):

@@ -78,8 +78,7 @@ class PipelineHarness:
     job's configuration, as in `conf/jobs/*.yaml`: `job={"sources": {"orders": {"idle_after": "1h"}}}`. A sink behind a
     materializer has the mode `merge`, others `append`. A source with one of `topics` has the format kafka.
 
-    The folder is removed with the harness. Raises `TypeError` unless `pipeline` is a `Pipeline`, and `ValueError` for
-    an unknown backend, and for topics of unknown sources.
+    The folder is removed with the harness. Raises `TypeError` unless `pipeline` is a `Pipeline`.
     """
 
     pipeline: Pipeline

@@ -39,8 +39,8 @@ class OnConflict(enum.Enum):
     """Resolution of several rows that claim one primary key (FLIP-558).
 
     All but `KEEP_HISTORY` decide when the watermark has reached the rows: a row that merely came before the retraction
-    of another one is alone by then. They remove dropped rows from the history; a later retraction of one finds no row,
-    and is counted.
+    of another one is alone by then. They remove dropped rows from the history; a later retraction of one is reported as
+    unmatched.
     """
 
     KEEP_HISTORY = "keep_history"

@@ -1,4 +1,4 @@
-"""The names that user code imports. Nothing here knows Spark, Airflow or Delta."""
+"""Names that user code imports. This package imports neither Spark nor Airflow nor Delta."""
 
 from headrace.api.async_io import Batching, CircuitBreaker, LookupCache, OnFailure, RecoveryOption
 from headrace.api.blocking_function import BlockingFunction

@@ -1,4 +1,4 @@
-"""Policies of async I/O: what becomes of an element that waits, of one given up on, and of a service that is down."""
+"""Policies of async I/O: waiting elements, elements that fail for good, and services that are down."""
 
 from __future__ import annotations
 
@@ -8,56 +8,59 @@ from datetime import timedelta
 
 
 class RecoveryOption(enum.Enum):
-    """How much of its timeout an element has left when a later micro-batch takes it up (FLIP-232, "retry state").
+    """How much of its timeout an element has left when a later micro-batch resumes it (FLIP-232, "retry state").
 
-    With the last two it keeps its count of attempts. In each case it is taken up when its next attempt is due: a new run is no
-    reason to call a service earlier than its back-off says. What is left is never less than
-    `timeout / (max_retries + 1)`; the FLIP's formula alone could give a negative one.
+    `LATENCY_FIRST` and `COST_TIME` keep the element's count of attempts. In all three cases the element resumes when
+    its next attempt is due: a new run never calls a service earlier than the back-off says. The remaining time is never
+    less than `timeout / (max_retries + 1)`, whereas the FLIP's formula can give a negative one.
     """
 
     RESTART = "restart"
-    """From scratch: the whole timeout, and all attempts once more."""
+    """Start over: the whole timeout and all attempts."""
 
     LATENCY_FIRST = "latency_first"
-    """The timeout minus all the time since the first attempt, between runs as well."""
+    """Keep the timeout minus all time since the first attempt, including the time between runs."""
 
     COST_TIME = "cost_time"
-    """The timeout minus the time that runs have spent on it; time in the table costs nothing."""
+    """Keep the timeout minus the time that runs spent on the element; time in the table does not count."""
 
 
 class OnFailure(enum.Enum):
-    """The way of an element that is given up on: out of retries, or of time, or failed by another error."""
+    """Fate of an element that fails for good: no retries left, no time left, or an error that is not retried."""
 
     FAIL = "fail"
-    """The run fails with the error; nothing of the micro-batch is committed."""
+    """Fail the run with the error; commit nothing of the micro-batch."""
 
     QUARANTINE = "quarantine"
-    """It goes to the table `quarantine` with its last error; `headrace quarantine JOB --requeue` brings it back."""
+    """Write it to the table `quarantine` with its last error; `headrace quarantine JOB --requeue` brings it back."""
 
     DEFAULT = "default"
-    """The records of `AsyncFunction.default` are emitted in its place."""
+    """Emit the records of `AsyncFunction.default` in its place."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitBreaker:
-    """When a service counts as down, and how it is probed. Each task has a breaker of its own.
+    """When a service counts as down, and how it is probed. Each task has its own breaker.
 
-    While it is open no call is made. What would be called waits for the next probe, in the task if that is nearer than
-    `park_after`, else in the table `async_requests`. One element is the probe; its success closes the breaker. A probe has the
-    operator's whole timeout. One that fails, or has no answer in time, costs its element neither an attempt nor time.
+    No call is made while the breaker is open. An element that is due waits for the next probe: in the task if the probe
+    is nearer than `park_after`, else in the table `async_requests`. One element is the probe, and its success closes
+    the breaker. A probe has the operator's whole timeout. A probe that fails or times out costs its element neither an
+    attempt nor time.
+
+    Raises `ValueError` for `failures` below 1, and unless `probe_after` is positive and at most `longest`.
     """
 
     failures: int = 20
-    """So many failed calls in a row, with no success among them, open it. Only failures worth a retry count."""
+    """Failed calls in a row that open the breaker. Only failures that the retry strategy retries count."""
 
     probe_after: timedelta = timedelta(seconds=30)
-    """Time to the first probe."""
+    """Time from opening to the first probe."""
 
     longest: timedelta = timedelta(minutes=10)
-    """The time between probes doubles with each that fails, up to this."""
+    """Upper limit of the time between probes, which doubles with each failed probe."""
 
     def __post_init__(self) -> None:
-        """Refuse a breaker that would never open, or never close again."""
+        """Refuse a breaker that never opens, or never closes again."""
         if self.failures < 1:
             msg = f"failures must be at least 1, not {self.failures}"
             raise ValueError(msg)
@@ -68,22 +71,24 @@ class CircuitBreaker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupCache:
-    """Answers that a task remembers, by `AsyncFunction.cache_key`; equal calls in flight become one call.
+    """Answers that a task remembers by `AsyncFunction.cache_key`. Equal calls in flight become one call.
 
-    A failure is never remembered, nor is an answer that the retry strategy's result predicate refuses.
+    The cache remembers neither failures nor answers that the retry strategy's result predicate rejects.
+
+    Raises `ValueError` for a `size` below 1, a `ttl` that is not positive, and a negative `negative_ttl`.
     """
 
     size: int = 10_000
-    """Answers at most; the one that was used longest ago goes first."""
+    """Largest number of answers; the least recently used one is dropped first."""
 
     ttl: timedelta | None = None
-    """How long an answer may be used after it came; None: as long as the task lives."""
+    """How long an answer may be used after it arrived; None: as long as the task lives."""
 
     negative_ttl: timedelta | None = None
-    """The same for an answer without records; None: as `ttl`. Zero: such answers are not remembered."""
+    """`ttl` of an answer without records; None: as `ttl`. Zero: such answers are not remembered."""
 
     def __post_init__(self) -> None:
-        """Refuse a cache that holds nothing."""
+        """Refuse a cache that can hold nothing."""
         if self.size < 1:
             msg = f"size must be at least 1, not {self.size}"
             raise ValueError(msg)
@@ -97,16 +102,19 @@ class LookupCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batching:
-    """How records are grouped for `AsyncFunction.invoke_many`."""
+    """How records are grouped for `AsyncFunction.invoke_many`.
+
+    Raises `ValueError` for a `size` below 1 and a negative `wait`.
+    """
 
     size: int = 100
-    """A call has so many records at most."""
+    """Largest number of records in a call."""
 
     wait: timedelta = timedelta(milliseconds=5)
-    """How long the first record of a call waits for others."""
+    """Longest time that the first record of a call waits for others."""
 
     def __post_init__(self) -> None:
-        """Refuse groups of nothing."""
+        """Refuse empty groups and negative waits."""
         if self.size < 1:
             msg = f"size must be at least 1, not {self.size}"
             raise ValueError(msg)
@@ -116,7 +124,7 @@ class Batching:
 
 
 def check_limits(name: str, capacity: int, timeout: timedelta, park_after: timedelta | None) -> None:
-    """Raise `ValueError` unless `async_wait` can keep these limits."""
+    """Check limits of `async_wait`. Raises `ValueError` for a value out of range."""
     if capacity < 1:
         msg = f"capacity of '{name}' must be at least 1, not {capacity}"
         raise ValueError(msg)

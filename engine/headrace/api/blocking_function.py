@@ -1,4 +1,4 @@
-"""Clients that block: each call in a thread (Flink Async I/O, synchronous clients in a thread pool)."""
+"""Async functions over blocking clients: each call in a thread (Flink Async I/O, synchronous clients in a thread pool)."""
 
 from __future__ import annotations
 
@@ -22,30 +22,31 @@ Out = TypeVar("Out", bound=msgspec.Struct)
 class BlockingFunction(AsyncFunction[In, Out]):
     """An `AsyncFunction` over a client that blocks.
 
-    Write `call` in place of `invoke`. It runs in one of `threads` threads, so what it shares must be safe for that. A
-    thread cannot be interrupted: a call that runs into the timeout is given up on, but takes its thread until it returns.
+    Implement `call` in place of `invoke`. It runs in one of `threads` threads, so everything it shares must be
+    thread-safe. A thread cannot be interrupted: a call that exceeds the timeout is abandoned, but keeps its thread
+    until it returns.
     """
 
     threads: ClassVar[int] = 16
-    """Calls at once; more wait for a thread, and their timeout runs."""
+    """Calls at once; further calls wait for a thread while their timeout runs."""
 
     patience: ClassVar[timedelta] = timedelta(seconds=5)
-    """How long `close` waits for calls that were given up on. One that hangs for ever must not hold up the run for ever."""
+    """Longest time that `close` waits for abandoned calls, so that a call that hangs cannot block the run."""
 
     _pool: ThreadPoolExecutor | None = None
 
     @abc.abstractmethod
     def call(self, record: In, /) -> list[Out]:
-        """Answer with the records to emit for `record`; as `AsyncFunction.invoke`, but blocking."""
+        """Return the records to emit for `record`; as `AsyncFunction.invoke`, but blocking. Called in a thread."""
 
     async def open(self, services: dict[str, str], /) -> None:
-        """Start the threads. Whoever overrides this calls it as well."""
+        """Start the threads. A method that overrides this one must call it."""
         await super().open(services)
         self._calls: set[object] = set()
         self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix=type(self).__name__)
 
     async def close(self) -> None:
-        """End the threads, after the calls that they are in, if those end within `patience`; whoever overrides this calls it."""
+        """Stop the threads after their calls end, at most `patience` later. A method that overrides this one must call it."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -55,7 +56,7 @@ class BlockingFunction(AsyncFunction[In, Out]):
         await super().close()
 
     async def invoke(self, record: In, /) -> list[Out]:
-        """Answer with the records to emit for `record`: none, one or many. Raises `RuntimeError` before `open`."""
+        """Return the records to emit for `record`: none, one or many. Raises `RuntimeError` before `open`."""
         if self._pool is None:
             raise RuntimeError(f"{type(self).__name__} was called before open(); does its open() call super().open()?")
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._called, record)
@@ -65,7 +66,7 @@ class BlockingFunction(AsyncFunction[In, Out]):
         try:
             return self.call(record)
         except StopIteration as error:
-            # No future can carry one: whoever waits for the answer would wait for ever.
+            # A future cannot carry StopIteration: whoever waits for the answer would wait for ever.
             raise RuntimeError(f"{type(self).__name__}.call() raised StopIteration") from error
         finally:
             self._calls.discard(call)

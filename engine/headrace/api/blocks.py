@@ -12,24 +12,24 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class BlockTask(Protocol):
-    """Who runs user code: `context` is that of the code that runs now."""
+    """A task that runs user code, with the context of the record that runs now."""
 
     @property
     def context(self) -> Any:
-        """The current record's context."""
+        """Return the current record's context."""
         ...
 
 
 class Block(Generic[F]):
-    """A method that was declared as a code block."""
+    """A method declared as a code block."""
 
     def __init__(self, block_id: str, method: F) -> None:
-        """Hold a method and the name of its block; `declare` makes it."""
+        """Hold a method and the name of its block; `declare` calls this."""
         self.block_id = block_id
         self.method = method
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        """Refuse a use outside of a task: the engine puts a bound block in the instance."""
+        """Refuse a use outside of a task: in a task the engine puts a bound block in the instance."""
         if instance is None:
             return self
         msg = f"block '{self.block_id}' was used outside of process() or on_timer(): there is no record here"
@@ -37,7 +37,7 @@ class Block(Generic[F]):
 
 
 class BoundBlock:
-    """A block of one function in one task: called with an answer, it goes on with the record at hand."""
+    """A block of one function in one task: called with an answer, it continues with the current record."""
 
     __slots__ = ("_function", "_method", "_task", "block_id")
 
@@ -55,7 +55,7 @@ class BoundBlock:
 
 
 def declare(block_id: str, /) -> Callable[[F], Block[F]]:
-    """Declare a method of a process function as a code block, to be given to `then_accept`.
+    """Declare a method of a process function as a code block, which `then_accept` takes.
 
         async def process(self, sale, ctx, /):
             self.total.value().then_accept(self.add)
@@ -64,10 +64,12 @@ def declare(block_id: str, /) -> Callable[[F], Block[F]]:
         def add(self, total, sale, ctx, /):
             self.total.update((total or 0) + sale.cents)
 
-    When a run has to stop, a record that waits for the answer is not waited for: record and block id are stored, and the next
-    run reads the state and goes on in the block. So a block may use nothing but its parameters. `block_id` is stored, must stay
-    the same, and is an identifier, else `ValueError`; a block is a plain function that may chain further blocks, else
-    `TypeError`.
+    When a run stops, it does not wait for records that wait for an answer. It stores the record and the block id, and
+    the next run reads the state and continues in the block. So a block may use only its parameters. `block_id` is
+    stored, so it must never change. A block may chain further blocks.
+
+    Raises `ValueError` for a `block_id` that is not an identifier, and `TypeError` for a method that is not a plain
+    `def`.
     """
     check_name(block_id)
 

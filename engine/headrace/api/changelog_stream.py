@@ -1,4 +1,4 @@
-"""Operators of a changelog: they keep a history of the rows of each key, and reconcile rows that come out of order."""
+"""Operators of a changelog: they keep a history of each key's rows, and reconcile rows that arrive out of order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class ChangelogStream(StreamBase[R]):
-    """The methods of `Stream` that take a changelog to a materializer."""
+    """Methods of `Stream` that send a changelog to a materializer."""
 
     def upsert_materialize(
         self,
@@ -38,12 +38,12 @@ class ChangelogStream(StreamBase[R]):
     ) -> Stream[R]:
         """Reconcile a changelog whose rows may come out of order, by primary key (FLIP-544).
 
-        `strategy` is how a key's history is laid out; the job's file may give another one, and the history stays. `ttl` ends
-        a row so long after its insertion, in silence. `on_conflict` tells what happens to a second row of a key (FLIP-558).
-        Where the upsert key is the primary key no history is kept, unless `force`.
+        `strategy` is the layout of a key's history; the job's file may choose another one, and the history stays. `ttl`
+        is the time after its insertion at which a row expires; nothing is emitted then. `on_conflict` says what happens
+        to a second row of a key (FLIP-558). Where the upsert key is the primary key no history is kept, unless `force`.
 
         Raises `ValueError` without a primary key, for a field that the record lacks, and for a `ttl` that is renewed by
-        reading, shows the dead, is prolonged by pauses, or ends in processing time what was inserted in event time.
+        reading, shows expired rows, is prolonged by pauses, or expires rows inserted in event time by processing time.
         """
         if not primary_key:
             msg = f"upsert_materialize '{name}' needs a primary key"
@@ -65,7 +65,7 @@ class ChangelogStream(StreamBase[R]):
         strategy: Strategy = Strategy.ADAPTIVE,
         ttl: StateTtl | None = None,
     ) -> Stream[R]:
-        """Keep the first row of each key. When it is taken back, the row after it takes its place.
+        """Keep the first row of each key. When it is retracted, the row after it takes its place.
 
         Arguments and errors are as for `upsert_materialize`; the sink is merged by `key`.
         """
@@ -81,7 +81,7 @@ class ChangelogStream(StreamBase[R]):
         strategy: Strategy = Strategy.ADAPTIVE,
         ttl: StateTtl | None = None,
     ) -> Stream[R]:
-        """Keep the last row of each key. When it is taken back, the row before it takes its place.
+        """Keep the last row of each key. When it is retracted, the row before it takes its place.
 
         Arguments and errors are as for `upsert_materialize`; the sink is merged by `key`.
         """
@@ -97,9 +97,10 @@ class ChangelogStream(StreamBase[R]):
         strategy: Strategy = Strategy.ADAPTIVE,
         ttl: StateTtl | None = None,
     ) -> Stream[R]:
-        """Keep one row of each key, of any number that come, as long as one of them was not taken back.
+        """Keep one row of each key, however many arrive, as long as one of them is not retracted.
 
-        With a `ttl` a key is new again so long after its row. Arguments and errors are as for `upsert_materialize`.
+        With a `ttl`, a key counts as new again that long after its row. Arguments and errors are as for
+        `upsert_materialize`.
         """
         return self._kept(name, keep, key=key, upsert_key=None, strategy=strategy, ttl=ttl)
 
@@ -117,17 +118,18 @@ class ChangelogStream(StreamBase[R]):
         strategy: Strategy = Strategy.ADAPTIVE,
         ttl: StateTtl | None = None,
     ) -> Stream[S]:
-        """Make a `record` of each row and the one `offset` rows before it in its partition, or None.
+        """Make a `record` of each row and the row `offset` places before it in its partition, or None.
 
-        `function(row, before)` is called for a row that comes, and again for those that follow a row that is replaced or taken
-        back. It must depend on its arguments alone. Rows are in order of arrival within `partition_by`, and found by
-        `upsert_key` or as a whole; the sink is merged by the `primary_key` of `record`, which must tell all rows apart.
+        `function(row, before)` is called for each row that arrives, and again for the rows after a row that is replaced
+        or retracted. It must depend on its arguments alone. Rows are in order of arrival within `partition_by`, and
+        identified by `upsert_key` or as a whole; the sink is merged by the `primary_key` of `record`, which must
+        distinguish all rows.
 
-        `ttl` ends a row so long after its insertion, in silence: what was made of it, or with it, stays in the sink as it is,
-        and what is made from then on does without it.
+        `ttl` is the time after its insertion at which a row expires; nothing is emitted then. Results that were made of
+        the row stay in the sink, and later results are made without it.
 
-        Raises `ValueError` for an `offset` below 1, an empty key, a field that the record lacks, and a `ttl` that rows of a
-        history cannot have (see `upsert_materialize`).
+        Raises `ValueError` for an `offset` below 1, an empty key, a field that the record lacks, and a `ttl` that rows
+        of a history cannot have (see `upsert_materialize`).
         """
         if offset < 1 or not primary_key or not partition_by:
             msg = f"lag '{name}' needs partition_by, a primary key, and an offset of at least 1, not {offset}"
@@ -171,5 +173,5 @@ class ChangelogStream(StreamBase[R]):
         return stream
 
     def _materialized(self, materializer: UpsertMaterialize, record: type[S]) -> Stream[S]:
-        """Return the stream behind a materializer."""
+        """Return the output stream of a materializer."""
         raise NotImplementedError

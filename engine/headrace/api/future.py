@@ -1,4 +1,4 @@
-"""The answer of a state call (FLIP-425, "Callback execution")."""
+"""Futures of state calls (FLIP-425, "Callback execution")."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ V = TypeVar("V")
 
 
 class CallbackOwner(Protocol):
-    """The record whose code made the future. It is not finished while one of its callbacks waits."""
+    """A record whose code made a future. The record is not finished while one of its callbacks waits."""
 
     callbacks: Any
-    """The callbacks that were chained in its code and have not run, in order."""
+    """Callbacks that its code chained and that have not run, in order."""
 
 
 class CallbackTask(Protocol):
-    """Who runs user code and its callbacks."""
+    """A task that runs user code and its callbacks."""
 
     @property
     def context(self) -> Any:
-        """The `CallbackOwner` whose code runs now."""
+        """Return the `CallbackOwner` whose code runs now."""
         ...
 
     def register(self, continuation: Continuation, /) -> None:
-        """Run `continuation` when its turn comes, as code of the record that runs now (the record's count goes up by 1)."""
+        """Run `continuation` at its turn, as code of the record that runs now; increment the record's reference count."""
         ...
 
 
 class Continuation(NamedTuple):
-    """A callback that waits for `futures`, what the user gave for it, and the future that it answers."""
+    """A callback that waits for `futures`, the user's function for it, and the future that it completes."""
 
     futures: tuple[StateFuture[Any], ...]
     callback: Callable[..., None]
@@ -42,12 +42,12 @@ class Continuation(NamedTuple):
 
     @property
     def waits_for_callback(self) -> bool:
-        """Tell whether an answer that it needs is made by a callback that has not run."""
+        """Return whether an answer that it needs comes from a callback that has not run."""
         return any(future.waits_for_callback for future in self.futures)
 
     @property
     def is_answered(self) -> bool:
-        """Tell whether all answers are there."""
+        """Return whether all answers have arrived."""
         return all(future.done for future in self.futures)
 
     def run(self) -> None:
@@ -56,22 +56,22 @@ class Continuation(NamedTuple):
 
 
 class StateFuture(Generic[T]):
-    """The answer of a state call: `await` it, or chain a callback with one of the `then` methods.
+    """Future of a state call: `await` it, or chain a callback with one of the `then` methods.
 
-    Both may be mixed in one function. Callbacks run in the task's one thread, as code of the record that made
-    the call, so they may use its context and make further state calls. There is no error to handle: a state
+    A function may use both. Callbacks run in the task's one thread, as code of the record that made
+    the call, so they may use its context and make further state calls. There are no errors to handle: a state
     access that fails, and a callback that raises, fail the task.
 
-    Callbacks of a record run in the order in which they were chained, when its code awaits or ends, and not before: whether the
-    state was at hand makes no difference. One that is chained to the result of another runs after that one. An `await`
-    goes on when all callbacks chained before it have run.
+    A record's callbacks run in the order in which they were chained, when its code awaits or ends, and never before: it
+    makes no difference whether the state is in the cache. A callback on the result of another runs after that one. An
+    `await` continues when all callbacks chained before it have run.
 
         self.a.value().then_accept(first)      # runs second
-        self.b.value().then_accept(second)     # runs third, also if b is at hand and a is not
+        self.b.value().then_accept(second)     # runs third, even if b is cached and a is not
         third()                                # runs first
-        await self.c.value()                   # first and second have run when this goes on
+        await self.c.value()                   # first and second have run when this continues
 
-    One made by user code, `StateFuture(answer)`, is complete: its callbacks run at once.
+    A future made by user code, `StateFuture(answer)`, is complete: its callbacks run at once.
     """
 
     __slots__ = ("_followers", "_owner", "_source", "_task", "_value", "done")
@@ -80,14 +80,14 @@ class StateFuture(Generic[T]):
     _source: StateFuture[Any] | _Source
 
     def __init__(self, value: T, /, task: CallbackTask | None = None) -> None:
-        """Make a future that is complete. `task` is for the engine."""
+        """Make a complete future. `task` is for the engine."""
         self.done = True
         self._value = value
         self._task: CallbackTask = AT_ONCE if task is None else task
 
     @classmethod
     def pending(cls, task: CallbackTask, /) -> StateFuture[Any]:
-        """Make one for the code that runs now, which `complete` will complete. For the engine."""
+        """Make a future for the code that runs now; `complete` completes it. For the engine."""
         return cls._incomplete(task, task.context, _REQUEST)
 
     @classmethod
@@ -101,18 +101,18 @@ class StateFuture(Generic[T]):
         return future
 
     def __await__(self) -> Generator[StateFuture[Any], None, T]:
-        """Return the answer, suspending until it is there, and all callbacks chained so far have run."""
+        """Return the answer; suspend until it has arrived, and all callbacks chained so far have run."""
         if not self.done or self._task.context.callbacks:
             yield self
         return self._value
 
     def then_apply(self, function: Callable[[T], U], /) -> StateFuture[U]:
-        """Answer with `function(answer)`."""
+        """Return a future of `function(answer)`."""
         result = self.derived()
         return self._then(lambda value: result.complete(_no_coroutine(function(value))), function, result)
 
     def then_accept(self, function: Callable[[T], object], /) -> StateFuture[None]:
-        """Call `function(answer)` and answer None."""
+        """Call `function(answer)` and return a future of None."""
         result = self.derived()
 
         def accept(value: T) -> None:
@@ -122,12 +122,12 @@ class StateFuture(Generic[T]):
         return self._then(accept, function, result)
 
     def then_compose(self, function: Callable[[T], StateFuture[U]], /) -> StateFuture[U]:
-        """Answer with what the future `function(answer)` answers."""
+        """Return a future of the answer of the future that `function(answer)` returns. Raises `TypeError` if it returns another type."""
         result = self.derived()
         return self._then(lambda value: result._follow(_checked(function(value))), function, result)  # noqa: SLF001 - its own kind
 
     def then_combine(self, other: StateFuture[U], function: Callable[[T, U], V], /) -> StateFuture[V]:
-        """Answer with `function(answer, other's answer)` when both are there."""
+        """Return a future of `function(answer, other_answer)`, called when both have arrived."""
         result: StateFuture[V] = self._derived_with(other)
 
         def combine(mine: T, theirs: U) -> None:
@@ -143,7 +143,7 @@ class StateFuture(Generic[T]):
         if_false: Callable[[T], V] | None = None,
         /,
     ) -> StateFuture[tuple[bool, U | V | None]]:
-        """Answer with whether the condition held, and the result of the function that was called for it."""
+        """Return a future of whether the condition held, and of the result of the function called for it."""
 
         def choose(value: T) -> tuple[bool, U | V | None]:
             if condition(value):
@@ -159,7 +159,7 @@ class StateFuture(Generic[T]):
         if_false: Callable[[T], object] | None = None,
         /,
     ) -> StateFuture[bool]:
-        """Call one of the functions; answer whether the condition held."""
+        """Call one of the functions; return a future of whether the condition held."""
         return self.then_conditionally_apply(condition, if_true, if_false).then_apply(lambda chosen: chosen[0])
 
     def then_conditionally_compose(
@@ -169,7 +169,7 @@ class StateFuture(Generic[T]):
         if_false: Callable[[T], StateFuture[V]] | None = None,
         /,
     ) -> StateFuture[tuple[bool, U | V | None]]:
-        """Answer with whether the condition held, and what the future of the function called for it answers."""
+        """Return a future of whether the condition held, and of the answer of the future that the function for it returns."""
 
         def choose(value: T) -> StateFuture[tuple[bool, U | V | None]]:
             if condition(value):
@@ -181,7 +181,7 @@ class StateFuture(Generic[T]):
         return self.then_compose(choose)
 
     def complete(self, value: T, /) -> None:
-        """Give the answer, once. For the engine."""
+        """Set the answer, once. For the engine."""
         answered: list[StateFuture[Any]] = [self]
         while answered:  # not by recursion: a chain of composed futures may be long
             future: StateFuture[Any] = answered.pop()
@@ -191,16 +191,16 @@ class StateFuture(Generic[T]):
 
     @property
     def answer(self) -> T:
-        """The answer, of a future that is done. For the engine."""
+        """Return the answer of a complete future. For the engine."""
         return self._value
 
     def belongs_to(self, owner: object, /) -> bool:
-        """Tell whether `owner`'s code may wait for it. For the engine."""
+        """Return whether `owner`'s code may wait for it. For the engine."""
         return self.done or self._owner is owner
 
     @property
     def waits_for_callback(self) -> bool:
-        """Tell whether its answer is made by a callback that has not run, and not just by a request. For the engine."""
+        """Return whether its answer comes from a callback that has not run, and not from a request alone. For the engine."""
         return _CALLBACK in self._sources()
 
     def _then(self, callback: Callable[[T], None], function: object, result: StateFuture[V]) -> StateFuture[V]:
@@ -208,14 +208,14 @@ class StateFuture(Generic[T]):
         return result
 
     def derived(self) -> StateFuture[Any]:
-        """Make one that a callback of this one, or a callback of that, will complete. For the engine."""
+        """Make a future that a callback of this one, or a callback of that one, completes. For the engine."""
         return StateFuture._incomplete(self._task, self._task.context, _CALLBACK)
 
     def _derived_with(self, other: StateFuture[Any]) -> StateFuture[Any]:
         return other.derived() if self._task is AT_ONCE else self.derived()
 
     def _sources(self) -> Iterator[object]:
-        """Itself, the one that it follows, and so on, to what that one waits for in the end."""
+        """Yield this future, the one that it follows, and so on, down to the source of the answer."""
         future: StateFuture[Any] = self
         while not future.done:
             yield future
@@ -226,8 +226,8 @@ class StateFuture(Generic[T]):
             future = source
 
     def _follow(self, source: StateFuture[T]) -> None:
-        """Answer what `source` answers, once it does, and let the same task run the callbacks."""
-        if self._task is AT_ONCE:  # from here on it is an answer of state
+        """Take the answer of `source` once it has one, and let the same task run the callbacks."""
+        if self._task is AT_ONCE:  # from now on it is an answer of state
             self._task = source._task
             self._owner = None if source.done else source._owner
         if not source.belongs_to(self._owner):
@@ -259,7 +259,7 @@ def _no_coroutine(answer: Any) -> Any:
 
 
 class _Source(enum.Enum):
-    """The source of the answer of a future that is not done, unless it follows another one."""
+    """Source of the answer of an incomplete future, unless it follows another future."""
 
     REQUEST = enum.auto()
     CALLBACK = enum.auto()
@@ -269,10 +269,10 @@ _REQUEST, _CALLBACK = _Source.REQUEST, _Source.CALLBACK
 
 
 class _AtOnce:
-    """Who runs the callbacks of futures that user code made."""
+    """Task that runs the callbacks of futures made by user code."""
 
     callbacks = (None,)
-    """An `await` has to ask the record that runs, whichever that is, whether callbacks wait."""
+    """Never empty: an `await` must ask the record that runs, whichever it is, whether callbacks wait."""
 
     def __init__(self) -> None:
         self.context = self

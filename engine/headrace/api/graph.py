@@ -1,4 +1,4 @@
-"""The operators of a graph: frozen descriptions, bound to nothing yet, and the streams between them.
+"""Operators of a graph: frozen descriptions that are not bound to tables yet, and the streams between them.
 
 Sources, sinks and services are names here; `conf/jobs/*.yaml` binds them to paths and tables.
 """
@@ -19,30 +19,30 @@ from headrace.api.retry_strategies import AsyncRetryStrategy
 from headrace.api.upsert_materialize import UpsertMaterialize
 
 CHANGE_TYPE = "_change_type"
-"""Column of a Delta table's change data feed: what a source that reads the feed has as `row_kind`."""
+"""Column of a Delta table's change data feed. A source that reads the feed has it as `row_kind`."""
 
 
 class OutputMode(enum.Enum):
-    """The order in which results of async calls go on (Flink Async I/O; FLIP-425 for the keyed one)."""
+    """Order in which results of async calls are emitted (Flink Async I/O; FLIP-425 for `KEYED_ORDERED`)."""
 
     ORDERED = "ordered"
-    """As the records came. Whatever comes after an element that waits, waits with it."""
+    """In the order of the records. Everything behind a waiting element waits with it."""
 
     UNORDERED = "unordered"
-    """Unordered in event time: between two watermarks an element that waits holds nobody up, but no result, and so
-    nothing downstream, passes the next watermark before it."""
+    """Unordered between two watermarks: a waiting element blocks no other element, but no result,
+    and so nothing downstream, passes the next watermark before it."""
 
     UNORDERED_PROCESSING_TIME = "unordered_processing_time"
-    """An element that waits holds nobody up, watermarks neither: it may come to operators downstream as a late one."""
+    """A waiting element blocks nothing, watermarks neither: it may reach operators downstream as a late one."""
 
     KEYED_ORDERED = "keyed_ordered"
-    """After `key_by`: calls for a key are made one after the other, each when the one before it has its answer.
+    """After `key_by`: calls for a key are made one at a time, each after the previous one has its answer.
     Other keys overtake, up to the next watermark."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyBy:
-    """How a stream is keyed: by fields, or by what a function makes of a record."""
+    """Key of a stream: fields, or the result of a function of a record."""
 
     fields: tuple[str, ...] = ()
     function: Callable[[Any], Any] | None = None
@@ -54,7 +54,7 @@ class KeyBy:
 
 @dataclass(frozen=True, slots=True)
 class SourceNode:
-    """Where records come from."""
+    """Source of records."""
 
     name: str
     record: type[msgspec.Struct]
@@ -63,17 +63,17 @@ class SourceNode:
     row_kind: str | None
     out_of_orderness: timedelta
     step: SparkStep | None = None
-    """In a plan: what Spark does with the rows before records are made of them. `record` is then that of its result."""
+    """In a plan: Spark's step over the rows, before records are made of them. `record` is then the step's result type."""
 
     @property
     def stored(self) -> SourceNode:
-        """The source as it is stored: before Spark's step, if it has one. Rows are as they lie there."""
+        """Return the source as it is stored: without Spark's step, if it has one."""
         return self if self.step is None else replace(self, record=self.step.takes, order_by=(), step=None)
 
 
 @dataclass(frozen=True, slots=True)
 class SparkStep:
-    """What Spark does with the rows of a source: SQL, or a function of a DataFrame."""
+    """A step that Spark runs over the rows of a source: SQL, or a function of a DataFrame."""
 
     takes: type[msgspec.Struct]
     record: type[msgspec.Struct]
@@ -84,45 +84,45 @@ class SparkStep:
 
     @property
     def name(self) -> str:
-        """Return what errors call the step."""
+        """Return the step's name in errors."""
         return "sql" if self.function is None else f"spark {name_of(self.function)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """One record for each record."""
+    """One output record for each record."""
 
     function: Callable[[Any], msgspec.Struct]
     record: type[msgspec.Struct]
 
     @property
     def name(self) -> str:
-        """Return what errors call the step."""
+        """Return the step's name in errors."""
         return f"map {name_of(self.function)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The records for which a predicate is true."""
+    """Records for which a predicate is true."""
 
     predicate: Callable[[Any], object]
 
     @property
     def name(self) -> str:
-        """Return what errors call the step."""
+        """Return the step's name in errors."""
         return f"filter {name_of(self.predicate)}"
 
 
 @dataclass(frozen=True, slots=True)
 class FlatMap:
-    """Any number of records for each record."""
+    """Any number of output records for each record."""
 
     function: Callable[[Any], Iterable[msgspec.Struct]]
     record: type[msgspec.Struct]
 
     @property
     def name(self) -> str:
-        """Return what errors call the step."""
+        """Return the step's name in errors."""
         return f"flat_map {name_of(self.function)}"
 
 
@@ -134,7 +134,7 @@ class AssignEventTime:
 
     @property
     def name(self) -> str:
-        """Return what errors call the step."""
+        """Return the step's name in errors."""
         return f"assign_event_time {self.time if isinstance(self.time, str) else name_of(self.time)}"
 
 
@@ -147,7 +147,7 @@ class Union:
 
 @dataclass(frozen=True, slots=True)
 class AsyncWait:
-    """One call to the outside for each record."""
+    """One call to an external service for each record."""
 
     name: str
     function: AsyncFunction[Any, Any]
@@ -167,7 +167,7 @@ class AsyncWait:
 
 @dataclass(frozen=True, slots=True)
 class SideOutput:
-    """A second output of a process function; `sink` is the append-only sink that takes it, if one does."""
+    """A second output of a process function; `sink` is the append-only sink that takes it, if there is one."""
 
     name: str
     record: type[msgspec.Struct]
@@ -176,7 +176,7 @@ class SideOutput:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A keyed process function, of one input or two. `key` says how they are keyed, for people: the inputs know."""
+    """A keyed process function of one input or two. `key` describes their keys for people; the inputs hold them."""
 
     name: str
     key: str
@@ -186,7 +186,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class SinkNode:
-    """Where a stream goes."""
+    """End of a stream."""
 
     name: str
 
@@ -197,7 +197,7 @@ Operator = SourceNode | StatelessStep | AsyncWait | Process | UpsertMaterialize 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Input:
-    """One use of a stream: by which operator's output, keyed how."""
+    """One use of a stream: the operator whose output it is, and its key."""
 
     node: Node
     side: str | None = None
@@ -207,18 +207,18 @@ class Input:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """An operator in a graph, and the streams that it takes."""
+    """An operator in a graph, and its input streams."""
 
     operator: Operator
     inputs: tuple[Input, ...] = ()
 
 
 def step_over(source: Node, nodes: Iterable[Node]) -> Node | None:
-    """Return Spark's step over a source among the nodes of its graph; None if it has none."""
+    """Return Spark's step over a source among the nodes of its graph; None without one."""
     users = (node for node in nodes if any(one.node is source and one.side is None for one in node.inputs))
     return next((user for user in users if isinstance(user.operator, SparkStep)), None)
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return what a function is called, for people."""
+    """Return a function's name, for people."""
     return getattr(function, "__name__", type(function).__name__)

@@ -21,13 +21,13 @@ def emitted_type(
     sides: tuple[type, type],
     may_be_missing: tuple[bool, bool],
 ) -> type[Any]:
-    """Return the type of the records that `emit` makes: `record`, or what its annotation says.
+    """Return the type of the records that `emit` makes: `record`, or the type in its annotation.
 
-    `join` names the join in errors. `sides` are the types of left and right records, and `may_be_missing` says of each side whether
-    `emit` gets None for it; both are compared with the annotations of the parameters, where there are any.
+    `join` names the join in errors. `sides` are the types of left and right records. `may_be_missing` says for each
+    side whether `emit` gets None for it. Both are compared with the annotations of the parameters, where there are any.
 
-    Raises `TypeError` for what is no plain function of two arguments, without a type of records, and for a parameter that a side does
-    not fit.
+    Raises `TypeError` unless `emit` is a plain function of two arguments, without a type of records, and for a
+    parameter that does not accept its side.
     """
     check_plain(join, emit)
     returned = _returned(emit) if record is None else record
@@ -52,16 +52,16 @@ def _check_parameters(
             return
         name = parameters[place]
         wanted = _members(hints[name]) if name in hints else ()
-        classes = [each for each in wanted if isinstance(each, type)]
+        classes = [cls for cls in wanted if isinstance(cls, type)]
         if not wanted or len(classes) < len(wanted):
             continue  # without an annotation, or with one that only type checkers understand
-        if not any(issubclass(record, each) for each in classes):
+        if not any(issubclass(record, cls) for cls in classes):
             msg = (
                 f"{join}: parameter '{name}' of {name_of(emit)} is {_shown(wanted)}, but the {side} side gives {record.__name__}: "
                 "correct the annotation, or exchange the parameters"
             )
             raise TypeError(msg)
-        if is_missing and not any(issubclass(type(None), each) for each in classes):
+        if is_missing and not any(issubclass(type(None), cls) for cls in classes):
             msg = (
                 f"{join}: parameter '{name}' of {name_of(emit)} is {_shown(wanted)}, but it gets None where the {side} side has no "
                 f"match: write '{_shown(wanted)} | None', or choose another join with how="
@@ -73,7 +73,7 @@ def _parameters(join: str, emit: Callable[..., Any]) -> list[str]:
     """Return the names of the parameters that take the two records; fewer where `*args` takes them."""
     try:
         signature = inspect.signature(emit)
-    except ValueError:  # a function of C does not say
+    except ValueError:  # a function written in C has no signature
         return []
     try:
         bound = signature.bind(None, None)
@@ -102,4 +102,4 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def _shown(wanted: tuple[Any, ...]) -> str:
-    return " | ".join("None" if each is type(None) else each.__name__ for each in wanted)
+    return " | ".join("None" if member is type(None) else member.__name__ for member in wanted)

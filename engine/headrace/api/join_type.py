@@ -7,33 +7,33 @@ from collections.abc import Sequence
 
 
 class JoinType(enum.Enum):
-    """Which records of a join are in the result although nothing matches them, as in SQL."""
+    """Records of a join that are in the result although nothing matches them, as in SQL."""
 
     INNER = "inner"
-    """None: the result has pairs alone."""
+    """None: the result has only pairs."""
 
     LEFT = "left"
-    """Those of the stream on which `join` was called."""
+    """Records of the stream on which `join` was called."""
 
     RIGHT = "right"
-    """Those of the other stream."""
+    """Records of the other stream."""
 
     FULL = "full"
-    """Those of both."""
+    """Records of both streams."""
 
     @property
     def keeps_left(self) -> bool:
-        """Tell whether a left record without a match is in the result."""
+        """Return whether a left record without a match is in the result."""
         return self in {JoinType.LEFT, JoinType.FULL}
 
     @property
     def keeps_right(self) -> bool:
-        """Tell whether a right record without a match is in the result."""
+        """Return whether a right record without a match is in the result."""
         return self in {JoinType.RIGHT, JoinType.FULL}
 
 
 def check_how(join: str, how: object, allowed: Sequence[JoinType] = tuple(JoinType)) -> None:
-    """Raise `TypeError` unless `how` is a kind of join, and `ValueError` unless `join`, which errors name, can be of that kind."""
+    """Check the kind of a join, which `join` names. Raises `TypeError` for another type, `ValueError` for a kind not allowed."""
     if not isinstance(how, JoinType):
         msg = f"{join}: how must be a JoinType, such as JoinType.LEFT, not {how!r:.60}"
         raise TypeError(msg)

@@ -1,4 +1,4 @@
-"""The joins of two keyed streams: the method `join` of `Stream`."""
+"""Joins of two keyed streams: the method `join` of `Stream`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LONGEST = timedelta(days=36_500)
 
 
 class JoinableStream(StreamBase[R]):
-    """The method of `Stream` that joins it with another one."""
+    """Method of `Stream` that joins it with another one."""
 
     def join(
         self,
@@ -44,23 +44,25 @@ class JoinableStream(StreamBase[R]):
     ) -> OperatorStream[T]:
         """Join the records of two keyed streams whose keys are equal; this stream is the left side.
 
-        `emit(left, right)` makes the result of a pair. It is a plain function, or a record type of two fields; its annotation, or
-        `record`, says what it makes. It must depend on its arguments alone: it is called again to take a result back.
+        `emit(left, right)` makes the result of a pair. It is a plain function, or a record type of two fields; its
+        annotation, or `record`, names the type of its result. It must depend on its arguments alone: it is called again
+        to retract a result.
 
-        `how` says whether records without a match are in the result; `emit` then gets None for the side that is missing.
+        `how` says whether records without a match are in the result; `emit` then gets None for the side that is
+        missing.
 
-        **With `within`**, an interval join: `other.time - this.time` lies from `low` to `high`, both included. Both sides only
-        add records, and so does the result. A record without a match is emitted once the watermark has passed its interval. State is
-        freed by the watermark. A record that comes behind the watermark is dropped, or goes to the side output `late_left` or
-        `late_right`, if you declare it: `.side("late_left", Order)`.
+        **With `within`**, an interval join: `other.time - this.time` lies from `low` to `high`, both included. Both
+        sides only add records, and so does the result. A record without a match is emitted once the watermark has
+        passed its interval. The watermark frees the state. A record behind the watermark is dropped, or goes to the
+        side output `late_left` or `late_right`, if you declare it: `.side("late_left", Order)`.
 
-        **Without it**, a regular join: every record of one side with every record of the other, for as long as both are kept. Sides
-        may take records back, and the result then does, too. `state_ttl` bounds the state: a duration or `StateTtl` after which a
-        record is forgotten, `Lifetime.FOREVER`, or two of them, for left and right.
+        **Without it**, a regular join: every record of one side with every record of the other, for as long as both are
+        kept. Sides may retract records, and the result then does, too. `state_ttl` bounds the state: a duration or
+        `StateTtl` after which a record expires, `Lifetime.FOREVER`, or two of them, for left and right.
 
-        Raises `ValueError` for a stream that is not keyed or comes from another pipeline, a regular join without `state_ttl`, and
-        an interval join with `state_ttl`, or of a stream that may take records back; `TypeError` where the keys' types differ, and for
-        an `emit` that does not fit.
+        Raises `ValueError` for a stream that is not keyed or belongs to another pipeline, a regular join without
+        `state_ttl`, and an interval join with `state_ttl`, or of a stream that may retract records; `TypeError` where
+        the keys' types differ, and for an `emit` that does not fit.
         """
         join = f"join '{name}'"
         self._check_joined(join, other)

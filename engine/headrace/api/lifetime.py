@@ -1,4 +1,4 @@
-"""How long operators keep what only a duration can free: `state_ttl=` of joins, rankings, and first and last records."""
+"""Lifetime of state that only a duration can free: `state_ttl=` of joins, rankings, and first and last records."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from headrace.api.state_ttl import StateTtl, Visibility
 
 
 class Lifetime(enum.Enum):
-    """How long an operator keeps a record, where no duration says it."""
+    """How long an operator keeps a record when no duration limits it."""
 
     FOREVER = "forever"
-    """Until it is taken back or replaced: for state that stays small."""
+    """Until the record is retracted or replaced: for state that stays small."""
 
 
 Life = timedelta | StateTtl | Lifetime
@@ -22,8 +22,9 @@ Life = timedelta | StateTtl | Lifetime
 def ttl_of(state_ttl: Life | None, *, kept: str, after: str) -> StateTtl | None:
     """Return the TTL of an operator's state; None for `Lifetime.FOREVER`.
 
-    For the error of a state without any bound: `kept` names what would be kept for good, `after` what happens when the duration is over.
-    Raises `ValueError` for that and for a TTL that shows the dead, `TypeError` for anything else that is no `Life`.
+    `kept` and `after` complete the error of a state without any limit: the records that would be kept for ever, and the
+    effect of the TTL. Raises `ValueError` for such a state and for a TTL that shows expired entries, `TypeError` for
+    anything else that is no `Life`.
     """
     if state_ttl is None:
         msg = (
@@ -35,9 +36,10 @@ def ttl_of(state_ttl: Life | None, *, kept: str, after: str) -> StateTtl | None:
 
 
 def ttls_of_sides(state_ttl: Life | tuple[Life, Life]) -> tuple[StateTtl | None, StateTtl | None]:
-    """Return the TTL of the left and of the right side of a join; None for a side that is kept until it is taken back.
+    """Return the TTLs of the left and the right side of a join; None for a side that is kept until it is retracted.
 
-    Raises `TypeError` for anything else, `ValueError` for a TTL that shows the dead.
+    Raises `TypeError` for anything that is no `Life`, `ValueError` unless there are one or two, and for a TTL that
+    shows expired entries.
     """
     lives = state_ttl if isinstance(state_ttl, tuple) else (state_ttl, state_ttl)
     if len(lives) != len(("left", "right")):

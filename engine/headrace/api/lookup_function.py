@@ -1,4 +1,4 @@
-"""Look-ups by key: many records, one answer (what a look-up cache is best at)."""
+"""Look-ups by key: many records share one answer, which a look-up cache remembers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Out = TypeVar("Out", bound=msgspec.Struct)
 
 
 class LookupFunction(AsyncFunction[In, Out]):
-    """An `AsyncFunction` in three steps, so that with `cache=LookupCache(...)` only the middle one calls out.
+    """An `AsyncFunction` in three steps: make the key of a record, ask the service for the key, join the record with the answer.
 
-    The key of a record, what the service says for the key, and the record joined with that.
+    With `cache=LookupCache(...)` only a call that is not in the cache reaches the service.
     """
 
     @abc.abstractmethod
@@ -26,19 +26,19 @@ class LookupFunction(AsyncFunction[In, Out]):
 
     @abc.abstractmethod
     async def look_up(self, key: Any, /) -> Any:
-        """Ask the service. None, or anything else that is false, is a negative answer; an exception is a failure."""
+        """Ask the service. A false answer, such as None, is negative; an exception is a failure."""
 
     @abc.abstractmethod
-    def join(self, record: In, found: Any, /) -> list[Out]:
-        """The records to emit for `record`, given what was found for its key."""
+    def join(self, record: In, answer: Any, /) -> list[Out]:
+        """Return the records to emit for `record`, given the answer for its key."""
 
     async def invoke(self, record: In, /) -> list[Out]:
-        """Answer with the records to emit for `record`: none, one or many."""
+        """Return the records to emit for `record`: none, one or many. Called for each attempt."""
         return self.join(record, await self.look_up(self.cache_key(record)))
 
 
 def inner_lookup(function: LookupFunction[In, Out]) -> LookupFunction[In, Out]:
-    """Return the same look-up, which emits nothing for a record whose answer is negative."""
+    """Return the same look-up, which emits nothing for a record with a negative answer."""
     (takes,), gives = function_types(function)
 
     class InnerLookup(LookupFunction[takes, gives]):  # type: ignore[valid-type]  # known when it is called
@@ -54,8 +54,8 @@ def inner_lookup(function: LookupFunction[In, Out]) -> LookupFunction[In, Out]:
         async def look_up(self, key: Any, /) -> Any:
             return await function.look_up(key)
 
-        def join(self, record: Any, found: Any, /) -> list[Any]:
-            return function.join(record, found) if found else []
+        def join(self, record: Any, answer: Any, /) -> list[Any]:
+            return function.join(record, answer) if answer else []
 
         async def timeout(self, record: Any, /) -> list[Any]:
             return await function.timeout(record)

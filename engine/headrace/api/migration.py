@@ -1,4 +1,4 @@
-"""Migrations: they convert stored state whose type changes in a way that cannot be read as it is."""
+"""Migrations: they convert stored state to a type that cannot read it as it is."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ New = TypeVar("New")
 
 @dataclass(frozen=True, slots=True)
 class Migration(Generic[Old, New]):
-    """Converts all that a state holds from an old type to the one that comes after it.
+    """Converts all entries of a state from an old type to its successor.
 
         legs = ValueState("legs", Leg, migrate=Migration(OldLeg, lambda old: Leg(old.at * 1000)))
 
-    Before the first task of a run that finds the state unmigrated, every stored value (element of a list, value of a map,
-    accumulator) is read as `old`, given to `function`, and stored as what that returns; None removes it. That is one checkpoint of
-    its own, which a restore undoes. Keys, namespaces and the times that TTL goes by stay as they are.
+    They are converted before the first task of a run that opens the unmigrated state. Each stored value (element of a
+    list, value of a map, accumulator) is decoded as `old` and given to `function`, and its result is stored; None
+    removes the value. The conversion is a checkpoint of its own, which a restore undoes. Keys, namespaces and TTL
+    stamps do not change.
 
-    `function` is called once for each value, in no order, and must depend on nothing else. An exception fails the run with
-    `UserFunctionError`, and leaves the state as it was. `old` must fit what is stored, else `StateSchemaError`.
+    `function` is called once for each value, in no order, and must depend only on the value. An exception fails the run
+    with `UserFunctionError`, and leaves the state as it was. `old` must fit the stored values, else `StateSchemaError`.
 
-    `number` counts a state's migrations from 1. A state remembers the last one that was applied, so that none is applied twice,
-    even if both types look alike (knots become metres a second). Keep older ones for as long as there are jobs, savepoints or
-    branches that have not been through them:
+    `number` counts a state's migrations from 1. A state remembers the last one applied, so that none is applied twice,
+    even if both types look alike (knots become metres a second). Keep older ones for as long as there are jobs,
+    savepoints or branches that have not applied them:
 
         migrate=(Migration(First, to_second, number=1), Migration(Second, to_third, number=2))
 
@@ -44,11 +45,11 @@ class Migration(Generic[Old, New]):
 
 
 Migrations = Migration[Any, Any] | Sequence[Migration[Any, Any]] | None
-"""How a state declares them."""
+"""Migrations of a state, as its declaration takes them."""
 
 
 def ordered_migrations(migrate: Migrations) -> tuple[Migration[Any, Any], ...]:
-    """A state's migrations. Raises `ValueError` unless their numbers go up one by one."""
+    """Return a state's migrations. Raises `ValueError` unless their numbers count up from 1 without a gap."""
     steps = () if migrate is None else (migrate,) if isinstance(migrate, Migration) else tuple(migrate)
     numbers = [step.number for step in steps]
     if numbers and numbers != list(range(numbers[0], numbers[0] + len(numbers))):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 def check_namespace(namespace: object) -> None:
-    """Refuse a namespace that cannot be stored, with `ValueError`; what is no text, with `TypeError`.
+    """Check a namespace: any text without a zero character that UTF-8 can encode. The empty text means no namespace.
 
-    Any text will do that has no zero character, and that UTF-8 can hold. The empty one is no namespace.
+    Raises `TypeError` unless it is text, and `ValueError` for text that cannot be stored.
     """
     if not isinstance(namespace, str):
         msg = f"a namespace is a text, not {namespace!r:.100}"

@@ -1,4 +1,4 @@
-"""Keyed functions that come with the package: what the graph, `explain` and side outputs ask of them."""
+"""Keyed functions that come with the package: the methods that the graph, `explain` and side outputs call."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ import msgspec
 class OperatorFunction:
     """A keyed function of `headrace.operators`: a base class beside `KeyedProcessFunction` or `KeyedCoProcessFunction`.
 
-    `retracts` says that it may take back what it emitted: it then emits `-U` and `+U`, or `-D`. `declared` has the names of the side
-    outputs that the pipeline takes; records for others are dropped.
+    `retracts` says that the function may retract records that it emitted: it then emits `-U` and `+U`, or `-D`.
+    `declared` holds the names of the side outputs that the pipeline takes; records for other side outputs are dropped.
     """
 
     KIND: ClassVar[str]
-    """Its name in `headrace explain`."""
+    """Name of the function in `headrace explain`."""
     TAKER: ClassVar[str]
-    """The stream's method that makes it, for errors."""
+    """Method of the stream that makes the function, for errors."""
 
     retracts: bool = False
     declared: frozenset[str] = frozenset()
 
     def described(self) -> dict[str, Any]:
-        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
+        """Return the properties that `headrace explain` shows: texts, lists of texts, and durations.
+
+        Raises `NotImplementedError` unless overridden.
+        """
         raise NotImplementedError
 
     def side_types(self) -> dict[str, type[msgspec.Struct]]:
-        """Return the side outputs that the function has, and the types of their records."""
+        """Return the function's side outputs, and the types of their records."""
         return {}
 
     def declare_side(self, operator: str, name: str, record: object) -> None:

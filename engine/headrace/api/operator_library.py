@@ -1,6 +1,6 @@
-"""The door to the functions of `headrace.operators`, which methods of streams put into a pipeline.
+"""Access to the functions of `headrace.operators`, which methods of streams put into a pipeline.
 
-Those functions are built on this package, so it cannot import them when it is imported itself.
+Those functions import this package, so this package imports them only when a pipeline needs one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.api.state_ttl import StateTtl
 
 
 class OperatorLibrary(Protocol):
-    """Makes the functions. Types and arguments are those of the stream's methods; errors say what is wrong with them."""
+    """Factory of the functions. Arguments are those of the stream's methods; errors name the wrong argument."""
 
     def top_n(
         self, takes: type, ranks: Ranks, *, retracting: bool, ttl: StateTtl | None
@@ -75,5 +75,5 @@ class OperatorLibrary(Protocol):
 
 
 def operator_library() -> OperatorLibrary:
-    """Return the functions of `headrace.operators`, which are imported when a pipeline needs the first one."""
+    """Return the functions of `headrace.operators`; import them at the first call."""
     return cast("OperatorLibrary", import_module("headrace.operators._library"))

@@ -16,7 +16,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Pipeline:
-    """A job's graph: sources give streams, operators make streams of streams, and sinks take them.
+    """Graph of a job: sources give streams, operators make new streams, and sinks end them.
 
         p = Pipeline("shop")
         orders = p.source("orders", Order, event_time="placed_at")
@@ -25,13 +25,13 @@ class Pipeline:
 
     `sink` returns the pipeline, so that a line of operators can be written as one expression.
 
-    Names are identifiers (lower case, digits, underscores, at most 63), else `ValueError`. Those of sources and operators are
-    unique within the pipeline; a sink may have the name of the operator before it. An operator's name is stored with its state:
-    renaming it starts with empty state.
+    Names are identifiers (lower case, digits, underscores, at most 63 characters). Names of sources and operators are
+    unique within the pipeline; a sink may have the name of the operator before it. An operator's name is stored with
+    its state: a renamed operator starts with empty state. Raises `ValueError` for a name that breaks these rules.
     """
 
     def __init__(self, name: str, /) -> None:
-        """Begin a pipeline without operators; `ValueError` for a name that could not be a folder or a table."""
+        """Create an empty pipeline. Raises `ValueError` for a name that is not an identifier."""
         self.name = check_name(name)
         self.nodes: list[Node] = []
 
@@ -41,7 +41,7 @@ class Pipeline:
 
     @property
     def operators(self) -> tuple[Operator, ...]:
-        """The operators, in the order in which they were added."""
+        """Return the operators, in the order in which they were added."""
         return tuple(node.operator for node in self.nodes)
 
     def source(
@@ -57,11 +57,14 @@ class Pipeline:
     ) -> Stream[R]:
         """Read `record`s from the source `name`.
 
-        `event_time` is the field with the record's time (`Timestamp`). Arrival order is the
-        source's own (file, row); `order_by` sorts the rows of one file instead. `row_kind` is the
-        column with `+I`, `-U`, `+U` or `-D`; without one every row is an insert. The watermark
-        stays `out_of_orderness` behind the latest event time. Where streams of several sources meet, their records come in
-        the order of event time, each source's own order kept, and the watermark is that of all of them.
+        `event_time` is the field with the record's time (`Timestamp`). Arrival order is the source's own (file, row);
+        `order_by` sorts the rows of one file instead. `row_kind` is the column with `+I`, `-U`, `+U` or `-D`; without
+        one every row is an insert. The watermark stays `out_of_orderness` behind the latest event time. Where streams
+        of several sources meet, their records come in the order of event time, each source's own order kept, and the
+        watermark is the smallest of theirs.
+
+        Raises `ValueError` for a negative `out_of_orderness`, a name that is taken or no identifier, and a field that
+        `record` lacks; `TypeError` unless `record` is a class derived from `Struct`.
         """
         if out_of_orderness < timedelta(0):
             msg = f"out_of_orderness of '{name}' must not be negative, not {out_of_orderness}"
@@ -73,7 +76,7 @@ class Pipeline:
         return Stream(self, node, record)
 
     def _add(self, operator: Operator, *inputs: Input) -> Node:
-        """Take in an operator and what it reads."""
+        """Add an operator with its inputs. Raises `ValueError` for a name that another operator has."""
         if not isinstance(operator, get_args(StatelessStep)):
             self._check_name(operator)
         node = Node(operator, inputs)

@@ -23,7 +23,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class RankedStream(StreamBase[R]):
-    """The methods of `Stream` that rank the records of each key."""
+    """Methods of `Stream` that rank the records of each key."""
 
     @overload
     def top(
@@ -67,27 +67,29 @@ class RankedStream(StreamBase[R]):
     ) -> OperatorStream[Any]:
         """Keep the first `n` records of each key by `by`, and emit each change of them; needs `key_by` before it.
 
-        `by` is a field or a plain function of the record; what it gives is text, a number, a truth value, bytes, or a tuple of them. The
-        largest comes first, or with `descending=False` the smallest; None is smaller than any value. Of equal ones, the
-        earliest by event time comes first, and of those the first to arrive. `result` is the type of what is emitted: it
-        takes fields of the record by their names, and the rank where a field is annotated with it.
+        `by` is a field or a plain function of the record. Its value is text, a number, a truth value, bytes, or a tuple
+        of them. The largest comes first, or with `descending=False` the smallest; None is smaller than any value. Of
+        records with equal values, the earliest by event time comes first, and of those the first to arrive. `result` is
+        the type of the emitted records: it takes fields of the record by their names, and the rank in a field annotated
+        with `Rank()`.
 
             class Best(Struct, frozen=True):
                 game: str
                 player: str
                 rank: Annotated[int, Rank()]           # 1 for the first
 
-        Then each rank that has another record is updated (`-U`, `+U`). Without `result`, or without a rank in it, the records
-        are emitted, and those that fall behind are deleted (`-D`). What is emitted has the event time of its record, also when
-        it is taken back.
+        With a rank, each rank whose record changes is updated (`-U`, `+U`). Without `result`, or without a rank in it,
+        the records are emitted, and those that leave the first `n` are deleted (`-D`). An emitted row has the event
+        time of its record, also when it is retracted.
 
-        `retracting` says whether the stream has `-U` and `-D`: then all records of a key are stored, and one that is taken back
-        and is not there goes to the side output `unmatched`. None: as the graph says, which does not know what a process
-        function of yours emits. `state_ttl` bounds the state: a duration or `StateTtl` after which what was not written expires, in
-        silence, or `Lifetime.FOREVER`.
+        `retracting` says whether the stream has `-U` and `-D`. If so, all records of a key are stored, and a retraction
+        of a record that is not stored goes to the side output `unmatched`. None: taken from the graph, which does not
+        know what your own process functions emit. `state_ttl` bounds the state: a duration or `StateTtl` after which an
+        entry without a write expires (nothing is emitted then), or `Lifetime.FOREVER`.
 
-        Raises `ValueError` without a key or `state_ttl`, for `n` below 1, and for a field that the record lacks; `TypeError` for what
-        cannot be compared, and for a result that says nothing of how a field is made.
+        Raises `ValueError` without a key or `state_ttl`, for `n` below 1, and for a field that the record lacks;
+        `TypeError` for values that cannot be compared, and for a `result` with a field that is neither a field of the
+        record nor a rank.
         """
         taker = f"top '{name}'"
         self._check_keyed(taker)
@@ -107,12 +109,13 @@ class RankedStream(StreamBase[R]):
     ) -> OperatorStream[R]:
         """Keep the first record of each key by event time; needs `key_by` before it. Of one moment, the first to arrive stays.
 
-        It is emitted at once (`+I`); an earlier one that comes later replaces it (`-U`, `+U`). With `at_watermark` it is emitted
-        when the watermark reaches its event time, as an insert that is final: records that come too late for that are dropped.
-        `state_ttl` bounds the state: a key is new again so long after its row was written (a duration or `StateTtl`), or never
-        (`Lifetime.FOREVER`).
+        It is emitted at once (`+I`); an earlier one that arrives later replaces it (`-U`, `+U`). With `at_watermark` it
+        is emitted when the watermark reaches its event time, as a final insert; records that arrive behind the
+        watermark are dropped. `state_ttl` bounds the state: a key counts as new again that long after its row was
+        written (a duration or `StateTtl`), or never (`Lifetime.FOREVER`).
 
-        Raises `ValueError` without a key or `state_ttl`, and for a stream that may take records back: use `top` with `n=1` there.
+        Raises `ValueError` without a key or `state_ttl`, and for a stream that may retract records: use `top` with
+        `n=1` there.
         """
         ttl = self._ttl_by_time("first_by_time", name, state_ttl)
         function = operator_library().first_by_time(self._record, ttl=ttl, at_watermark=at_watermark)
@@ -127,7 +130,7 @@ class RankedStream(StreamBase[R]):
         return self._operated(name, operator_library().last_by_time(self._record, ttl=ttl), self._record)
 
     def _ttl_by_time(self, method: str, name: str, state_ttl: Life | None) -> StateTtl | None:
-        """Check the stream, and return the TTL of its state."""
+        """Check the stream, and return the TTL of its state. Raises `ValueError` and `TypeError` as `first_by_time` does."""
         taker = f"{method} '{name}'"
         self._check_keyed(taker)
         if may_retract(self._use()):

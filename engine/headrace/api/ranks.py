@@ -1,4 +1,4 @@
-"""The order of a top-N: how many records, by which value, and as what they are emitted."""
+"""Order of a top-N: the number of records, the value that ranks them, and the type of the results."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The first `n` records by `by`.
+    """First `n` records by `by`.
 
-    `by` is a field, or a plain function of the record. `result` is the type of what is emitted; None: the records themselves, without
-    a rank. Raises `ValueError` unless `n` is at least 1.
+    `by` is a field, or a plain function of the record. `result` is the type of the emitted records; None: the records
+    themselves, without a rank. Raises `ValueError` unless `n` is a whole number of at least 1.
     """
 
     n: int
@@ -23,7 +23,7 @@ class Ranks:
     result: type[msgspec.Struct] | None = None
 
     def __post_init__(self) -> None:
-        """Check the number."""
+        """Refuse an `n` that is not a whole number of at least 1."""
         if self.n < 1:
             msg = f"the number of records must be a whole number of at least 1, not {self.n!r:.60}"
             raise ValueError(msg)

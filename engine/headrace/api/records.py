@@ -1,4 +1,4 @@
-"""Records and what travels with them."""
+"""Records, their event time and their row kind."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Annotated
 import msgspec
 
 Struct = msgspec.Struct
-"""Base class of records and state values. Declare them `frozen=True`: the engine keeps decoded
-values in a cache, so changing one in place would change state behind its back."""
+"""Base class of records and state values. Declare them `frozen=True`: the engine caches decoded
+values, so a value changed in place would change state without a write."""
 
 TIMESTAMP = "timestamp"
 
@@ -18,7 +18,7 @@ Timestamp = Annotated[int, msgspec.Meta(extra={"arrow": TIMESTAMP})]
 
 
 class RowKind(enum.IntEnum):
-    """The change that a row makes to the table that its changelog describes (FLIP-544, "Changelog Mode")."""
+    """Change that a row makes to the table that its changelog describes (FLIP-544, "Changelog Mode")."""
 
     INSERT = 0
     UPDATE_BEFORE = 1
@@ -27,12 +27,12 @@ class RowKind(enum.IntEnum):
 
     @property
     def symbol(self) -> str:
-        """The short form: `+I`, `-U`, `+U` or `-D`."""
+        """Return the short form: `+I`, `-U`, `+U` or `-D`."""
         return _SYMBOLS[self]
 
     @property
     def is_retraction(self) -> bool:
-        """Tell whether the row takes an earlier one back."""
+        """Return whether the row retracts an earlier one."""
         return self in {RowKind.UPDATE_BEFORE, RowKind.DELETE}
 
     @classmethod

@@ -11,28 +11,28 @@ from headrace import clock
 
 
 class AsyncRetryStrategy(Protocol):
-    """When to call again after a call that failed, or answered with what is no answer yet.
+    """When to retry a call that failed, or that returned an incomplete answer.
 
-    One strategy serves all records of a task, so it holds no state about any of them: how often a record was tried again
-    is kept with the record, and given to each method. Any object with these methods is a strategy.
+    One strategy serves all records of a task, so it holds no state about any of them: the number of retries is kept
+    with the record, and given to each method. Any object with these methods is a strategy.
     """
 
     def can_retry(self, retries: int, /) -> bool:
-        """Tell whether another call may follow after `retries` repeated calls (0 after the first)."""
+        """Return whether another call may follow after `retries` retries (0 after the first call)."""
         ...
 
     def backoff(self, retries: int, /) -> timedelta:
-        """How long to wait before the next call."""
+        """Return the time to wait before the next call, after `retries` retries (0 after the first call)."""
         ...
 
     def retries_exception(self, error: Exception, /) -> bool:
-        """Tell whether `error` is worth another call at all (FLIP-232, `exceptionPredicate`)."""
+        """Return whether to retry after `error` (FLIP-232, `exceptionPredicate`)."""
         ...
 
     def retries_result(self, results: Sequence[Any], /) -> bool:
-        """Tell whether the answer is worth another call (FLIP-232, `resultPredicate`).
+        """Return whether to retry after this answer (FLIP-232, `resultPredicate`).
 
-        When no further call is possible, such an answer is emitted as it is.
+        Without retries left, such an answer is emitted as it is.
         """
         ...
 
@@ -40,13 +40,13 @@ class AsyncRetryStrategy(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Limited:
     max_retries: int
-    """Calls after the first one. 3 means up to four calls."""
+    """Calls after the first one: 3 allows four calls."""
 
     exceptions: tuple[type[Exception], ...] = (Exception,)
-    """Only these are tried again; any other fails at once."""
+    """Exceptions that are retried; any other fails at once."""
 
     results: Callable[[Sequence[Any]], bool] | None = None
-    """Tells whether an answer (a list of records) is worth another call; None: any answer will do."""
+    """Predicate of an answer (a list of records) that is retried; None: every answer is final."""
 
     def __post_init__(self) -> None:
         if self.max_retries < 0:
@@ -54,21 +54,24 @@ class _Limited:
             raise ValueError(msg)
 
     def can_retry(self, retries: int, /) -> bool:
-        """Tell whether fewer than `max_retries` calls were repeated."""
+        """Return whether fewer than `max_retries` retries were made."""
         return retries < self.max_retries
 
     def retries_exception(self, error: Exception, /) -> bool:
-        """Tell whether `error` is one of `exceptions`."""
+        """Return whether `error` is one of `exceptions`."""
         return isinstance(error, self.exceptions)
 
     def retries_result(self, results: Sequence[Any], /) -> bool:
-        """Tell whether `results` says that the answer is worth another call."""
+        """Return whether the predicate `results` holds for the answer."""
         return self.results is not None and self.results(results)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedDelay(_Limited):
-    """The same wait before each retry (FLIP-232, "FixedDelayRetryStrategy")."""
+    """Constant delay before each retry (FLIP-232, "FixedDelayRetryStrategy").
+
+    Raises `ValueError` for a negative `max_retries` or `delay`.
+    """
 
     delay: timedelta
 
@@ -77,22 +80,25 @@ class FixedDelay(_Limited):
         _check_delay("delay", self.delay)
 
     def backoff(self, retries: int, /) -> timedelta:  # noqa: ARG002 - the protocol's signature
-        """How long to wait before the next call."""
+        """Return `delay`."""
         return self.delay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialBackoff(_Limited):
-    """Waits that grow by `multiplier` up to `max_delay` (FLIP-232, "ExponentialBackoffDelay")."""
+    """Delays that grow by `multiplier` up to `max_delay` (FLIP-232, "ExponentialBackoffDelay").
+
+    Raises `ValueError` for a negative `max_retries` or delay, a `multiplier` below 1, and a `jitter` outside of 0 to 1.
+    """
 
     initial_delay: timedelta
     max_delay: timedelta
     multiplier: float = 2.0
 
     jitter: float = 0.0
-    """The part of each wait that is left to chance, from 0 to 1. With 0.5 a wait of 10 s takes 5 to 10 s.
+    """Random part of each delay, from 0 to 1. With 0.5 a delay of 10 s takes 5 to 10 s.
 
-    Records that failed together then do not call again together.
+    It spreads the retries of records that failed together.
     """
 
     def __post_init__(self) -> None:
@@ -107,7 +113,7 @@ class ExponentialBackoff(_Limited):
             raise ValueError(msg)
 
     def backoff(self, retries: int, /) -> timedelta:
-        """How long to wait before the next call. Retry 0 waits `initial_delay`, less the jitter."""
+        """Return the time to wait before the next call. Retry 0 waits `initial_delay`, less the jitter."""
         delay = self._grown(retries)
         return delay * (1 - self.jitter * clock.jitter()) if self.jitter else delay
 
@@ -127,20 +133,20 @@ def _check_delay(name: str, delay: timedelta) -> None:
 
 @dataclass(frozen=True, slots=True)
 class NoRetry:
-    """The first failure is final."""
+    """No retries: the first failure is final."""
 
     def can_retry(self, retries: int, /) -> bool:  # noqa: ARG002 - the protocol's signature
-        """Never."""
+        """Return False."""
         return False
 
     def backoff(self, retries: int, /) -> timedelta:  # noqa: ARG002 - the protocol's signature
-        """No wait."""
+        """Return no delay."""
         return timedelta(0)
 
     def retries_exception(self, error: Exception, /) -> bool:  # noqa: ARG002 - the protocol's signature
-        """None."""
+        """Return False."""
         return False
 
     def retries_result(self, results: Sequence[Any], /) -> bool:  # noqa: ARG002 - the protocol's signature
-        """None."""
+        """Return False."""
         return False

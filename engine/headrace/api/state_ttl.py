@@ -10,7 +10,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class UpdateType(enum.Enum):
-    """The accesses that renew an entry's life (FLIP-25, "TTL Update Type")."""
+    """Accesses that renew an entry's lifetime (FLIP-25, "TTL Update Type")."""
 
     DISABLED = "disabled"
     ON_CREATE = "on_create"
@@ -23,25 +23,25 @@ class Visibility(enum.Enum):
 
     NEVER_RETURN_EXPIRED = "never_return_expired"
     RETURN_IF_NOT_CLEANED_UP = "return_if_not_cleaned_up"
-    """A read that finds an expired entry returns it and removes it: it is seen once at most."""
+    """The first read of an expired entry that is still stored returns it and removes it."""
 
 
 class TtlTime(enum.Enum):
-    """The time that stamps entries (FLIP-25, "Time Characteristic")."""
+    """Time that stamps entries (FLIP-25, "Time Characteristic")."""
 
     EVENT = "event"
     PROCESSING = "processing"
 
 
 class ExpiryClock(enum.Enum):
-    """The clock that a stamp is compared with (FLIP-25, "Current timestamp to check expiration")."""
+    """Clock that a stamp is compared with (FLIP-25, "Current timestamp to check expiration")."""
 
     WATERMARK = "watermark"
     PROCESSING_TIME = "processing_time"
 
 
 class OnGap(enum.Enum):
-    """The effect of a pause of the job on lives that ran meanwhile (FLIP-25, "prolonging of state TTL")."""
+    """Effect of a pause of the job on the lifetimes that it interrupts (FLIP-25, "prolonging of state TTL")."""
 
     EXPIRE = "expire"
     PROLONG = "prolong"
@@ -51,24 +51,26 @@ class OnGap(enum.Enum):
 class Cleanup:
     """How expired entries leave the state (FLIP-25, "Additional Cleanup Strategies").
 
-    Whatever is chosen, a read that finds a dead entry removes it, and under `NEVER_RETURN_EXPIRED` nobody sees one.
-    `is_empty` and `remaining` are no reads.
-    A number below 0 is a `ValueError`.
+    With every choice, a read of an expired entry removes it, and `NEVER_RETURN_EXPIRED` never shows one.
+    `is_empty` and `remaining` do not count as reads.
+
+    Raises `ValueError` for a number below 0.
     """
 
     entries_per_record: int = 1
-    """Incremental: a lazy iterator over the state looks at so many entries for each record, and starts over at the end.
-    It runs when a task has taken in its records, on `hashmap` and `rocksdb`. 0 switches it off."""
+    """Incremental: for each record, a lazy iterator checks this many entries of the state, and starts over at the end.
+    It runs after a task's records, on `hashmap` and `rocksdb`. 0 turns it off."""
 
     entries_per_access: int = 0
-    """As `entries_per_record`, for each access to the state."""
+    """Like `entries_per_record`, for each access to the state."""
 
     at_compaction: bool = True
-    """Tells whether a compaction drops expired entries from the tables, and a rebuilt local copy does without them."""
+    """True: a compaction drops expired entries from the tables, and a rebuilt local copy leaves them out."""
 
     exact: bool = False
-    """A timer for each entry group (state, key, namespace) removes what has expired in the micro-batch in which it does,
-    whether or not anybody looks. Costs a stored timer a group. Nothing expired is ever seen then, whatever the visibility."""
+    """True: a timer for each entry group (state, key, namespace) removes entries in the micro-batch in which they expire,
+    even if nothing reads them. Costs a stored timer for each group. No expired entry is ever visible, whatever the
+    visibility."""
 
     def __post_init__(self) -> None:
         """Refuse negative numbers."""
@@ -82,17 +84,18 @@ class Cleanup:
 class StateTtl:
     """How long an entry lives without being renewed.
 
-    An entry is dead when `stamp + ttl <= clock`. In event time the stamp is the timestamp of the record that renewed it, and
-    the clock is the last watermark, or with `expiry=ExpiryClock.PROCESSING_TIME` the processing time of the micro-batch. In
-    processing time, stamp and clock are both that. Values live and die whole; list elements and map entries one by one.
+    An entry is expired when `stamp + ttl <= clock`. In event time the stamp is the timestamp of the record that renewed
+    it, and the clock is the last watermark, or with `expiry=ExpiryClock.PROCESSING_TIME` the processing time of the
+    micro-batch. In processing time, stamp and clock are both processing time. Values expire as a whole; list elements
+    and map entries one by one.
 
-    `ttl` is at least a millisecond, and counted in whole ones. Time in which the job was paused counts, unless `on_gap` is
-    `PROLONG`: then every pause longer than `gap_threshold` (measured from the last committed checkpoint to the start of a
-    micro-batch) is taken out of the lives that it interrupts. By the watermark, only the part of it that the watermark had not
-    passed yet: what has expired stays so.
+    `ttl` is at least a millisecond, and counts whole milliseconds. Time in which the job was paused counts, unless
+    `on_gap` is `PROLONG`: then every pause longer than `gap_threshold` (measured from the last committed checkpoint to
+    the start of a micro-batch) is added to the lifetimes that it interrupts. Where the clock is the watermark, only the
+    part of the pause that the watermark had not passed is added: expired entries stay expired.
 
-    Raises `ValueError` for a shorter `ttl`, for processing time that expires by the watermark, and when only one of `PROLONG` and
-    `gap_threshold` is given.
+    Raises `ValueError` for a `ttl` or `gap_threshold` below 1 ms, for processing time that expires by the watermark,
+    and when only one of `PROLONG` and `gap_threshold` is given.
     """
 
     ttl: timedelta
@@ -107,7 +110,7 @@ class StateTtl:
     gap_threshold: timedelta | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what has no meaning."""
+        """Refuse combinations that have no meaning."""
         milliseconds_of(self.ttl)
         if self.time is TtlTime.PROCESSING and self.expiry is ExpiryClock.WATERMARK:
             msg = "entries stamped in processing time cannot expire by the watermark: leave expiry out, or use TtlTime.EVENT"
@@ -124,22 +127,22 @@ class StateTtl:
 
     @property
     def milliseconds(self) -> int:
-        """The length of a life in milliseconds."""
+        """Return the length of a lifetime in milliseconds."""
         return self.ttl // _MILLISECOND
 
     @property
     def is_active(self) -> bool:
-        """Tell whether entries expire at all: not with `UpdateType.DISABLED`."""
+        """Return whether entries expire at all: not with `UpdateType.DISABLED`."""
         return self.update is not UpdateType.DISABLED
 
     @property
     def expires_by_watermark(self) -> bool:
-        """Tell whether the clock is the watermark, not processing time."""
+        """Return whether the clock is the watermark, not processing time."""
         return self.time is TtlTime.EVENT and self.expiry is not ExpiryClock.PROCESSING_TIME
 
 
 def milliseconds_of(ttl: timedelta) -> int:
-    """A life's length in whole milliseconds. Raises `ValueError` below 1."""
+    """Return a lifetime in whole milliseconds. Raises `ValueError` below 1."""
     if ttl < _MILLISECOND:
         msg = f"a TTL must be at least 1 ms, not {ttl}"
         raise ValueError(msg)

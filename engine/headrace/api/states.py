@@ -23,35 +23,38 @@ Out = TypeVar("Out")
 class State:
     """Base class of all kinds of state.
 
-    `name` is stored with the state and must stay the same for the life of the job; it is unique within the function and an
-    identifier, else `ValueError`. Types are encoded as JSON by msgspec. Without `ttl` state lives until it is removed.
+    `name` is stored with the state and must stay the same for the life of the job; it is an identifier, unique within
+    the function, else `ValueError`. Types are encoded as JSON by msgspec. Without `ttl`, state lives until it is
+    removed.
 
-    As a class attribute it is only a declaration; calling it there raises `RuntimeError`. The engine binds a live handle of the
-    same kind to the function's instance. What is given to it, and what it gives, must not be changed in place. A value that does not fit
-    the declared type fails the micro-batch with `StateSchemaError`, before anything is stored.
+    The class attribute is only a declaration. The engine binds a live handle of the same kind to the function's
+    instance. Do not change a value in place, neither one that you gave to the state nor one that it returned. A value
+    that does not fit the declared type fails the micro-batch with `StateSchemaError`, before anything is stored.
 
-    A `ttl` given with a call is the length of that entry's life (FLIP-25, "set TTL in state get/update methods") until it is
+    A `ttl` given with a call is the lifetime of that entry (FLIP-25, "set TTL in state get/update methods") until it is
     written again: at least a millisecond, and only in a state that has a TTL, else `ValueError`.
 
-    `migrate` says what becomes of what was stored with another type: see `Migration`.
+    `migrate` converts entries that were stored with another type: see `Migration`.
+
+    Raises `RuntimeError` from every method that is called on the declaration, outside of a task.
     """
 
     def __init__(self, name: str, ttl: StateTtl | None, migrate: Migrations = None) -> None:
-        """Declare a state: `ValueState` and the other kinds say what of."""
+        """Declare a state; subclasses add its types."""
         check_name(name)
         self.name = name
         self.ttl = ttl
         self.migrations = ordered_migrations(migrate)
 
     def namespace(self, namespace: str, /) -> Self:  # noqa: ARG002 - the handle takes it
-        """The same state in a namespace, such as a window's: apart from what the key has in others, and in none ("").
+        """Return the same state in a namespace, such as a window. A key's entries in different namespaces are separate; "" is none.
 
-        Any text without a zero character, else `ValueError`.
+        A namespace is any text without a zero character, else `ValueError`.
         """
         raise self._unbound()
 
     def clear(self) -> StateFuture[None]:
-        """Remove all that the key has here."""
+        """Remove all entries of the key in this namespace."""
         raise self._unbound()
 
     def _unbound(self) -> RuntimeError:
@@ -59,7 +62,7 @@ class State:
 
 
 class ValueState(State, Generic[V]):
-    """One value a key."""
+    """One value for each key."""
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class ValueState(State, Generic[V]):
         ttl: StateTtl | None = None,
         migrate: Migrations = None,
     ) -> None:
-        """Declare a value state. See `State`."""
+        """Declare a value state of type `type`; for the rest see `State`."""
         super().__init__(name, ttl, migrate)
         self.type = type
 
@@ -82,22 +85,22 @@ class ValueState(State, Generic[V]):
         raise self._unbound()
 
     def remaining(self) -> StateFuture[timedelta | None]:
-        """How long the value has to live by the clock that ages it; `None` without value, or without TTL. Renews nothing.
+        """Return how long the value still lives by its expiry clock; `None` without value or TTL. Does not renew it.
 
-        `timedelta.max` where the clock has not begun: before the first watermark.
+        The answer is `timedelta.max` before the first watermark, when the clock has not started.
         """
         raise self._unbound()
 
 
 class StateIterator(abc.ABC, Generic[T]):
-    """Walks over a list or map, in pages: no more than one is in memory (FLIP-425).
+    """Iterator over a list or map, in pages: at most one page is in memory (FLIP-425).
 
         async for minute, count in self.counts.entries(): ...        # in `async def`
         self.counts.entries().on_next(self.add)                      # with callbacks
         for minute, count in self.counts.entries(): ...              # in plain `def`
 
-    It shows the state as it was when it was asked for: what is changed meanwhile is not seen, and does no harm. It goes through
-    once. What it gives counts as read; what comes after a `break` doesn't.
+    It shows a snapshot from the time of the call: later changes are not seen, and do not disturb it. It can be used
+    once. Entries that it returned count as read; entries after a `break` do not.
     """
 
     @abc.abstractmethod
@@ -114,13 +117,14 @@ class StateIterator(abc.ABC, Generic[T]):
 
     @abc.abstractmethod
     def on_next(self, function: Callable[[T], object], /) -> StateFuture[None]:
-        """Call `function` with each of what is left, in order; the answer comes after the last one."""
+        """Call `function` with each remaining entry, in order; the future completes after the last one."""
 
 
 class ListState(State, Generic[V]):
-    """Any number of elements a key, in the order in which they were added.
+    """Any number of elements for each key, in the order in which they were added.
 
-    Each is an entry of its own: adding one reads nothing and writes one row, and with a `ttl` each has its own life.
+    Each element is an entry of its own: `add` reads nothing and writes one row, and with a `ttl` each has its own
+    lifetime.
     """
 
     def __init__(
@@ -131,42 +135,42 @@ class ListState(State, Generic[V]):
         ttl: StateTtl | None = None,
         migrate: Migrations = None,
     ) -> None:
-        """Declare a list state of elements of `type`. See `State`."""
+        """Declare a list state of elements of `type`; for the rest see `State`."""
         super().__init__(name, ttl, migrate)
         self.type = type
 
     def add(self, value: V, /, ttl: timedelta | None = None) -> StateFuture[None]:  # noqa: ARG002 - the handle takes it
-        """Append an element, which must not be None (`ValueError`)."""
+        """Append an element; None is a `ValueError`."""
         raise self._unbound()
 
     def add_all(self, values: Iterable[V], /, ttl: timedelta | None = None) -> StateFuture[None]:  # noqa: ARG002
-        """Append elements."""
+        """Append elements in their order; None among them is a `ValueError`."""
         raise self._unbound()
 
     def update(self, values: Iterable[V], /, ttl: timedelta | None = None) -> StateFuture[None]:  # noqa: ARG002
-        """Put these elements in place of those that are there."""
+        """Replace all elements by these."""
         raise self._unbound()
 
     def get(self) -> StateFuture[list[V]]:
-        """All elements; an empty list if there are none."""
+        """Read all elements; an empty list if there are none."""
         raise self._unbound()
 
     def iterate(self) -> StateIterator[V]:
-        """The elements, page by page."""
+        """Return an iterator over the elements, page by page."""
         raise self._unbound()
 
     def merge_namespaces(self, target: str, sources: Sequence[str]) -> StateFuture[None]:  # noqa: ARG002
-        """Move the elements of `sources` to `target`, with their lives.
+        """Move the elements of the namespaces `sources` to `target`, with their lifetimes.
 
-        The merged list is in the order of addition, whatever the namespace. It does not matter in which one this handle is.
+        The merged list is in the order of addition, across namespaces. The namespace of this handle does not matter.
         """
         raise self._unbound()
 
 
 class MapState(State, Generic[K, V]):
-    """A map a key. Each entry is stored by itself: putting one reads nothing and writes one row, however large the map.
+    """A map for each key. Each entry is stored by itself: `put` reads nothing and writes one row, however large the map.
 
-    With a `ttl`, each entry has its own life. Entries are iterated in the order of their keys' JSON text.
+    With a `ttl`, each entry has its own lifetime. Entries are iterated in the order of their keys' JSON text.
     """
 
     def __init__(
@@ -178,13 +182,13 @@ class MapState(State, Generic[K, V]):
         ttl: StateTtl | None = None,
         migrate: Migrations = None,
     ) -> None:
-        """Declare a map state from keys of `key_type` to values of `type`. See `State`."""
+        """Declare a map state from keys of `key_type` to values of `type`; for the rest see `State`."""
         super().__init__(name, ttl, migrate)
         self.key_type = key_type
         self.type = type
 
     def get(self, key: K, /) -> StateFuture[V | None]:  # noqa: ARG002 - the handle takes it
-        """The value of `key`; `None` if there is none or it has expired."""
+        """Read the value of `key`; `None` if there is none or it has expired."""
         raise self._unbound()
 
     def put(self, key: K, value: V, /, ttl: timedelta | None = None) -> StateFuture[None]:  # noqa: ARG002
@@ -192,43 +196,43 @@ class MapState(State, Generic[K, V]):
         raise self._unbound()
 
     def put_all(self, entries: Mapping[K, V], /, ttl: timedelta | None = None) -> StateFuture[None]:  # noqa: ARG002
-        """Set the values of some keys."""
+        """Set the values of several keys."""
         raise self._unbound()
 
     def remove(self, key: K, /) -> StateFuture[None]:  # noqa: ARG002 - the handle takes it
-        """Remove `key` and its value; nothing happens if it isn't there."""
+        """Remove `key` and its value; do nothing if it isn't there."""
         raise self._unbound()
 
     def contains(self, key: K, /) -> StateFuture[bool]:  # noqa: ARG002 - the handle takes it
-        """Tell whether `key` has a value. Counts as a read of it."""
+        """Return whether `key` has a value. Counts as a read of its entry."""
         raise self._unbound()
 
     def is_empty(self) -> StateFuture[bool]:
-        """Tell whether the map has no entry. Renews none."""
+        """Return whether the map has no entry. Renews no entry."""
         raise self._unbound()
 
     def keys(self) -> StateIterator[K]:
-        """The keys, page by page."""
+        """Return an iterator over the keys, page by page."""
         raise self._unbound()
 
     def values(self) -> StateIterator[V]:
-        """The values, page by page."""
+        """Return an iterator over the values, page by page."""
         raise self._unbound()
 
     def entries(self) -> StateIterator[tuple[K, V]]:
-        """Keys and values, page by page."""
+        """Return an iterator over pairs of key and value, page by page."""
         raise self._unbound()
 
     def remaining(self, key: K, /) -> StateFuture[timedelta | None]:  # noqa: ARG002 - the handle takes it
-        """As `ValueState.remaining`, for one entry."""
+        """Return how long the entry of `key` still lives, as `ValueState.remaining`."""
         raise self._unbound()
 
 
 class BroadcastState(State, Generic[K, V]):
-    """A map that is the same for all keys, in all tasks: of a `KeyedBroadcastFunction` only.
+    """A map that is the same for all keys, in all tasks; only in a `KeyedBroadcastFunction`.
 
-    It is in memory, so calls answer with the value itself, also in `async def`. `process` and `on_timer` may read it;
-    `process_broadcast` alone may change it, anyone else gets a `RuntimeError`. It has no TTL. Entries come in the order of
+    It is in memory, so calls return the value itself, also in `async def`. `process` and `on_timer` may read it; only
+    `process_broadcast` may change it, else `RuntimeError`. It has no TTL. Entries come in the order of
     their keys' JSON text.
     """
 
@@ -240,7 +244,7 @@ class BroadcastState(State, Generic[K, V]):
         *,
         migrate: Migrations = None,
     ) -> None:
-        """Declare a broadcast state from keys of `key_type` to values of `type`. See `State`."""
+        """Declare a broadcast state from keys of `key_type` to values of `type`; for the rest see `State`."""
         super().__init__(name, None, migrate)
         self.key_type = key_type
         self.type = type
@@ -274,11 +278,11 @@ class BroadcastState(State, Generic[K, V]):
         raise self._unbound()
 
     def put_all(self, entries: Mapping[K, V], /) -> None:  # noqa: ARG002 - the handle takes it
-        """Set the values of some keys."""
+        """Set the values of several keys."""
         raise self._unbound()
 
     def remove(self, key: K, /) -> None:  # noqa: ARG002 - the handle takes it
-        """Remove `key` and its value; nothing happens if it isn't there."""
+        """Remove `key` and its value; do nothing if it isn't there."""
         raise self._unbound()
 
     def clear(self) -> None:  # type: ignore[override]  # answered at once, as all calls here
@@ -286,13 +290,13 @@ class BroadcastState(State, Generic[K, V]):
         raise self._unbound()
 
     def namespace(self, namespace: str, /) -> Self:
-        """Refuse: broadcast state has no namespaces."""
+        """Refuse: broadcast state has no namespaces. Raises `TypeError` always."""
         msg = f"broadcast state '{self.name}' has no namespaces: put '{namespace}' into its keys"
         raise TypeError(msg)
 
 
 class ReducingState(State, Generic[V]):
-    """One value a key, into which each added one is reduced."""
+    """One value for each key; each added value is reduced into it."""
 
     def __init__(
         self,
@@ -303,56 +307,60 @@ class ReducingState(State, Generic[V]):
         ttl: StateTtl | None = None,
         migrate: Migrations = None,
     ) -> None:
-        """Declare a reducing state. `reduce(so_far, added)` must be associative for namespaces to be merged. See `State`."""
+        """Declare a reducing state; for the rest see `State`.
+
+        `reduce(so_far, added)` must be associative if namespaces are merged.
+        """
         super().__init__(name, ttl, migrate)
         self.type = type
         self.reduce = reduce
 
     def add(self, value: V, /, ttl: timedelta | None = None) -> StateFuture[None]:  # noqa: ARG002 - the handle takes it
-        """Reduce `value` into the state, or begin with it. It must not be None (`ValueError`)."""
+        """Reduce `value` into the state, or start with it. None is a `ValueError`."""
         raise self._unbound()
 
     def get(self) -> StateFuture[V | None]:
-        """Read the value that all added ones were reduced to; `None` if there are none, or it has expired."""
+        """Read the reduced value; `None` if nothing was added, or it has expired."""
         raise self._unbound()
 
     def remaining(self) -> StateFuture[timedelta | None]:
-        """As `ValueState.remaining`."""
+        """Return how long the value still lives, as `ValueState.remaining`."""
         raise self._unbound()
 
     def merge_namespaces(self, target: str, sources: Sequence[str]) -> StateFuture[None]:  # noqa: ARG002
-        """Reduce `target` and then `sources`, in this order, into `target`, and clear `sources`.
+        """Reduce the namespaces `target` and then `sources`, in this order, into `target`, and clear `sources`.
 
-        It is a write to `target`. It does not matter in which namespace this handle is.
+        This counts as a write to `target`. The namespace of this handle does not matter.
         """
         raise self._unbound()
 
 
 class AggregateFunction(abc.ABC, Generic[In, Acc, Out]):
-    """How values of type `In` become a result of type `Out`, by way of an accumulator, which is what is stored.
+    """Aggregation of values of type `In` to a result of type `Out`, by an accumulator, which is stored.
 
-    `Acc` is its type: name it, as in `AggregateFunction[Sale, Sum, int]`. An accumulator that is given may be changed in place.
+    `Acc` is the accumulator's type: name it, as in `AggregateFunction[Sale, Sum, int]`. Methods may change a given
+    accumulator in place.
     """
 
     @abc.abstractmethod
     def create_accumulator(self) -> Acc:
-        """An accumulator of nothing."""
+        """Return an empty accumulator. Called for the first value of a key."""
 
     @abc.abstractmethod
     def add(self, value: In, accumulator: Acc, /) -> Acc:
-        """The accumulator with `value` in it."""
+        """Return the accumulator with `value` added. Called for each value."""
 
     @abc.abstractmethod
     def get_result(self, accumulator: Acc, /) -> Out:
-        """The result."""
+        """Return the result of an accumulator. Called for each read."""
 
     @abc.abstractmethod
     def merge(self, one: Acc, other: Acc, /) -> Acc:
-        """An accumulator of all that is in both. Called when namespaces are merged."""
+        """Return an accumulator of all values of both. Called when namespaces are merged."""
 
 
 class AggregatingState(State, Generic[In, Acc, Out]):
-    """One accumulator a key, to which values are added, and which gives a result of another type."""
+    """One accumulator for each key; it takes values of one type and returns a result of another."""
 
     def __init__(
         self,
@@ -362,7 +370,7 @@ class AggregatingState(State, Generic[In, Acc, Out]):
         ttl: StateTtl | None = None,
         migrate: Migrations = None,
     ) -> None:
-        """Declare an aggregating state. See `State`. Raises `TypeError` unless `function` names its types."""
+        """Declare an aggregating state; for the rest see `State`. Raises `TypeError` unless `function` names its types."""
         super().__init__(name, ttl, migrate)
         self.function = function
         self.type = accumulator_type(function)
@@ -372,23 +380,23 @@ class AggregatingState(State, Generic[In, Acc, Out]):
         raise self._unbound()
 
     def get(self) -> StateFuture[Out | None]:
-        """The result; `None` if nothing was added, or it has expired."""
+        """Read the result; `None` if nothing was added, or it has expired."""
         raise self._unbound()
 
     def remaining(self) -> StateFuture[timedelta | None]:
-        """As `ValueState.remaining`."""
+        """Return how long the accumulator still lives, as `ValueState.remaining`."""
         raise self._unbound()
 
     def merge_namespaces(self, target: str, sources: Sequence[str]) -> StateFuture[None]:  # noqa: ARG002
         """Merge the accumulators of `target` and then `sources`, in this order, into `target`, and clear `sources`.
 
-        It is a write to `target`. It does not matter in which namespace this handle is.
+        This counts as a write to `target`. The namespace of this handle does not matter.
         """
         raise self._unbound()
 
 
 def accumulator_type(function: AggregateFunction[Any, Any, Any]) -> Any:
-    """Return the type of a function's accumulators. Raises `TypeError` where its class does not name it."""
+    """Return the type of a function's accumulators. Raises `TypeError` unless its class names it."""
     for cls in type(function).__mro__:
         for base in getattr(cls, "__orig_bases__", ()):
             if get_origin(base) is AggregateFunction and not isinstance(get_args(base)[1], TypeVar):

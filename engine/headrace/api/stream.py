@@ -1,4 +1,4 @@
-"""Streams: what a pipeline is built with. Every operator method returns the next stream."""
+"""Streams, which pipelines are built with. Every operator method returns the next stream."""
 
 from __future__ import annotations
 
@@ -73,25 +73,27 @@ T = TypeVar("T", bound=msgspec.Struct)
 class Stream(ChangelogStream[R], JoinableStream[R], RankedStream[R], TemporalStream[R]):
     """Records of one type on their way through a pipeline.
 
-    A stream may be used any number of times: each use gets all records. Methods take it to an operator and return the
-    operator's output; `sink` ends it and returns the pipeline. `key_by` returns the same records, keyed: only `process`,
-    `window`, `join`, `join_as_of`, `top`, `first_by_time`, `last_by_time`, `connect` and `async_wait(mode=KEYED_ORDERED)` may follow it.
+    A stream may be used any number of times: each use gets all records. A method sends them to an operator and returns
+    the operator's output; `sink` ends it and returns the pipeline. `key_by` returns the same records, keyed: only
+    `process`, `window`, `join`, `join_as_of`, `top`, `first_by_time`, `last_by_time`, `connect` and
+    `async_wait(mode=KEYED_ORDERED)` may follow it.
     """
 
     # --------------------------------------------------------------------------------------- Spark, over a source
 
     def sql(self, query: str, /, *, record: type[S] | None = None, tables: Collection[str] = ()) -> Stream[S]:
-        """Let Spark make other rows of each row of a source, by a query: columns, filters, `explode`, joins with small tables.
+        """Let Spark transform each row of a source by a query: columns, filters, `explode`, joins with small tables.
 
-        The query reads the table that has the source's name: its columns are the fields of the source's record, times are
-        timestamps in UTC. `record` says what the rows of the result are (default: the source's record); the source's event time,
-        `order_by` and row kind must be among its columns. `tables` are names of dimension tables, which the job's file binds
-        to Delta tables (`sources.NAME.tables`); all rows of a micro-batch see one version of them.
+        The query reads the table that has the source's name: its columns are the fields of the source's record, times
+        are timestamps in UTC. `record` is the type of the result's rows (default: the source's record); the source's
+        event time, `order_by` and row kind must be among its columns. `tables` are names of dimension tables, which the
+        job's file binds to Delta tables (`sources.NAME.tables`); all rows of a micro-batch see one version of them.
 
-        The step must say of each row by itself what becomes of it: the run refuses aggregates, windows, distinct, sort, limit
-        and functions that give another answer each time.
+        The query must handle each row by itself: the run refuses aggregates, windows, distinct, sort, limit
+        and functions whose results are not deterministic.
 
-        Raises `ValueError` unless this is the stream of a source, for a field that `record` lacks, and for an empty query.
+        Raises `ValueError` unless this is the stream of a source, for a field that `record` lacks, and for an empty
+        query.
         """
         if not query.strip():
             msg = f"sql() of '{self._origin}' takes a query, not {query!r:.60}"
@@ -103,10 +105,11 @@ class Stream(ChangelogStream[R], JoinableStream[R], RankedStream[R], TemporalStr
     def spark(
         self, function: Callable[..., Any], /, record: type[S] | None = None, *, tables: Collection[str] = ()
     ) -> Stream[S]:
-        """Let Spark make other rows of each row of a source: `function(df)` returns the DataFrame of the result.
+        """Let Spark transform each row of a source by a function: `function(df)` returns the DataFrame of the result.
 
-        It gets a `pyspark.sql.DataFrame` of the source and, by their names, those of `tables`. It runs in the driver, once or
-        several times for each micro-batch, and must build the same plan each time. For the rest see `sql`.
+        `function` gets a `pyspark.sql.DataFrame` of the source and, by their names, those of `tables`. It runs in the
+        driver, once or several times for each micro-batch, and must build the same plan each time. For the rest see
+        `sql`.
 
         Raises `ValueError` and `TypeError` as `sql` does.
         """
@@ -118,9 +121,9 @@ class Stream(ChangelogStream[R], JoinableStream[R], RankedStream[R], TemporalStr
     # ------------------------------------------------------------------------------------------------ stateless
 
     def map(self, function: Callable[[R], S], /, *, record: type[S] | None = None) -> Stream[S]:
-        """Send on one record for each: `function(record)`.
+        """Emit one record for each record: `function(record)`.
 
-        `record` is the type of what it returns; unless given, the function's annotation says it. The function is plain, and
+        `record` is the type of the result; by default the function's annotation names it. The function is plain, and
         depends on its argument alone: it may be called again for the same record. Order, event time and row kind stay.
 
         Raises `TypeError` for a coroutine or a generator function, and without a type.
@@ -132,15 +135,18 @@ class Stream(ChangelogStream[R], JoinableStream[R], RankedStream[R], TemporalStr
         return self._then(Map(function, output), output)
 
     def filter(self, predicate: Callable[[R], object], /) -> Stream[R]:
-        """Send on the records for which `predicate(record)` is true. See `map` for what the function must be."""
+        """Emit the records for which `predicate(record)` is true. The predicate has the rules of `map`'s function.
+
+        Raises `TypeError` for a coroutine or a generator function.
+        """
         check_plain("filter", predicate)
         self._check_argument("filter", predicate)
         return self._then(Filter(predicate), self._record)
 
     def flat_map(self, function: Callable[[R], Iterable[S]], /, *, record: type[S]) -> Stream[S]:
-        """Send on the records of type `record` that `function(record)` returns or yields, in their order: none, one or many.
+        """Emit the records of type `record` that `function(record)` returns or yields, in their order: none, one or many.
 
-        See `map` for what the function must be; it may be a generator.
+        The function has the rules of `map`'s, but may be a generator. Raises `TypeError` for a coroutine function.
         """
         check_callable("flat_map", function)
         self._check_argument("flat_map", function)
@@ -150,8 +156,9 @@ class Stream(ChangelogStream[R], JoinableStream[R], RankedStream[R], TemporalStr
     def assign_event_time(self, time: str | Callable[[R], int], /) -> Stream[R]:
         """Give records another event time: a field (`Timestamp`, not optional), or what `time(record)` returns (ms since 1970, UTC).
 
-        Operators see it as `ctx.timestamp`, and TTL and lateness go by it. The watermark stays that of the sources: where the
-        new times lie further back, give the sources an `out_of_orderness` that covers it, else records are late.
+        Operators read it as `ctx.timestamp`, and TTL and lateness use it. The watermark stays that of the sources:
+        where the new times lie further back, give the sources an `out_of_orderness` that covers them, else records are
+        late.
 
         Raises `ValueError` for a field that the record lacks.
         """
@@ -165,9 +172,10 @@ class Stream(ChangelogStream[R], JoinableStream[R], RankedStream[R], TemporalStr
     def union(self, *others: Stream[R]) -> Stream[R]:
         """Return the records of this stream and the `others` as one stream, in the order of their arrival.
 
-        A stream may be united with itself: each record then comes twice.
+        A stream may be united with itself: each record is then emitted twice.
 
-        Raises `TypeError` unless all have the same type, `ValueError` without others and for streams of another pipeline.
+        Raises `TypeError` unless all have the same type, `ValueError` without others and for streams of another
+        pipeline.
         """
         if not others:
             msg = f"union of '{self._origin}' needs at least one other stream"
@@ -180,14 +188,14 @@ class Stream(ChangelogStream[R], JoinableStream[R], RankedStream[R], TemporalStr
     # ---------------------------------------------------------------------------------------------------- keyed
 
     def key_by(self, key: str | Callable[[R], Any], /, *more: str) -> Stream[R]:
-        """Key the stream by a field, by several, or by what a function returns; a record whose key is null goes to quarantine.
+        """Key the stream by a field, by several, or by a function of the record; a record whose key is null goes to quarantine.
 
-        A key is text, a whole number, a float, a truth value, or a tuple of them. Several fields make a tuple; one of them
-        null makes the key null. A function is plain, and depends on its argument alone; annotate what it returns, and
-        `connect` compares the types of the keys.
+        A key is text, a whole number, a float, a truth value, or a tuple of them. Several fields make a tuple; a null
+        field makes the key null. A function is plain, and depends on its argument alone; annotate its return type, so
+        that `connect` can compare the types of the keys.
 
-        Raises `ValueError` for a field that the record lacks, or that holds a list, a map or a record, and for fields after a
-        function.
+        Raises `ValueError` for a field that the record lacks, or that holds a list, a map or a record, and for fields
+        after a function.
         """
         if not isinstance(key, str):
             check_plain("key_by", key)
@@ -225,8 +233,11 @@ class Stream(ChangelogStream[R], JoinableStream[R], RankedStream[R], TemporalStr
     def process(self, name: str, function: KeyedProcessFunction[Any, S], /) -> ProcessedStream[S]:
         """Run a keyed process function; needs `key_by` before it.
 
-        `process` and `on_timer` must both be `async def`, or both plain `def`, else `TypeError`, as when the function takes
-        other records than these.
+        `process` and `on_timer` must both be `async def`, or both plain `def`. `name` is stored with the function's
+        state.
+
+        Raises `ValueError` for a stream that is not keyed; `TypeError` for methods of different kinds, and for a
+        function that takes records of another type.
         """
         if self._key is None:
             msg = f"process '{name}' needs a key: call key_by() before it"
@@ -239,7 +250,7 @@ class Stream(ChangelogStream[R], JoinableStream[R], RankedStream[R], TemporalStr
         return ProcessedStream(self._pipeline, node, gives)
 
     def window(self, windows: Windows, /) -> WindowedStream[R]:
-        """Group the records of each key by windows of event time, of `headrace.operators`: `aggregate` must follow.
+        """Group the records of each key by windows of event time (from `headrace.operators`); `aggregate`, `top` or a join must follow.
 
         Raises `ValueError` for a stream that is not keyed, `TypeError` for other windows.
         """
@@ -269,15 +280,21 @@ class Stream(ChangelogStream[R], JoinableStream[R], RankedStream[R], TemporalStr
         batch: Batching | None = None,
         service: str | None = None,
     ) -> Stream[S]:
-        """Call `function` for each record, up to `capacity` calls at once a task (waits between attempts included).
+        """Call `function` for each record, at most `capacity` calls at once per task (elements between attempts included).
 
-        `timeout` covers all attempts of one record, from the moment it is accepted. `mode` tells how results leave; within a
-        micro-batch operators downstream see arrival order in every mode. `KEYED_ORDERED` needs `key_by` before it.
+        `timeout` covers all attempts of one record, from the moment it is accepted. `mode` is the order of the results;
+        within a micro-batch operators downstream see arrival order in every mode. `KEYED_ORDERED` needs `key_by` before
+        it.
 
-        `park_after`: an element whose next attempt is so far off, or farther, does not wait in the task but in the table
-        `async_requests`, and the first micro-batch after it is due takes it up. None: it always waits in the task.
-        `recovery` tells what is left of its timeout then. `on_failure` tells what becomes of one that is given up on.
-        `service` names the service in the job's file whose `rate` and `concurrency` this operator shares with others.
+        `park_after`: an element whose next attempt is at least this far off does not wait in the task but in the table
+        `async_requests`, and the first micro-batch after it is due resumes it. None: it always waits in the task.
+        `recovery` says how much of its timeout is left then. `on_failure` says what happens to an element that fails
+        for good. `service` names the service in the job's file whose `rate` and `concurrency` this operator shares with
+        others.
+
+        Raises `ValueError` for a `capacity` below 1, a `timeout` that is not positive, a negative `park_after`, and a
+        `mode` that does not fit the stream's key; `TypeError` for a function that is no `AsyncFunction` or takes
+        records of another type.
         """
         check_limits(name, capacity, timeout, park_after)
         self._check_mode(name, mode)
@@ -311,7 +328,7 @@ class Stream(ChangelogStream[R], JoinableStream[R], RankedStream[R], TemporalStr
         self._pipeline._add(SinkNode(name), self._use())
         return self._pipeline
 
-    # ------------------------------------------------------------------------------------------------- how it's done
+    # ------------------------------------------------------------------------------------------------- private
 
     def _keyed(self, key: KeyBy) -> Stream[R]:
         self._check_free("key_by()")
@@ -363,10 +380,10 @@ class Stream(ChangelogStream[R], JoinableStream[R], RankedStream[R], TemporalStr
 
 
 class ProcessedStream(Stream[R]):
-    """The records that a keyed process function collects. Its side outputs are streams, too."""
+    """Records that a keyed process function collects. Its side outputs are streams, too."""
 
     def side(self, name: str, record: type[S], /) -> Stream[S]:
-        """Return what the function outputs as `name`: `ctx.output(name, record)`, a stream like any other.
+        """Return the side output `name` of the function, `ctx.output(name, record)`, as a stream.
 
         Raises `ValueError` where `name` was declared with another type.
         """
@@ -385,7 +402,10 @@ class ProcessedStream(Stream[R]):
         return Stream(self._pipeline, self._node, record, side=name)
 
     def side_output(self, name: str, record: type[msgspec.Struct], /, *, sink: str) -> ProcessedStream[R]:
-        """Send what the function outputs as `name` to the append-only sink `sink`, and return this stream again."""
+        """Send the side output `name` of the function to the append-only sink `sink`, and return this stream again.
+
+        Raises `ValueError` where the function has a side output `name` already.
+        """
         process = self._process
         if any(name == other.name for other in process.side_outputs):
             msg = f"process '{process.name}' has two side outputs named '{name}'"
@@ -403,7 +423,7 @@ class ProcessedStream(Stream[R]):
 
 
 class OperatorStream(ProcessedStream[R]):
-    """The output of an operator of `headrace.operators`. Its side outputs are those that the operator knows."""
+    """Output of an operator of `headrace.operators`. Only the operator's own side outputs exist."""
 
     def side(self, name: str, record: type[S], /) -> Stream[S]:
         """Return a side output of the operator: `side("late", Order)`, with the type of the records.
@@ -417,14 +437,14 @@ class OperatorStream(ProcessedStream[R]):
 
 
 class AggregatedStream(OperatorStream[R]):
-    """The results of windows. The records that came too late are its side output `late`."""
+    """Results of windows. Records that are too late are its side output `late`."""
 
 
 class ConnectedStreams(Generic[R, S]):
     """Two keyed streams, or a keyed one and a broadcast, on their way to one function."""
 
     def __init__(self, first: Stream[R], second: Stream[S]) -> None:
-        """Hold the two; `Stream.connect` makes it."""
+        """Hold the two streams; `Stream.connect` calls this."""
         self._first = first
         self._second = second
 
@@ -433,9 +453,9 @@ class ConnectedStreams(Generic[R, S]):
     ) -> ProcessedStream[T]:
         """Run a function of two inputs: `process1` gets the records of the stream on which `connect` was called, `process2` the others.
 
-        Behind `connect(rules.broadcast())` it is a `KeyedBroadcastFunction`: `process` and `process_broadcast`. The records come
-        in the order of their arrival. Raises `TypeError` for another kind of function, and for one that takes
-        other records than these.
+        After `connect(rules.broadcast())` it is a `KeyedBroadcastFunction`: `process` and `process_broadcast`. Records
+        come in the order of their arrival. Raises `TypeError` for another kind of function, and for one that takes
+        records of other types.
         """
         first, second = self._first, self._second
         taker = f"process '{name}'"

@@ -1,4 +1,4 @@
-"""Where a stream comes from, and the checks of what may follow it; `Stream` adds the operators."""
+"""Base of streams: their origin, and the checks of the operators that may follow; `Stream` adds the operators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class StreamBase(Generic[R]):
-    """The output of one node of a pipeline's graph, whose records have one type."""
+    """Output of one node of a pipeline's graph, whose records have one type."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class StreamBase(Generic[R]):
         key: KeyBy | None = None,
         is_broadcast: bool = False,
     ) -> None:
-        """Make a stream of what `node` sends on; pipelines and streams do that themselves."""
+        """Make a stream of the output of `node`; pipelines and streams call this."""
         self._pipeline = pipeline
         self._node = node
         self._record = record
@@ -42,7 +42,7 @@ class StreamBase(Generic[R]):
         self._is_broadcast = is_broadcast
 
     def __repr__(self) -> str:
-        """Name the operator that the stream comes from, and the type of its records."""
+        """Name the stream's operator, and the type of its records."""
         return f"<Stream of {self._record.__name__} from '{self._origin}'>"
 
     @property
@@ -58,7 +58,7 @@ class StreamBase(Generic[R]):
 
     @property
     def _origin(self) -> str:
-        """Name the operator that sends these records, for errors."""
+        """Return the name of the operator that emits these records, for errors."""
         name = self._node.operator.name
         return name if self._side is None else f"{name}.{self._side}"
 
@@ -68,7 +68,7 @@ class StreamBase(Generic[R]):
     def _operated(
         self, name: str, function: KeyedFunction, record: type[S], *others: StreamBase[Any]
     ) -> OperatorStream[S]:
-        """Return the stream behind an operator of this keyed stream, and of others."""
+        """Return the output stream of an operator of this keyed stream, and of others."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------------- checks
@@ -114,7 +114,7 @@ class StreamBase(Generic[R]):
             self._check_same_key("connect", other)
 
     def _check_joined(self, join: str, other: StreamBase[Any]) -> None:
-        """Raise unless `other` is a stream of the same pipeline, and both are keyed by the same type."""
+        """Check `other` for a join. Raises unless it is a stream of the same pipeline, and both are keyed by the same type."""
         if not isinstance(cast("object", other), StreamBase):
             msg = f"{join} takes a stream, not {other!r:.60}"
             raise TypeError(msg)
@@ -151,7 +151,7 @@ class StreamBase(Generic[R]):
             raise TypeError(msg)
 
     def _check_argument(self, method: str, function: Callable[..., Any]) -> None:
-        """Compare the first parameter's annotation, where there is one."""
+        """Compare the annotation of the first parameter, if it has one, with the type of the records."""
         hints = hints_of(function)
         first = next(iter(inspect.signature(function).parameters), None) if hints else None
         wanted = hints.get(first) if first is not None else None

@@ -24,7 +24,7 @@ def check_field(record: type[msgspec.Struct], name: str) -> None:
 
 
 def check_kept_field(taker: str, record: type[msgspec.Struct], name: str) -> None:
-    """Raise `ValueError` for a field that the source needs and the record of a step over it lacks."""
+    """Check a field that the source needs. Raises `ValueError` where the record of a step over the source lacks it."""
     if name not in record.__struct_fields__:
         msg = (
             f"{taker}: the source takes its event time and order from '{name}', and {record.__name__} has no such field: keep "
@@ -34,7 +34,7 @@ def check_kept_field(taker: str, record: type[msgspec.Struct], name: str) -> Non
 
 
 def check_tables(taker: str, tables: Collection[str], source: str) -> tuple[str, ...]:
-    """Return names of tables. Raises `TypeError` for a text in place of them, `ValueError` for what is no name, or taken."""
+    """Return names of tables. Raises `TypeError` for a single text, `ValueError` for a name that is invalid or taken."""
     if isinstance(tables, str):
         msg = f"{taker}: tables takes several names, as in tables=('{tables}',), not a text"
         raise TypeError(msg)
@@ -53,12 +53,12 @@ def check_record(user: str, record: object) -> None:
 
 
 def check_function(taker: str, function: object, *wanted: type) -> None:
-    """Raise `TypeError` unless `function` is an instance of one of the classes that are wanted."""
+    """Raise `TypeError` unless `function` is an instance of one of the classes in `wanted`."""
     if not isinstance(function, wanted):
         got = repr(function)
         if isinstance(function, type):
             got = f"the class {function.__name__}; write {function.__name__}()"
-        names = " or ".join(each.__name__ for each in wanted)
+        names = " or ".join(cls.__name__ for cls in wanted)
         msg = f"{taker} takes an instance of a class derived from {names}, not {got:.80}"
         raise TypeError(msg)
 
@@ -86,7 +86,7 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 
 def check_callable(method: str, function: object) -> None:
-    """Raise `TypeError` unless `function` can be called and answers at once."""
+    """Raise `TypeError` unless `function` is callable and not a coroutine function."""
     if not callable(function):
         msg = f"{method}() takes a function, not {function!r:.60}"
         raise TypeError(msg)
@@ -106,9 +106,9 @@ def check_plain(method: str, function: object) -> None:
 
 
 def returned_type(method: str, function: Callable[..., Any]) -> type[Any]:
-    """Return the type of records that a function's annotation says it returns.
+    """Return the type of records in the return annotation of a function.
 
-    Raises `TypeError` where it says none, or something else.
+    Raises `TypeError` where there is no annotation, or another one.
     """
     returned = function if isinstance(function, type) else hints_of(function).get("return", inspect.Parameter.empty)
     if isinstance(returned, type) and issubclass(returned, msgspec.Struct):
@@ -129,32 +129,32 @@ def returned_type(method: str, function: Callable[..., Any]) -> type[Any]:
 
 
 def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return a function's annotations; none where they cannot be resolved."""
+    """Return a function's annotations; an empty dictionary where they cannot be resolved."""
     called = _called(function)
     if not hasattr(called, "__annotations__"):
         return {}
     try:
         return get_type_hints(called)
-    except (NameError, TypeError):  # a name, or an expression, that only type checkers can see
+    except (NameError, TypeError):  # a name, or an expression, that only type checkers can resolve
         return {}
 
 
 def _called(function: Any) -> Any:
-    """Return what runs when `function` is called: of an object its method `__call__`."""
+    """Return the function that a call of `function` runs: for an object its method `__call__`."""
     if inspect.isroutine(function) or isinstance(function, functools.partial | type):
         return function
     return type(function).__call__
 
 
 def key_types(record: type[msgspec.Struct], key: KeyBy | None) -> tuple[Any, ...] | None:
-    """Return the types of a key's parts; None where nothing says them."""
+    """Return the types of a key's parts; None where nothing declares them."""
     if key is None:
         return None
     if key.function is not None:
         returned = hints_of(key.function).get("return")
         return None if returned is None else _parts(returned)
-    found = {field.name: field.type for field in msgspec.structs.fields(record)}
-    return tuple(_bare(found[name]) for name in key.fields)
+    types_by_field = {field.name: field.type for field in msgspec.structs.fields(record)}
+    return tuple(_bare(types_by_field[name]) for name in key.fields)
 
 
 def _parts(annotation: Any) -> tuple[Any, ...]:
@@ -165,7 +165,7 @@ def _parts(annotation: Any) -> tuple[Any, ...]:
 
 
 def _bare(annotation: Any) -> Any:
-    """A type without None and without metadata: what its values are."""
+    """Return a type without None and without metadata."""
     if get_origin(annotation) is Annotated:
         return _bare(get_args(annotation)[0])
     if get_origin(annotation) in {Union, types.UnionType}:
@@ -185,10 +185,10 @@ def _shown(annotation: Any) -> str:
 
 
 def output_type(function: AsyncFunction[Any, Any] | KeyedFunction) -> type[msgspec.Struct]:
-    """Return the type of the records that a function emits; `TypeError` as `function_types`."""
+    """Return the type of the records that a function emits. Raises `TypeError` as `function_types` does."""
     return function_types(function)[1]
 
 
 def input_type(function: AsyncFunction[Any, Any] | KeyedFunction) -> type[msgspec.Struct]:
-    """Return the type of the records of a function's first input; `TypeError` as `function_types`."""
+    """Return the type of the records of a function's first input. Raises `TypeError` as `function_types` does."""
     return function_types(function)[0][0]

@@ -1,4 +1,4 @@
-"""Joins of a stream with what is known about its keys: versions by event time, and answers of a service."""
+"""Joins of a stream with data about its keys: versions by event time, and answers of a service."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WITH_LEFT = (JoinType.INNER, JoinType.LEFT)
 
 
 class TemporalStream(StreamBase[R]):
-    """The methods of `Stream` that join records with versions and answers."""
+    """Methods of `Stream` that join records with versions and answers."""
 
     def join_as_of(
         self,
@@ -46,19 +46,21 @@ class TemporalStream(StreamBase[R]):
     ) -> OperatorStream[T]:
         """Join each record with the one of `versions` that is valid at its event time; both are keyed by the same type.
 
-        A record of `versions` is valid from its event time on, until the next one of its key. A `-D` ends the version before it, from
-        its own event time on; a `-U` changes nothing. Of several versions of one moment, the last to arrive is valid.
+        A record of `versions` is valid from its event time until the next one of its key. A `-D` ends the version
+        before it, from its own event time on; a `-U` changes nothing. Of several versions of one moment, the last to
+        arrive is valid.
 
-        A record waits until the watermark reaches its event time, and is then emitted as `emit(record, version)`, with its own event
-        time and row kind. Without a valid version, `JoinType.INNER` emits nothing, `JoinType.LEFT` emits `emit(record, None)`. `emit` is
-        plain; `record` is the type of what it returns, unless its annotation says that. A record that comes late is dropped, or goes to
-        the side output `late`. A version that comes late holds for the records that still wait.
+        A record waits until the watermark reaches its event time, and is then emitted as `emit(record, version)`, with
+        its own event time and row kind. Without a valid version, `JoinType.INNER` emits nothing, `JoinType.LEFT` emits
+        `emit(record, None)`. `emit` is plain; `record` is the type of its result, by default the one in its annotation.
+        A late record is dropped, or goes to the side output `late`. A late version holds for the records that still
+        wait.
 
-        A version is freed when the watermark reaches the next one. `state_ttl` bounds how long the last one of a key is kept after it was
-        written: a duration, a `StateTtl` or `Lifetime.FOREVER`.
+        A version is freed when the watermark reaches the next one. `state_ttl` bounds how long the last version of a
+        key is kept after it was written: a duration, a `StateTtl` or `Lifetime.FOREVER`.
 
-        Raises `ValueError` without a key on both sides, for another `how`, and without `state_ttl`; `TypeError` where the keys' types
-        differ, and for an `emit` that does not fit.
+        Raises `ValueError` without a key on both sides, for a `how` other than INNER or LEFT, and without `state_ttl`;
+        `TypeError` where the keys' types differ, and for an `emit` that does not fit.
         """
         join = f"join_as_of '{name}'"
         self._check_joined(join, versions)
@@ -91,13 +93,15 @@ class TemporalStream(StreamBase[R]):
         breaker: CircuitBreaker | None = None,
         service: str | None = None,
     ) -> Stream[S]:
-        """Join each record with what a service says for its key: `async_wait` with a `LookupFunction` and a cache.
+        """Join each record with a service's answer for its key: `async_wait` with a `LookupFunction` and a cache.
 
-        `JoinType.INNER` emits nothing for a record whose answer is negative (None, or anything else that is false), and does not call
-        `join` for it; `JoinType.LEFT` calls `join(record, answer)` for all. `cache` is `LookupCache()` unless given: 10,000 answers for each
-        task, for as long as it lives. The other arguments are those of `async_wait`.
+        `JoinType.INNER` emits nothing for a record whose answer is negative (None, or anything else that is false), and
+        does not call `join` for it; `JoinType.LEFT` calls `join(record, answer)` for all. `cache` is by default
+        `LookupCache()`: 10,000 answers for each task, for as long as it lives. The other arguments are those of
+        `async_wait`.
 
-        Raises `ValueError` for another `how`, `TypeError` for another kind of function; else as `async_wait`.
+        Raises `ValueError` for a `how` other than INNER or LEFT, `TypeError` for another kind of function; else as
+        `async_wait`.
         """
         taker = f"lookup '{name}'"
         check_function(taker, function, LookupFunction)

@@ -1,4 +1,4 @@
-"""Operators on a key's history: the sink upsert materializer (FLIP-544) and what else the same history is good for."""
+"""Operators on a key's history: the sink upsert materializer (FLIP-544), first and last value, deduplication and lag."""
 
 from __future__ import annotations
 
@@ -13,61 +13,65 @@ from headrace.api.state_ttl import OnGap, StateTtl, TtlTime, UpdateType, Visibil
 
 
 class Strategy(enum.Enum):
-    """Layouts of a materializer's history (FLIP-544, "Public Interfaces"). None of them changes results, TTL of LEGACY apart."""
+    """Layouts of a materializer's history (FLIP-544, "Public Interfaces"). They do not change results, except LEGACY with a TTL."""
 
     LEGACY = "legacy"
-    """A list, as Flink's first materializer has it. A TTL counts for the key as a whole."""
+    """A list, as in Flink's first materializer. A TTL applies to the key as a whole."""
 
     VALUE = "value"
-    """A list; a TTL counts for each row."""
+    """A list; a TTL applies to each row."""
 
     MAP = "map"
-    """Linked rows: a change takes as long in a history of a million rows as in one of ten."""
+    """Linked rows: a change costs as much in a history of a million rows as in one of ten."""
 
     ADAPTIVE = "adaptive"
-    """A list while a history is short, linked rows when it is long."""
+    """A list while the history is short, linked rows when it is long."""
 
 
 class Emit(enum.Enum):
-    """The changes that a materializer sends on: each change, or one per key and micro-batch."""
+    """Changes that a materializer emits: every one, or one per key and micro-batch."""
 
     EVERY_CHANGE = "every_change"
     NET_CHANGE = "net_change"
 
 
 class OnConflict(enum.Enum):
-    """The way out where several rows want to be the one of a primary key (FLIP-558).
+    """Resolution of several rows that claim one primary key (FLIP-558).
 
-    All but `KEEP_HISTORY` decide when the watermark has reached the rows: by then a row that only came before the retraction
-    of another one is alone. What they drop is gone from the history; a retraction of it finds nothing, and says so.
+    All but `KEEP_HISTORY` decide when the watermark has reached the rows: a row that merely came before the retraction
+    of another one is alone by then. They remove dropped rows from the history; a later retraction of one is reported as
+    unmatched.
     """
 
     KEEP_HISTORY = "keep_history"
-    """The last row is shown. When it is taken back, the one before it is again."""
+    """The last row is shown. When it is retracted, the row before it is shown again."""
 
     DO_NOTHING = "do_nothing"
     """The first row stays; later ones are dropped."""
 
     ERROR = "error"
-    """The run fails, and names the rows."""
+    """The run fails; the error names the rows."""
 
     DEDUPLICATE = "deduplicate"
-    """The row that was added or replaced last stays; earlier ones are dropped, and never come back."""
+    """The row that was added or replaced last stays; earlier ones are dropped, and never return."""
 
 
 class Keep(enum.Enum):
-    """Which of the rows of a key an operator shows."""
+    """Row of a key that an operator shows."""
 
     FIRST = "first"
-    """The one that came first of those that were not taken back."""
+    """The earliest arrival among the rows that were not retracted."""
 
     LAST = "last"
-    """The one that came last of those that were not taken back."""
+    """The latest arrival among the rows that were not retracted."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpsertMaterialize:
-    """A sink upsert materializer (FLIP-544); with `keep`, also first value, last value and deduplication by a key."""
+    """A sink upsert materializer (FLIP-544); with `keep`, also first value, last value and deduplication by a key.
+
+    Raises `ValueError` for `Keep.FIRST` with a conflict policy, and for a `ttl` that rows of a history cannot have.
+    """
 
     name: str
     primary_key: tuple[str, ...]
@@ -80,7 +84,7 @@ class UpsertMaterialize:
     keep: Keep = Keep.LAST
 
     def __post_init__(self) -> None:
-        """Refuse a TTL that rows of a history cannot have, and two opinions on which row to show."""
+        """Refuse a TTL that rows of a history cannot have, and two contradicting rules for the row to show."""
         if self.keep is Keep.FIRST and self.on_conflict not in {OnConflict.KEEP_HISTORY, OnConflict.DO_NOTHING}:
             msg = f"'{self.name}' cannot keep the first row and {self.on_conflict.value} on conflict"
             raise ValueError(msg)
@@ -104,10 +108,10 @@ class UpsertMaterialize:
 
     @property
     def is_needed(self) -> bool:
-        """Tell whether the operator keeps a history.
+        """Return whether the operator keeps a history.
 
-        It need not where the upsert key is the primary key: then changes of a key come from one place, in order, and the
-        last one counts. `force` keeps it all the same, and so do a TTL and a policy for conflicts.
+        It needs none where the upsert key is the primary key: then all changes of a key come from one place, in order,
+        and the last one counts. `force`, a TTL and a policy for conflicts keep it anyway.
         """
         if self.force or self.ttl is not None or self.on_conflict is not OnConflict.KEEP_HISTORY:
             return True
@@ -115,25 +119,28 @@ class UpsertMaterialize:
 
     @property
     def keyed_by(self) -> tuple[str, ...]:
-        """The fields that key its input: a history belongs to one value of them."""
+        """Return the fields that key its input: each value of them has a history."""
         return self.primary_key
 
     @property
     def may_show_another(self) -> bool:
-        """Tell whether the sink may hold a row that stands neither first nor last: one that was replaced in place."""
+        """Return whether the sink may hold a row that is neither first nor last: one that was replaced in place."""
         if self.shows_first or self.on_conflict is OnConflict.DEDUPLICATE or not self.upsert_key:
             return False
         return not {*self.upsert_key} <= {*self.keyed_by}
 
     @property
     def shows_first(self) -> bool:
-        """Tell whether the first row of a key is shown, not the last."""
+        """Return whether the first row of a key is shown, not the last."""
         return self.keep is Keep.FIRST or self.on_conflict is OnConflict.DO_NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag(UpsertMaterialize):
-    """Each row with one that came before it, retraction-aware. The history is that of `partition_by`."""
+    """Each row with an earlier one of its partition, with support for retractions. `partition_by` keys the history.
+
+    Raises `ValueError` as `UpsertMaterialize` does.
+    """
 
     partition_by: tuple[str, ...]
     record: type[msgspec.Struct]
@@ -142,5 +149,5 @@ class Lag(UpsertMaterialize):
 
     @property
     def keyed_by(self) -> tuple[str, ...]:
-        """The fields that key its input: a history belongs to one value of them."""
+        """Return the fields that key its input: each value of them has a history."""
         return self.partition_by

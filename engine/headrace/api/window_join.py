@@ -1,4 +1,4 @@
-"""Joins of two streams in windows: what is emitted of the records that a key has in a window."""
+"""Joins of two streams in windows: the results for the records that a key has in a window."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import msgspec
 from headrace.api.join_type import JoinType
 
 Results = Callable[[Sequence[Any], Sequence[Any]], Iterable[Any]]
-"""Makes the results of the left and of the right records that a key has in a window; one of the two may be empty."""
+"""Function from a key's left and right records in a window to their results; one of the two may be empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowJoin:
-    """A join in windows: the types of left records, right records and results, and how results are made.
+    """A join in windows: the types of left records, right records and results, and the function that makes results.
 
-    `kind` names it for people.
+    `kind` is its name for people.
     """
 
     left: type[msgspec.Struct]
@@ -29,7 +29,7 @@ class WindowJoin:
 
 
 def pairs(emit: Callable[[Any, Any], Any], how: JoinType) -> Results:
-    """Return what makes the results of an inner or outer join: of each pair, or of each record of the only side that has any."""
+    """Return the results function of an inner or outer join: one result per pair, or per record of the only side that has any."""
 
     def results(lefts: Sequence[Any], rights: Sequence[Any]) -> Iterable[Any]:
         if lefts and rights:

@@ -27,7 +27,7 @@ class WindowedStream(Generic[R]):
     """A keyed stream and its windows: `aggregate`, `top` or a join must follow."""
 
     def __init__(self, stream: Stream[R], windows: Windows) -> None:
-        """Hold the two; `Stream.window` makes it."""
+        """Hold the stream and its windows; `Stream.window` calls this."""
         self._stream = stream
         self._windows = windows
 
@@ -42,7 +42,7 @@ class WindowedStream(Generic[R]):
     ) -> AggregatedStream[S]:
         """Emit one `result` for each key and window that has records, when the watermark reaches the window's end.
 
-        `result` is a record type. Its annotations say how each field is made:
+        `result` is a record type. Its annotations define each field:
 
             class Revenue(Struct, frozen=True):
                 customer: str                          # a field of key_by
@@ -51,21 +51,22 @@ class WindowedStream(Generic[R]):
                 orders: Annotated[int, Count()]        # an aggregate of headrace.operators, or an AggregateFunction
                 cents: Annotated[int, Sum("cents")]
 
-        Each of them may be left out. Behind a `key_by` with a function, the field `key` takes the key. Results have the event time
-        `window_end - 1 ms`, and the first one of a window is an insert (`+I`).
+        Every field may be left out. After a `key_by` with a function, the field `key` holds the key. Results have the
+        event time `window_end - 1 ms`, and the first one of a window is an insert (`+I`).
 
-        A record that comes after its window has fired, but before the watermark passes the window's end by `allowed_lateness`,
-        corrects the result: `-U` with the old one, `+U` with the new one. A record that comes later than that is dropped, or
-        goes to the side output `late` of the result, if you declare it: `.side("late", Order)` or
+        A record that arrives after its window has fired, but before the watermark passes the window's end by
+        `allowed_lateness`, corrects the result: `-U` with the old one, `+U` with the new one. A later record is
+        dropped, or goes to the side output `late` of the result, if you declare it: `.side("late", Order)` or
         `.side_output("late", Order, sink=...)`. State is freed at the same moment.
 
-        `early` is a step of event time, from the window's start on: when the watermark reaches the end of a step, the window emits
-        what it has so far, and corrects that with the next step or at its end. What was emitted of a session that has another span by then
-        is deleted, and the whole one inserted; where several sessions become one, it is deleted at once.
+        `early` is a step of event time, counted from the window's start: when the watermark reaches the end of a step,
+        the window emits its result so far, and corrects it after the next step or at its end. If a session has grown
+        since its early result, that result is deleted, and a new one inserted; where several sessions merge, their
+        early results are deleted at once.
 
-        Raises `TypeError` for a field that says nothing of how it is made, or has another type than its aggregate gives;
-        `ValueError` for a negative lateness, an early step below 1 ms, a field that the record lacks, and a
-        stream that takes records back where an aggregate cannot.
+        Raises `TypeError` for a field whose annotation does not define it, or has another type than its aggregate
+        gives; `ValueError` for a negative lateness, an early step below 1 ms, a field that the record lacks, and a
+        stream that retracts records where an aggregate cannot.
         """
         check_record(f"aggregate '{name}'", result)
         stream, options = self._stream, self._options(allowed_lateness, early)
@@ -117,10 +118,10 @@ class WindowedStream(Generic[R]):
     ) -> AggregatedStream[Any]:
         """Emit the first `n` records of each key and window by `by`, when the watermark reaches the window's end.
 
-        `by`, `descending` and `result` are as for `Stream.top`; fields `window_start` and `window_end` of `result` that the record does
-        not have take those of the window. Results come in the order of their ranks, with the event time
-        `window_end - 1 ms`, and as inserts. `allowed_lateness`, `early`, late records and the freeing of state are as for
-        `aggregate`; a correction updates each rank that has another record.
+        `by`, `descending` and `result` are as for `Stream.top`; the fields `window_start` and `window_end` of `result`
+        hold those of the window, unless the record has such fields. Results come in the order of their ranks, with the
+        event time `window_end - 1 ms`, as inserts. `allowed_lateness`, `early`, late records and the freeing of state
+        are as for `aggregate`; a correction updates each rank whose record changes.
 
         Raises what `aggregate` and `Stream.top` raise.
         """
@@ -146,15 +147,16 @@ class WindowedStream(Generic[R]):
         """Join the records of two streams that have the same key and lie in the same window.
 
         When the watermark reaches the window's end, `emit(left, right)` is emitted for each pair, with the event time
-        `window_end - 1 ms`, in the order of their slices and of arrival. Where a key has records on one side alone, `how` says what comes
-        out: `JoinType.LEFT` and `FULL` emit `emit(left, None)`, `RIGHT` and `FULL` `emit(None, right)`. `emit` is plain; `record` is the type
-        of what it returns, unless its annotation says that. A `-U` or `-D` takes a record out of its windows.
+        `window_end - 1 ms`, in the order of their slices and of arrival. Where a key has records on one side alone,
+        `how` decides: `JoinType.LEFT` and `FULL` emit `emit(left, None)`, `RIGHT` and `FULL` `emit(None, right)`.
+        `emit` is plain; `record` is the type of its result, by default the one in its annotation. A `-U` or `-D`
+        removes a record from its windows.
 
-        A record that comes after its windows have fired is dropped, or goes to the side output `late_left` or `late_right`. State is
-        freed when the watermark passes the end of the last window.
+        A record that arrives after its windows have fired is dropped, or goes to the side output `late_left` or
+        `late_right`. State is freed when the watermark passes the end of the last window.
 
-        Raises `ValueError` for other windows on the other side, and for sessions; `TypeError` where the keys' types differ, and for an
-        `emit` that does not fit.
+        Raises `ValueError` where the other side has other windows, and for sessions; `TypeError` where the keys' types
+        differ, and for an `emit` that does not fit.
         """
         join = f"join '{name}'"
         self._check_joined(join, other)
@@ -176,7 +178,7 @@ class WindowedStream(Generic[R]):
     def anti_join(self, name: str, other: WindowedStream[T], /) -> OperatorStream[R]:
         """Keep the records whose key has no record of `other` in the same window: `NOT IN` and `NOT EXISTS` of Flink SQL's window joins.
 
-        All else is as for `semi_join`.
+        Everything else is as for `semi_join`.
         """
         join = f"anti_join '{name}'"
         self._check_joined(join, other)

@@ -22,7 +22,7 @@ Out = TypeVar("Out", bound=msgspec.Struct)
 class WindowFunction(KeyedProcessFunction[In, Out], OperatorFunction):
     """A keyed function that emits results for each window of a key.
 
-    Records that come too late go to the side output `late`, where the pipeline declares it; else they are dropped.
+    Records that are too late go to the side output `late`, where the pipeline declares it; else they are dropped.
     """
 
     KIND = "windows"
@@ -31,7 +31,7 @@ class WindowFunction(KeyedProcessFunction[In, Out], OperatorFunction):
 
     @property
     def emits_late(self) -> bool:
-        """Return whether records that come too late go to the side output `late`."""
+        """Return whether records that are too late go to the side output `late`."""
         return self.LATE in self.declared
 
     def side_types(self) -> dict[str, type[msgspec.Struct]]:
@@ -41,16 +41,16 @@ class WindowFunction(KeyedProcessFunction[In, Out], OperatorFunction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowOptions:
-    """When windows of a keyed stream fire, and what comes into them."""
+    """When windows of a keyed stream fire, and which late records they take."""
 
     key: KeyBy
     """The key of the records."""
     retracting: bool
-    """Tells that the input may take records back."""
+    """True: the input may retract records."""
     allowed_lateness: timedelta = timedelta(0)
-    """How long after its end a window takes records that come late."""
+    """How long after its end a window takes late records."""
     early: timedelta | None = None
-    """The step of event time after which a window emits what it has so far; None: at its end alone."""
+    """Step of event time after which a window emits its result so far; None: only at its end."""
 
 
 class Windows(abc.ABC):
@@ -79,9 +79,9 @@ class Windows(abc.ABC):
 
 
 def may_retract(one: Input) -> bool:
-    """Return whether a stream may have `-U` and `-D`, as far as the graph says it.
+    """Return whether a stream may have `-U` and `-D`, as far as the graph knows.
 
-    It does not say what a process function of yours emits: there the answer is no.
+    The graph does not know what user process functions emit: for them it returns False.
     """
     operator = one.node.operator
     if isinstance(operator, SourceNode):

@@ -1,1 +1,1 @@
-"""Calls to the outside world for each record (Flink Async I/O, FLIP-232)."""
+"""Calls to external services for each record (Flink Async I/O, FLIP-232)."""

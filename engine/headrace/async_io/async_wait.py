@@ -1,9 +1,9 @@
-"""The async wait operator (Flink Async I/O, FLIP-232): all elements of a slice, and those that earlier ones have left.
+"""Async wait operator (Flink Async I/O, FLIP-232): processes the elements of a slice, and resumes pending earlier ones.
 
-Up to `capacity` elements are under way at once on one asyncio loop. Results leave through the queue of the operator's mode;
-what is in the queue at the end is for the table `async_requests`. Elements of a slice are in memory anyway, so unlike in
-Flink results that are done, and wait for earlier ones, take no capacity: an element that waits for its retry costs the
-ordered mode nothing but itself.
+At most `capacity` elements are in flight at once on one asyncio loop. Results leave through the queue of the operator's
+mode; elements left in the queue at the end go to the table `async_requests`. Elements of a slice are in memory anyway,
+so unlike in Flink, results that wait for earlier ones take no capacity: in ordered mode, an element that waits for its
+retry delays only results.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class AsyncWaitOperator:
         stop: Callable[[], bool] | None = None,
         finishes: bool = False,
     ) -> None:
-        """`services` is handed to the function's `open`, `limit` is what its service can bear.
+        """Take `services`, the URLs for the function's `open`, and `limit`, the load limits of its service.
 
-        `open_until` is when the breaker that an earlier micro-batch left open lets a probe through (ms). `stop` is asked four
-        times a second whether to stop: calls under way are then interrupted, and their elements stay pending. With `finishes`
-        elements that an earlier micro-batch has left, due or not, are called for at once and for the last time (FLIP-232,
-        `endInput`).
+        `open_until` is when a breaker that an earlier micro-batch left open admits a probe (ms). `stop` is called four
+        times a second and says whether to stop: calls in flight are then interrupted, and their elements stay pending.
+        With `finishes`, elements that an earlier micro-batch left, due or not, are called at once and for the last time
+        (FLIP-232, `endInput`).
         """
         self.operator = operator
         self.metrics = ServiceMetrics(latencies={})
         self.pending: list[AsyncElement] = []
-        """After a run: what was taken in and not emitted, in order."""
+        """After a run: accepted elements that were not emitted, in order."""
         self.settled: list[AsyncElement] = []
         """After a run: resumed elements whose rows are to be removed."""
         self.quarantined: list[AsyncElement] = []
@@ -65,19 +65,19 @@ class AsyncWaitOperator:
         self._finishes = finishes
         self._breaker: Breaker | None = None
         self.attempts: Attempts | None = None
-        """What makes the calls, while the function is open."""
+        """The object that makes the calls, while the function is open."""
 
     def run(self, elements: Sequence[Emitted], resumed: Sequence[AsyncElement] = ()) -> list[Emitted]:
-        """`run_async`, in a loop of its own."""
+        """Call `run_async` in a loop of its own."""
         return asyncio.run(self.run_async(elements, resumed))
 
     async def run_async(self, elements: Sequence[Emitted], resumed: Sequence[AsyncElement] = ()) -> list[Emitted]:
-        """Answer elements, and those of `resumed` that are due; return what may be emitted, in arrival order.
+        """Process new elements, and those of `resumed` that are due; return the results to emit, in arrival order.
 
-        Raises `ServiceError` when an element is given up on and the operator says `FAIL`; `UserFunctionError` for an
-        exception that the retry strategy does not cover, an answer that is no list of the function's output type, or an
-        exception of `open` or `close` (where it never hides an earlier failure). The first failure ends the run: calls
-        still in flight are cancelled.
+        Raises `ServiceError` when an element fails for good and the operator says `FAIL`; `UserFunctionError` for an
+        exception that the retry strategy does not cover, an answer that is not a list of the function's output type, or
+        an exception of `open` or `close` (which never hides an earlier failure). The first failure ends the run: calls
+        in flight are cancelled.
         """
         queue = queue_of(self.operator.mode)
         arrived = in_arrival_order(map(AsyncElement, elements), self.taken_up(resumed))
@@ -93,7 +93,7 @@ class AsyncWaitOperator:
         return self.emitted
 
     def taken_up(self, resumed: Sequence[AsyncElement]) -> Iterable[AsyncElement]:
-        """Elements that an earlier micro-batch has left, as they are now."""
+        """Return the elements that an earlier micro-batch left, with their remaining time, in arrival order."""
         self.metrics.resumed += len(resumed)
         if self._finishes:
             for one in resumed:
@@ -103,20 +103,20 @@ class AsyncWaitOperator:
     def keep(
         self, taken: Sequence[AsyncElement], left: Sequence[AsyncElement], arrived: Sequence[AsyncElement]
     ) -> None:
-        """Note what goes on of the elements that have `arrived`, and what becomes of those that are `left`; in arrival order."""
+        """Store the results and states of elements: those that may be emitted (`taken`), those `left`, of all that `arrived`."""
         self.emitted = [output for element in taken for output in element.outputs()]
-        # One that was given up on has no results that would have to wait for those of earlier elements.
+        # A quarantined element has no results, so nothing waits for earlier elements.
         self.pending = [one for one in left if one.status is not Status.QUARANTINED]
         self.quarantined = [one for one in arrived if one.status is Status.QUARANTINED]
-        gone = [*taken, *(one for one in left if one.status is Status.QUARANTINED)]
-        self.settled = [one for one in gone if one.sequence is not None]
+        finished = [*taken, *(one for one in left if one.status is Status.QUARANTINED)]
+        self.settled = [one for one in finished if one.sequence is not None]
         if self._breaker is None and self.operator.breaker is not None and self._open_until is not None:
-            # Nothing was called, so the breaker stays as it was.
+            # There was no call, so the breaker has not changed.
             self.metrics.breaker, self.metrics.open_until = BreakerState.OPEN.value, self._open_until
 
     @contextlib.asynccontextmanager
     async def opened(self) -> AsyncIterator[Attempts]:
-        """Open the function for the block, and close it after it, whatever happens."""
+        """Open the function for the block, and always close it afterwards."""
         function, began, opening = self.operator.function, clock.monotonic(), Opening(self._open)
         try:
             await opening.begin()
@@ -145,7 +145,7 @@ class AsyncWaitOperator:
             cause = error.__cause__
             if not isinstance(cause, Exception) or not self._is_worth_a_retry(cause):
                 raise
-            with contextlib.suppress(Exception):  # what it had opened before it was refused
+            with contextlib.suppress(Exception):  # release what `open` acquired before it failed
                 await function.close()
             raise RefusedError(cause) from cause
 
@@ -162,7 +162,7 @@ class AsyncWaitOperator:
         return Attempts(self.operator, self._invocation, self.metrics, self._breaker)
 
     def note_breaker(self) -> None:
-        """Say in the metrics how the breaker stands."""
+        """Copy the breaker's state to the metrics."""
         if self._breaker is not None:
             self.metrics.breaker = self._breaker.state.value
             self.metrics.breaker_opened = self._breaker.opened
@@ -189,7 +189,7 @@ class AsyncWaitOperator:
 
     @contextlib.contextmanager
     def _looking_for_stop(self, attempts: Attempts) -> Iterator[None]:
-        """Ask four times a second. Not at once: a run whose time is up gets on by a little."""
+        """Call `stop` four times a second, but not at once: a run without time left still makes some progress."""
         if self._stop is None:
             yield
             return
@@ -216,19 +216,19 @@ async def _look(stop: Callable[[], bool], attempts: Attempts) -> None:
 
 
 def queue_of(mode: OutputMode) -> ElementQueue:
-    """The queue of a mode."""
+    """Return a queue for a mode."""
     return OrderedQueue() if mode is OutputMode.ORDERED else UnorderedQueue()
 
 
 def is_due(element: AsyncElement) -> bool:
-    """Whether an element is to be called for now."""
+    """Return whether an element is to be called now."""
     if element.is_done:
         return False
     return element.is_last or element.next_attempt_at is None or element.next_attempt_at <= clock.now()
 
 
 def in_arrival_order(arriving: Iterable[AsyncElement], resumed: Iterable[AsyncElement]) -> list[AsyncElement]:
-    """Both, in arrival order."""
+    """Return new and resumed elements together, in arrival order."""
     return list(merge(resumed, arriving, key=_order_of))
 
 

@@ -1,7 +1,7 @@
 """Executes requests as coroutines on an asyncio loop that runs whenever the controller waits.
 
-Controller and loop take turns in one thread. A thread of its own for the loop would fight with the controller over the
-interpreter, and each hand-over would cost more than the whole way of a record.
+Controller and loop take turns in one thread. With a thread of its own, the loop would compete with the controller for
+the interpreter, and each switch would cost more than processing a record.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from headrace.execution.request import AsyncRequest
 T = TypeVar("T")
 
 _BEGUN_BEFORE_A_TURN = 64
-"""So many requests are begun before the loop gets a turn: a turn costs some 10 microseconds."""
+"""Number of requests that start before the loop gets a turn: a turn costs some 10 microseconds."""
 
 
 class AsyncioExecutor(Generic[T]):
-    """Calls `call(opened)(action, task)` for each request, where `task` is the one that awaits it, at most `capacity` at once.
+    """Calls `call(client)(action, task)` for each request, at most `capacity` at once; `task` is the task that awaits it.
 
-    A request is a batch of its own.
+    Each request is a batch of its own.
 
-    It takes in as many requests again that wait for one of the `capacity` workers: a worker that finds the next one at hand
-    costs a third less than a task for each.
+    As many requests again wait for one of the `capacity` workers: a worker that finds its next request waiting
+    costs a third less than a new task for each.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class AsyncioExecutor(Generic[T]):
         call: Callable[[T], Callable[[Any, asyncio.Task[None] | None], Awaitable[Any]]],
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """Enter `around` in the loop: it opens clients, and closes them in `close`. Raises what it raises."""
+        """Enter `around` in the loop: it opens clients, and `close` closes them. Raises what `around` raises."""
         self.in_flight = 0
         self.has_completed = False
         self._capacity = capacity
@@ -59,11 +59,11 @@ class AsyncioExecutor(Generic[T]):
 
     @property
     def has_room(self) -> bool:
-        """See `AsyncExecutor.has_room`."""
+        """Return whether another batch would start at once."""
         return self.in_flight < 2 * self._capacity
 
     def submit(self, batch: Sequence[AsyncRequest], /) -> None:
-        """See `AsyncExecutor.submit`."""
+        """Start executing a batch: set `answer` or `error` of each request."""
         self.in_flight += len(batch)
         self._begun += len(batch)
         self.has_completed = self._begun >= _BEGUN_BEFORE_A_TURN
@@ -75,7 +75,7 @@ class AsyncioExecutor(Generic[T]):
                 self._workers.append(self._loop.create_task(self._work()))
 
     def completed(self, *, wait: bool) -> list[AsyncRequest]:
-        """See `AsyncExecutor.completed`."""
+        """Return the requests answered since the last call; with `wait`, block for one, if any is in flight."""
         if self.in_flight and not self._done:
             if wait:
                 self._is_waiting = True
@@ -91,7 +91,7 @@ class AsyncioExecutor(Generic[T]):
         return done
 
     def close(self) -> None:
-        """Cancel what is running and end the loop. Raises what closing it raises."""
+        """Cancel running requests, and end the loop. Raises what closing it raises."""
         if self._loop.is_closed():
             return
         try:
@@ -107,14 +107,14 @@ class AsyncioExecutor(Generic[T]):
             self._runner.close()
 
     async def _serve(self, around: Callable[[], AbstractAsyncContextManager[T]], opened: asyncio.Future[T]) -> None:
-        async with around() as found:
-            opened.set_result(found)
+        async with around() as client:
+            opened.set_result(client)
             await self._end
 
     async def _first(self, opened: asyncio.Future[T]) -> T:
         await asyncio.wait((opened, self._serving), return_when=asyncio.FIRST_COMPLETED)
         if not opened.done():
-            self._serving.result()  # it raises
+            self._serving.result()  # raises its error
         return opened.result()
 
     async def _work(self) -> None:
@@ -127,7 +127,7 @@ class AsyncioExecutor(Generic[T]):
                 except BaseException as error:
                     request.error = error
                     if isinstance(error, asyncio.CancelledError):
-                        raise  # by `close`
+                        raise  # cancelled by `close`
                 self._done.append(request)
                 if self._is_waiting:
                     self._loop.stop()

@@ -1,14 +1,14 @@
-"""All calls for one element, until it has its answer, is given up on, or is left to a later micro-batch (FLIP-232).
+"""All calls for one element, until it has its answer, fails for good, or is left to a later micro-batch (FLIP-232).
 
 accepted ──> breaker ──> call ──answer──> completed
-               ^          │ fails, or the answer is refused
+               ^          │ fails, or the answer is rejected
                │          v
                └── wait ──┴── next attempt far off ──> parked (left to a later micro-batch)
-                          └── no retry left ────────> given up: fails, quarantine or default
-the timeout ends any of it: the hook `timeout()`, or given up
+                          └── no retry left ────────> fails for good: error, quarantine or default
+the timeout ends each of these: the hook `timeout()`, or failure for good
 
-A call that is a breaker's probe is no part of this: it has the operator's timeout to itself, and unless it is answered, it was
-never made. It asks how the service is, and the element only lends its record to that.
+A breaker's probe does not count as a call of its element: it has the operator's whole timeout, and an unanswered probe
+leaves no trace. It tests the service, and only borrows the element's record.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from headrace.async_io.service_metrics import ServiceMetrics
 from headrace.errors import HeadraceError, ServiceError, UserFunctionError
 
 _LATEST = 253_402_300_799_000
-"""The end of the year 9999 (ms): the last moment that everything which reads the tables can say."""
+"""End of the year 9999 (ms): the last moment that all readers of the tables can represent."""
 
 
 class Attempts:
-    """Settles elements of one operator, many at a time, on one loop."""
+    """Processes elements of one operator, many at a time, on one loop."""
 
     def __init__(
         self, wait: AsyncWait, invocation: Invocation, metrics: ServiceMetrics, breaker: Breaker | None
     ) -> None:
-        """Within the loop."""
+        """Take the operator's parts. Must be called within the loop."""
         self.under_way: set[AsyncElement] = set()
         self.retrying: dict[AsyncElement, asyncio.Future[None]] = {}
-        """The in-flight retry set: elements that wait for their next call."""
+        """In-flight retries: elements that wait for their next call."""
         self.is_stopping = False
         self._wait = wait
         self._invocation = invocation
@@ -62,14 +62,14 @@ class Attempts:
         self._is_finishing = False
 
     async def settle(self, element: AsyncElement, task: asyncio.Task[None] | None = None) -> AsyncElement:
-        """Call for an element until nothing is left to do for it now: it is done, or parked, or was told to stop.
+        """Call for an element until there is nothing left to do for it now: it is done, or parked, or stopped.
 
-        Returns the element, so that whoever has asked for many knows which one it is. `task` is the one that runs this: whoever
-        settles many elements in one task need not have it looked up for each.
+        Returns the element, so that a caller with many calls knows which one is done. `task` is the current task: a
+        caller that settles many elements in one task passes it to save a look-up for each.
 
-        Raises `ServiceError` when it is given up on and the operator says `FAIL`; `UserFunctionError` for an exception that
-        the retry strategy does not cover, an answer that is no list of the function's output type, and whatever else user
-        code does wrong: a strategy that raises, SystemExit.
+        Raises `ServiceError` when the element fails for good and the operator says `FAIL`; `UserFunctionError` for an
+        exception that the retry strategy does not cover, an answer that is not a list of the function's output type,
+        and any other error of user code: a strategy that raises, SystemExit.
         """
         if self.is_stopping:
             return element
@@ -96,7 +96,7 @@ class Attempts:
         except HeadraceError:
             raise
         except BaseException as error:
-            # Of the strategy, of a hook, or one that would end the task, or its whole process, in silence: SystemExit.
+            # The strategy or a hook raised it; or it would end the task, or the whole process, silently: SystemExit.
             raise self._user_error(element, error) from error
         finally:
             element.task = None
@@ -105,7 +105,7 @@ class Attempts:
         return element
 
     def so_far(self, element: AsyncElement) -> tuple[int, float]:
-        """The calls of an element that have ended, and what it has cost (ms), while it may be under way."""
+        """Return the ended calls of an element, and its cost so far (ms), while it may be in flight."""
         if element.task is None:
             return element.attempts, element.cost_ms
         until = self._loop.time() if element.held_since is None else element.held_since
@@ -113,20 +113,20 @@ class Attempts:
         return element.attempts - element.is_calling, element.cost_ms + spent * 1000
 
     def finish(self) -> None:
-        """The input has ended: waiting retries are made at once, with none after them (FLIP-232, `endInput`)."""
+        """Make waiting retries at once, without further ones: the input has ended (FLIP-232, `endInput`)."""
         self._is_finishing = True
         for woken in self.retrying.values():
             _wake(woken)
 
     def stop(self) -> None:
-        """Interrupt everything: elements under way stay pending."""
+        """Interrupt all elements in flight; they stay pending."""
         self.is_stopping = True
         for element in self.under_way:
             if element.task is not None:
                 element.task.cancel()
 
     def close(self) -> None:
-        """Let go of timers."""
+        """Release timers."""
         self._deadlines.close()
 
     async def _attempt(self, element: AsyncElement) -> None:
@@ -141,7 +141,7 @@ class Attempts:
                 pause = self._interrupted(element, error)
             except (UserFunctionError, MisuseError):
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever it is, it goes through the retry strategy
+            except Exception as error:  # noqa: BLE001 - every error goes through the retry strategy
                 pause = self._failed(element, error)
             else:
                 pause = self._answered(element, results)
@@ -178,7 +178,7 @@ class Attempts:
         return None
 
     def _failed(self, element: AsyncElement, error: Exception) -> float | None:
-        """How long to wait before the next call (s); None if there is none now."""
+        """Return the seconds to wait before the next call; None if there is none now."""
         element.last_error = text_of(error)
         retry = self._wait.retry
         is_covered = retry.retries_exception(error)
@@ -186,9 +186,9 @@ class Attempts:
             if is_covered:
                 self._breaker.failed(error, is_probe=element.is_probe)
                 if element.is_probe and not self._is_last(element):
-                    return self._probed_in_vain(element, self._breaker)
+                    return self._probe_failed(element, self._breaker)
             elif element.is_probe:
-                self._breaker.gave_way()
+                self._breaker.probe_cancelled()
         if is_covered and not self._is_last(element) and retry.can_retry(element.attempts - 1):
             return self._again(element)
         self._give_up(element, error, self._given_up(element, error) if is_covered else None)
@@ -203,8 +203,8 @@ class Attempts:
         element.next_attempt_at = min(clock.now() + round(pause * 1000), _LATEST)
         return None if self._parks(element, pause) else pause
 
-    def _probed_in_vain(self, element: AsyncElement, breaker: Breaker) -> float | None:
-        """The service is still down, which nobody doubted: that costs the element no attempt, however long it takes."""
+    def _probe_failed(self, element: AsyncElement, breaker: Breaker) -> float | None:
+        """Undo an attempt that was a failed probe: the service is still down, which costs the element no attempt."""
         element.attempts -= 1
         if not element.attempts:
             element.first_attempt_at = None
@@ -213,9 +213,9 @@ class Attempts:
         return None if self._parks(element, pause) else pause
 
     def _begin_probe(self, element: AsyncElement) -> None:
-        """It has the operator's whole timeout for its call, however little is left of its own.
+        """Give the probe the operator's whole timeout, however little is left of the element's own.
 
-        With that, it would be given up on by a call that only tells what the open breaker knew.
+        With its own, the element could fail for good by a call that only confirms what the open breaker says.
         """
         element.is_probe = True
         self._hold_time(element, self._loop.time() + self._seconds)
@@ -225,7 +225,7 @@ class Attempts:
         self._resume_time(element)
 
     def _hold_time(self, element: AsyncElement, deadline: float = math.inf) -> None:
-        """Let its own time stand still until `_resume_time`; it has up to `deadline` for that."""
+        """Stop the element's own clock until `_resume_time`, for up to `deadline`."""
         element.held_since, element.own_deadline, element.deadline = self._loop.time(), element.deadline, deadline
         if deadline < math.inf:
             self._deadlines.watch(element)
@@ -247,36 +247,36 @@ class Attempts:
         return element.is_parked
 
     def _interrupted(self, element: AsyncElement, error: asyncio.CancelledError) -> float | None:
-        """As `_failed`, for a call that was cancelled. Raises what ends the element's task, unless it was a probe in vain."""
+        """Handle a cancelled call as `_failed` does. Raises what ends the element's task, except after a failed probe."""
         if self._breaker is not None:
             # A call that never answers says as much about the service as one that fails.
             if element.is_expired:
                 self._breaker.failed(error, is_probe=element.is_probe)
             elif element.is_probe:
-                self._breaker.gave_way()
+                self._breaker.probe_cancelled()
         task = asyncio.current_task()
         if task is None or not task.cancelling():
-            raise error  # the function's own doing
+            raise error  # the function cancelled itself
         if not element.is_expired:
-            element.attempts -= 1  # it has not failed: somebody else has
+            element.attempts -= 1  # it has not failed: another record of its group has
         elif self._breaker is not None and element.is_probe and not self._is_last(element):
             element.is_expired = False
             self._metrics.timeouts += 1
             element.last_error = f"no answer within {self._seconds:g} s"
-            pause = self._probed_in_vain(element, self._breaker)
+            pause = self._probe_failed(element, self._breaker)
             if not task.uncancel():
                 return pause
-            # Something else wants this task to end as well: the run, or a failure elsewhere.
+            # Something else also ends this task: the run, or a failure elsewhere.
         raise error
 
     def _cancelled(self, element: AsyncElement, task: asyncio.Task[None], error: asyncio.CancelledError) -> None:
-        """Tell the end of the run, after which an element stays pending, from a failure elsewhere and from the function's own doing.
+        """Distinguish the end of the run, which leaves an element pending, a failure elsewhere, and a cancellation by the function.
 
-        Let through, the latter would end this task in silence: a lost record.
+        The last one would end this task silently and lose the record, so it becomes an error.
         """
         if self.is_stopping:
             if task.uncancel():
-                raise error  # the failure came on top
+                raise error  # a failure elsewhere came in addition
         elif task.cancelling():
             raise error
         else:
@@ -296,17 +296,17 @@ class Attempts:
             )
             element.last_error = f"no answer within {seconds:g} s{last}"
             self._give_up(element, error, ServiceError(msg))
-        except Exception as error:  # noqa: BLE001 - the user's hook: it goes on as its outcome
+        except Exception as error:  # noqa: BLE001 - the user's hook: its error is the element's outcome
             element.last_error = text_of(error)
             self._give_up(element, error, None)
         else:
             element.complete(self._checked(element, results, "timeout"))
 
-    def _give_up(self, element: AsyncElement, error: Exception, told: ServiceError | None) -> None:
-        """`told` is what the run fails with; None if the error is the function's own fault."""
+    def _give_up(self, element: AsyncElement, error: Exception, run_error: ServiceError | None) -> None:
+        """Apply the failure policy. The run fails with `run_error`, or with a `UserFunctionError` if it is None."""
         match self._wait.on_failure:
             case OnFailure.FAIL:
-                raise (told or self._user_error(element, error)) from error
+                raise (run_error or self._user_error(element, error)) from error
             case OnFailure.QUARANTINE:
                 element.status = Status.QUARANTINED
                 self._metrics.quarantined += 1
@@ -321,7 +321,7 @@ class Attempts:
     # ---------------------------------------------------------------------------------------------------- waiting
 
     async def _admitted(self, element: AsyncElement, breaker: Breaker) -> bool:
-        """Wait until the breaker admits a call, as a probe or because it is closed; False if the element is parked instead."""
+        """Wait until the breaker admits a call, as a probe or because it is closed; return False if the element is parked instead."""
         while not self._is_last(element):
             if breaker.admits():
                 if breaker.state is BreakerState.HALF_OPEN:
@@ -380,12 +380,12 @@ class Attempts:
 
 
 def user_error(operator: str, what: str, error: BaseException) -> UserFunctionError:
-    """An exception of user code, with the place and the traceback."""
+    """Return the error for an exception of user code, with the operator, the record and the traceback."""
     return UserFunctionError(operator, None, what[:500], "".join(traceback.format_exception(error)))
 
 
 def text_of(error: BaseException) -> str:
-    """An error in one line."""
+    """Return an error as one line of text."""
     return f"{type(error).__name__}: {error}"
 
 

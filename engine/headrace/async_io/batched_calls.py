@@ -15,10 +15,10 @@ CallMany = Callable[[list[Any]], Awaitable[list[Any]]]
 
 
 class BatchedCalls:
-    """Turns calls for one record each into calls for many."""
+    """Combines calls for single records into calls for many."""
 
     def __init__(self, call: CallMany, policy: Batching, metrics: ServiceMetrics) -> None:
-        """`call` gets up to `policy.size` records, and answers for each, in their order."""
+        """Take `call`, which gets at most `policy.size` records, and returns an answer for each, in their order."""
         self._call = call
         self._size = policy.size
         self._wait = policy.wait.total_seconds()
@@ -29,7 +29,7 @@ class BatchedCalls:
         self._under_way: dict[asyncio.Task[None], list[asyncio.Future[Any]]] = {}
 
     async def ask(self, record: Any) -> Any:
-        """The answer for one record, from the call that it becomes part of."""
+        """Return the answer for one record, from the call that contains it."""
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._gathered.append((record, answer))
         if len(self._gathered) >= self._size:
@@ -39,11 +39,11 @@ class BatchedCalls:
         try:
             return await answer
         except asyncio.CancelledError:
-            self._give_way()
+            self._cancel_expired()
             raise
 
     async def close(self) -> None:
-        """Cancel what is under way."""
+        """Cancel the calls in flight."""
         if self._timer is not None:
             self._timer.cancel()
         for call in self._under_way:
@@ -54,7 +54,7 @@ class BatchedCalls:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        # Records whose time is up, or whose run has to stop, no longer wait for an answer.
+        # Expired records, and those of a stopped run, no longer wait for an answer.
         group = [one for one in self._gathered if not one[1].done()]
         self._gathered = []
         if group:
@@ -62,8 +62,8 @@ class BatchedCalls:
             self._under_way[call] = [answer for _, answer in group]
             call.add_done_callback(self._under_way.pop)
 
-    def _give_way(self) -> None:
-        """End calls whose records all are past their time: they would run beside those that took their places."""
+    def _cancel_expired(self) -> None:
+        """Cancel calls whose records have all expired: they would exceed the limit beside the calls that replace them."""
         for call, answers in self._under_way.items():
             if all(answer.done() for answer in answers):
                 call.cancel()

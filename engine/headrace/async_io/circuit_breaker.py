@@ -1,4 +1,4 @@
-"""Notices that a service is plainly down, so that it is probed and not called for each element."""
+"""Circuit breaker: detects that a service is down, so that one probe tests it instead of a call for each element."""
 
 from __future__ import annotations
 
@@ -10,51 +10,51 @@ from headrace import clock
 from headrace.api import CircuitBreaker
 
 _REMEMBERED = 64
-"""Failures that are told from each other."""
+"""Number of failures that are kept to recognise a shared one."""
 
 
 class BreakerState(enum.Enum):
-    """Whether calls are made."""
+    """State of a breaker."""
 
     CLOSED = "closed"
-    """They are."""
+    """Calls are made."""
 
     OPEN = "open"
-    """They are not, until the next probe."""
+    """No calls are made until the next probe."""
 
     HALF_OPEN = "half_open"
-    """One is under way: the probe."""
+    """One call is in flight: the probe."""
 
 
 class Breaker:
-    """The breaker of one operator in one task.
+    """Breaker of one operator in one task.
 
     closed ──failures in a row──> open ──time for a probe──> half open ──success──> closed
                                     ^────────failure, twice the time────────┘
     """
 
     def __init__(self, policy: CircuitBreaker, open_until: int | None = None) -> None:
-        """Start closed; or open with the next probe at `open_until` (ms), as an earlier micro-batch has left it."""
+        """Start closed; or open with the next probe at `open_until` (ms), as an earlier micro-batch left it."""
         self._policy = policy
         self._failures = 0
         self._counted: deque[BaseException] = deque(maxlen=_REMEMBERED)
         self._interval = policy.probe_after
         self._changed = asyncio.Event()
         self.state = BreakerState.CLOSED if open_until is None else BreakerState.OPEN
-        # A clock that was put back since must not keep it open for longer than it ever would be.
+        # A clock that was set back must not keep the breaker open for longer than its longest wait.
         longest = clock.now() + round(policy.longest.total_seconds() * 1000)
         self.open_until = None if open_until is None else min(open_until, longest)
-        """When the next probe is due (ms); None while it is closed."""
+        """When the next probe is due (ms); None while closed."""
         self.opened = 0
-        """How often it has opened."""
+        """Number of times that it opened."""
 
     @property
     def is_open(self) -> bool:
-        """Whether it is not closed: `admits` has to be asked."""
+        """Return whether it is not closed: callers must then ask `admits`."""
         return self.state is not BreakerState.CLOSED
 
     def admits(self) -> bool:
-        """Whether a call may begin now. If it is the probe, `succeeded`, `failed` or `gave_way` must follow."""
+        """Return whether a call may begin now. After a probe, call `succeeded`, `failed` or `probe_cancelled`."""
         if self.state is BreakerState.CLOSED:
             return True
         if self.state is BreakerState.OPEN and clock.now() >= (self.open_until or 0):
@@ -63,15 +63,15 @@ class Breaker:
         return False
 
     def seconds_to_probe(self) -> float:
-        """How long until the next probe is due; 0 while one is under way."""
+        """Return the seconds until the next probe is due; 0 while one is in flight."""
         return max(0.0, ((self.open_until or 0) - clock.now()) / 1000)
 
     async def change(self) -> None:
-        """Wait for what comes of the probe."""
+        """Wait for the outcome of the probe."""
         await self._changed.wait()
 
     def succeeded(self) -> None:
-        """A call has been answered."""
+        """Count an answered call, and close the breaker."""
         self._failures = 0
         if self.state is not BreakerState.CLOSED:
             self._interval = self._policy.probe_after
@@ -79,9 +79,9 @@ class Breaker:
             self._become(BreakerState.CLOSED)
 
     def failed(self, error: BaseException, *, is_probe: bool) -> None:
-        """A call has failed in a way that is worth a retry.
+        """Count a failed call that is worth a retry; open the breaker after too many in a row.
 
-        Records that share a call share its failure, the very object: fifty of them do not make fifty failures.
+        Records that share a call share its failure, the same exception object: fifty of them count as one failure.
         """
         if not is_probe and any(error is one for one in self._counted):
             return
@@ -94,8 +94,8 @@ class Breaker:
             self.opened += 1
             self._open()
 
-    def gave_way(self) -> None:
-        """A call was interrupted: if it was the probe, another one may be."""
+    def probe_cancelled(self) -> None:
+        """Admit another probe: the current one was interrupted. Does nothing after other calls."""
         if self.state is BreakerState.HALF_OPEN:
             self._become(BreakerState.OPEN)
 

@@ -1,4 +1,4 @@
-"""Counts calls of a user's function where they begin: behind the cache, groups and limits, and before the service."""
+"""Counts the calls that reach a user's function: after the cache, groups and limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ AsyncCall = Callable[[Any], Awaitable[Any]]
 
 
 def counted(call: AsyncCall, metrics: ServiceMetrics) -> AsyncCall:
-    """Return `call`, with each of its calls counted, and timed if it is answered."""
+    """Return `call` with counting, and timing of answered calls."""
     time = asyncio.get_running_loop().time
 
     async def counting(asked: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Timeouts of elements: one timer for all of them, where a timer each would cost more than a call that is quick."""
+"""Timeouts of elements: one timer for all, since a timer for each costs more than a quick call."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from itertools import count
 from headrace.async_io.element import AsyncElement
 
 _HELD_UP = 0.5
-"""Seconds that the timer may be late; if it is later, as much is given to look at what has come in meanwhile."""
+"""Seconds that the timer may be late. If it is later, deadlines move by the delay, so that arrived answers are processed."""
 
 
 class Deadlines:
-    """Cancels the task of an element whose time is up, and marks the element as expired."""
+    """Cancels the task of an expired element, and marks the element as expired."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Watch nothing yet."""
+        """Start without elements."""
         self._loop = loop
         self._heap: list[tuple[float, int, AsyncElement]] = []
         self._number = count()
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, element: AsyncElement) -> None:
-        """Mind `element.deadline` until `element.task` is None again."""
+        """Watch `element.deadline` until `element.task` is None again."""
         heapq.heappush(self._heap, (element.deadline, next(self._number), element))
         if self._timer is None or self._timer.when() > element.deadline:
             self._set_timer()
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching."""
         self._heap.clear()
         if self._timer is not None:
             self._timer.cancel()
 
     def _prolong(self, seconds: float) -> None:
-        """Do not count time in which the loop did not run: a machine that has too much to do, or a function that blocks.
+        """Exclude time in which the loop did not run: an overloaded machine, or a function that blocks.
 
-        Answers may have come in that time that nobody has looked at.
+        Answers may have arrived in that time that are not processed yet.
         """
         for element in {element for _, _, element in self._heap}:
             element.deadline += seconds
@@ -49,17 +49,16 @@ class Deadlines:
         self._timer = self._loop.call_at(self._heap[0][0], self._ring) if self._heap else None
 
     def _ring(self) -> None:
-        assert self._timer is not None  # noqa: S101 - it is what rings
+        assert self._timer is not None  # noqa: S101 - this is its callback
         late = self._loop.time() - self._timer.when()
         self._timer = None
         if late > _HELD_UP:
             self._prolong(late + _HELD_UP)
         now, heap = self._loop.time(), self._heap
-        # Those that are done in the meantime leave the heap here: they cost no timer of their own.
+        # Elements that were done in the meantime leave the heap here, without a timer of their own.
         while heap and (heap[0][2].task is None or heap[0][0] <= now):
             element = heapq.heappop(heap)[2]
-            # Since it was watched it may have got another deadline, or have been parked and taken up again, and be watched
-            # twice.
+            # Since then the element may have a new deadline, or have been parked and resumed, and so be in the heap twice.
             if element.task is not None and element.deadline <= now and not element.is_expired:
                 element.is_expired = True
                 element.task.cancel()

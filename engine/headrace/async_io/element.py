@@ -1,4 +1,4 @@
-"""One element of the async wait operator: a record that was taken in, and how far its calls have come."""
+"""One element of the async wait operator: an accepted record, and the progress of its calls."""
 
 from __future__ import annotations
 
@@ -13,79 +13,79 @@ from headrace.plan.order import output_order
 
 
 class Status(enum.Enum):
-    """Where an element stands. The first three are stored in `async_requests`, the others are ends."""
+    """Progress of an element. The first three are stored in `async_requests`, the others are final."""
 
     PENDING = "pending"
-    """No call has failed yet: it is under way, was not begun, or was interrupted."""
+    """No call has failed yet: it is in flight, not started, or interrupted."""
 
     WAITING_FOR_RETRY = "waiting for retry"
-    """A call has failed, and another one is due at `next_attempt_at`."""
+    """A call failed, and another one is due at `next_attempt_at`."""
 
     COMPLETED = "completed"
     """It has its results, which may have to wait for those of earlier elements."""
 
     QUARANTINED = "quarantined"
-    """It was given up on."""
+    """It failed for good."""
 
 
 class AsyncElement:
-    """A record on its way through the operator. Attributes that most elements never change are the class's own."""
+    """A record in the operator. Attributes that most elements never change are class attributes."""
 
     status = Status.PENDING
     attempts = 0
-    """Calls that have ended, and the one under way."""
+    """Ended calls, and the one in flight."""
     first_attempt_at: int | None = None
     """Milliseconds since the epoch."""
     cost_ms = 0.0
-    """Time that runs have spent on it, calls and waits."""
+    """Time that runs spent on it, calls and waits (ms)."""
     next_attempt_at: int | None = None
-    """When it may be called (ms); None: at once."""
+    """When the next call is due (ms); None: at once."""
     last_error: str | None = None
     results: Sequence[msgspec.Struct] | None = None
     key_json: bytes = b"null"
     """The record's key, in mode keyed-ordered."""
     sequence: int | None = None
-    """The number of its row in `async_requests`; None if it has none."""
+    """Number of its row in `async_requests`; None without a row."""
     is_changed = False
-    """Whether its row, if it has one, says something else."""
+    """True: its row, if it has one, is out of date."""
     is_parked = False
-    """Whether it waits for a later micro-batch."""
+    """True: it waits for a later micro-batch."""
     is_last = False
-    """Whether it is called for once more and never again: at once, through an open breaker, and with no retry."""
+    """True: it is called once more and never again: at once, through an open breaker, and without retries."""
     is_calling = False
     is_probe = False
-    """Whether its call is the one by which an open breaker finds out how the service is."""
+    """True: its call is the probe by which an open breaker tests the service."""
     began = 0.0
     """When it was accepted, on the loop's clock."""
     deadline = 0.0
-    """When its time is up, on the loop's clock."""
+    """When it expires, on the loop's clock."""
     held_since: float | None = None
-    """Since when its own time stands still, because of a probe; None: it runs."""
+    """When its own clock was stopped for a probe; None: it runs."""
     own_deadline = 0.0
-    """The deadline as it was then."""
+    """Its deadline at that time."""
     is_expired = False
     task: asyncio.Task[None] | None = None
-    """What is at work on it."""
+    """Task that processes it."""
     home: object = None
-    """Where the queue has put it."""
+    """Set of the queue that contains it."""
 
     def __init__(self, emitted: Emitted) -> None:
-        """Take in a record."""
+        """Accept a record."""
         self.emitted = emitted
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to be called for it."""
+        """Return whether no further call is needed for it."""
         return self.status is Status.COMPLETED or self.status is Status.QUARANTINED
 
     def complete(self, results: Sequence[msgspec.Struct]) -> None:
-        """It has its answer: the only one that counts."""
+        """Set its results. Later answers do not count."""
         self.results = results
         self.status = Status.COMPLETED
         self.is_changed = True
 
     def outputs(self) -> list[Emitted]:
-        """What goes on for it: its results, in its place; nothing if it is in quarantine."""
+        """Return its results, at its place in arrival order; nothing if it is in quarantine."""
         order, timestamp, kind, _ = self.emitted
         results = self.results or ()
         if len(results) == 1:

@@ -1,9 +1,9 @@
-"""The queue of elements that were taken in and not emitted (Flink Async I/O, `StreamElementQueue`).
+"""Queue of elements that were accepted and not emitted (Flink Async I/O, `StreamElementQueue`).
 
-    ordered      1  2  W  3  4         out goes a prefix: 4 is done, but waits for 1, 2 and 3
+    ordered      1  2  W  3  4         emits a prefix: 4 is done, but waits for 1, 2 and 3
 
-    unordered   {1  2} W {3  4}        sets, cut by watermarks: out goes anything that is done in the first set;
-                                       when that is empty, W; then the next set is the first
+    unordered   {1  2} W {3  4}        sets, separated by watermarks: emits done elements of the first set;
+                                       when it is empty, W; then the next set is the first
 
 Without watermarks the unordered queue is one set: that is unordered in processing time.
 """
@@ -19,7 +19,7 @@ from headrace.async_io.element import AsyncElement
 
 @dataclass(frozen=True, slots=True)
 class QueuedWatermark:
-    """A watermark in the queue (ms). It takes a place, as an element does."""
+    """A watermark in the queue (ms). It has a place like an element."""
 
     timestamp: int
 
@@ -28,35 +28,35 @@ Queued = AsyncElement | QueuedWatermark
 
 
 class ElementQueue(Protocol):
-    """What both queues can do."""
+    """Interface of both queues."""
 
     def __len__(self) -> int:
-        """How many elements and watermarks are in it, those that are done included."""
+        """Return the number of elements and watermarks in it, including done ones."""
         ...
 
     def put(self, element: AsyncElement, /) -> None:
-        """Take in an element."""
+        """Add an element."""
         ...
 
     def put_watermark(self, timestamp: int, /) -> None:
-        """Take in a watermark."""
+        """Add a watermark (ms)."""
         ...
 
     def done(self, element: AsyncElement, /) -> None:
-        """Tell that an element in the queue is done: exactly once for each."""
+        """Report that a queued element is done. Called exactly once for each."""
         ...
 
     def take(self) -> list[Queued]:
-        """Remove what may be emitted now, and return it in the order in which it is to be."""
+        """Remove and return what may be emitted now, in the order of emission."""
         ...
 
     def remaining(self) -> list[Queued]:
-        """All that is in it, as it came: what a checkpoint has to hold."""
+        """Return all queued elements and watermarks, in arrival order: the content of a checkpoint."""
         ...
 
 
 class OrderedQueue:
-    """First in, first out, watermarks included."""
+    """First in, first out, including watermarks."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -66,25 +66,25 @@ class OrderedQueue:
         return len(self._queue)
 
     def put(self, element: AsyncElement, /) -> None:
-        """See `ElementQueue.put`."""
+        """Add an element."""
         self._queue.append(element)
 
     def put_watermark(self, timestamp: int, /) -> None:
-        """See `ElementQueue.put_watermark`."""
+        """Add a watermark (ms)."""
         self._queue.append(QueuedWatermark(timestamp))
 
     def done(self, element: AsyncElement, /) -> None:
-        """See `ElementQueue.done`; the element knows it by itself."""
+        """Do nothing: the element's own status says that it is done."""
 
     def take(self) -> list[Queued]:
-        """See `ElementQueue.take`: the done ones at the front."""
+        """Remove and return the done elements at the front."""
         queue, taken = self._queue, []
         while queue and (isinstance(queue[0], QueuedWatermark) or queue[0].is_done):
             taken.append(queue.popleft())
         return taken
 
     def remaining(self) -> list[Queued]:
-        """See `ElementQueue.remaining`."""
+        """Return all queued elements and watermarks, in arrival order."""
         return list(self._queue)
 
 
@@ -93,10 +93,10 @@ class _Set:
     """Elements between two watermarks."""
 
     waiting: dict[AsyncElement, None] = field(default_factory=dict)
-    """A dict for its order, and to remove from it."""
+    """A dict for its order, and for quick removal."""
     finished: list[AsyncElement] = field(default_factory=list)
     watermark: int | None = None
-    """The watermark that ends it, once that has come."""
+    """Watermark that ends it, once it has arrived."""
 
 
 class UnorderedQueue:
@@ -111,26 +111,26 @@ class UnorderedQueue:
         return self._size
 
     def put(self, element: AsyncElement, /) -> None:
-        """See `ElementQueue.put`."""
+        """Add an element."""
         element.home = last = self._sets[-1]
         last.waiting[element] = None
         self._size += 1
 
     def put_watermark(self, timestamp: int, /) -> None:
-        """See `ElementQueue.put_watermark`."""
+        """Add a watermark (ms)."""
         self._sets[-1].watermark = timestamp
         self._sets.append(_Set())
         self._size += 1
 
     def done(self, element: AsyncElement, /) -> None:
-        """See `ElementQueue.done`."""
+        """Move a done element to the results of its set. Called exactly once for each."""
         home = element.home
         assert isinstance(home, _Set)  # noqa: S101 - `put` has set it
         del home.waiting[element]
         home.finished.append(element)
 
     def take(self) -> list[Queued]:
-        """See `ElementQueue.take`: in the order in which they were done."""
+        """Remove and return what may be emitted now, in the order of completion."""
         taken: list[Queued] = []
         first = self._sets[0]
         while True:
@@ -145,11 +145,11 @@ class UnorderedQueue:
         return taken
 
     def remaining(self) -> list[Queued]:
-        """See `ElementQueue.remaining`."""
-        found: list[Queued] = []
-        for each in self._sets:
-            elements = sorted([*each.waiting, *each.finished], key=lambda one: one.emitted.order)
-            found += elements
-            if each.watermark is not None:
-                found.append(QueuedWatermark(each.watermark))
-        return found
+        """Return all queued elements and watermarks, in arrival order."""
+        queued: list[Queued] = []
+        for set_ in self._sets:
+            elements = sorted([*set_.waiting, *set_.finished], key=lambda one: one.emitted.order)
+            queued += elements
+            if set_.watermark is not None:
+                queued.append(QueuedWatermark(set_.watermark))
+        return queued

@@ -1,4 +1,4 @@
-"""How one record is asked for: the user's function, with its cache, its groups and its service's limits around it.
+"""Call for one record: the user's function, behind its cache, its groups and the limits of its service.
 
 record ──> cache, equal calls in flight ──> groups ──> rate and concurrency ──> counting ──> opening ──> the function
 """
@@ -21,10 +21,10 @@ Invoke = Callable[[Any], Awaitable[Any]]
 
 
 class Invocation:
-    """Made within the loop, once the function was to be opened. `ask` answers for a record."""
+    """Call chain of one operator. Create it within the loop, after the first attempt to open the function; `ask` returns an answer."""
 
     def __init__(self, wait: AsyncWait, metrics: ServiceMetrics, limit: ServiceLimit | None, opening: Opening) -> None:
-        """Put around the function what the operator asks for."""
+        """Wrap the function as the operator's options say."""
         function: Any = wait.function
         self._function = function
         self._batched: BatchedCalls | None = None
@@ -44,12 +44,12 @@ class Invocation:
         self.ask = call
 
     def forget(self, record: Any) -> None:
-        """The answer for a record was no good: do not remember it."""
+        """Remove the answer for a record from the cache: it was rejected."""
         if self._cached is not None:
             self._cached.forget(self._function.cache_key(record))
 
     async def close(self) -> None:
-        """Cancel calls that nobody waits for any more."""
+        """Cancel calls that nothing waits for any more."""
         if self._cached is not None:
             await self._cached.close()
         if self._batched is not None:

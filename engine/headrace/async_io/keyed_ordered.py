@@ -1,7 +1,7 @@
-"""Look-ups in order of keys: the second use of the controller (FLIP-425, "Generalize the Async execution model").
+"""Calls in order of keys: the second use of the controller (FLIP-425, "Generalize the Async execution model").
 
-For one key a call begins when the one before it has its answer; calls for other keys overtake. A key whose element is
-parked is blocked: its later elements wait in `async_requests` as well, behind it.
+A call for a key begins when the previous one for the key has its answer; calls for other keys overtake. A key whose
+element is parked is blocked: its later elements wait in `async_requests` as well, behind it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from headrace.execution.options import AsyncStateOptions
 from headrace.execution.record_context import RecordContext
 
 _HANDED_OVER_AT_ONCE = 256
-"""Each time that calls are handed over, the loop gets a turn, which costs some 100 microseconds. Nothing waits for long: this
-many records arrive within a millisecond, and what is there is handed over before the controller waits."""
+"""Number of calls handed over at once. Each hand-over gives the loop a turn, which costs some 100 microseconds. Records wait
+for less than a millisecond, and all that have arrived are handed over before the controller waits."""
 
 KeyedElement = tuple[bytes, Emitted]
 """A record, and its key as JSON."""
@@ -36,7 +36,7 @@ class KeyedOrderedWait:
     def __init__(
         self, wait: AsyncWaitOperator, *, in_flight_limit: int = 6000, loop: asyncio.AbstractEventLoop | None = None
     ) -> None:
-        """`wait` knows how to call; up to `in_flight_limit` records are taken in at once, most of them waiting.
+        """Take `wait`, which makes the calls. At most `in_flight_limit` records are accepted at once, most of them waiting.
 
         Raises `UserFunctionError` when the function cannot be opened.
         """
@@ -51,7 +51,7 @@ class KeyedOrderedWait:
         self.controller = AsyncExecutionController(self, executor, options)
 
     def run(self, elements: Iterable[KeyedElement], resumed: Sequence[AsyncElement] = ()) -> list[Emitted]:
-        """Answer elements, and those of `resumed` that are due; see `AsyncWaitOperator.run_async`."""
+        """Process new elements, and those of `resumed` that are due; as `AsyncWaitOperator.run_async`."""
         arrived: list[AsyncElement] = []
         try:
             for element in merge(self._wait.taken_up(resumed), map(_element, elements), key=_order_of):
@@ -69,7 +69,7 @@ class KeyedOrderedWait:
         return self._wait.emitted
 
     def call(self, context: RecordContext) -> None:
-        """See `KeyedWork.call`."""
+        """Start the user code of a record: return its coroutine, or None if it has run to its end."""
         element: AsyncElement = context.record
         # Most elements are new, and so are due.
         if element.key_json in self._blocked or (element.next_attempt_at is not None and not is_due(element)):
@@ -84,13 +84,13 @@ class KeyedOrderedWait:
     due = ()
 
     def before(self, _: Any) -> None:
-        """See `KeyedWork.before`."""
+        """Return None: nothing runs before a record."""
 
     def after(self, _: Any) -> None:
-        """See `KeyedWork.after`."""
+        """Return None: nothing runs after a record."""
 
     def failed(self, _: Any, error: Exception) -> Exception:
-        """See `KeyedWork.failed`."""
+        """Return the error that the task fails with when the user code of a record raised `error`."""
         return error
 
 

@@ -1,4 +1,4 @@
-"""Answers that are remembered, and equal calls in flight that become one."""
+"""Cache of answers, and merging of equal calls in flight."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.async_io.tasks import is_cancelled, looked_at
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A call in flight, and how many wait for it."""
+    """A call in flight, and the number of records that wait for it."""
 
     task: asyncio.Task[Any]
     waiting: int = 0
@@ -26,7 +26,7 @@ class CachedCalls:
     """Calls by key, through a cache: LRU with a time to live."""
 
     def __init__(self, call: Callable[[Any], Awaitable[Any]], policy: LookupCache, metrics: ServiceMetrics) -> None:
-        """`call` is made with what `ask` is given, unless the answer is known or under way."""
+        """Take `call`, which runs with the argument of `ask` unless the answer is cached or in flight."""
         self._call = call
         self._size = policy.size
         forever = float("inf")
@@ -39,7 +39,7 @@ class CachedCalls:
         self._loop = asyncio.get_running_loop()
 
     async def ask(self, key: Hashable, asked: Any) -> Any:
-        """The answer for a key. Whoever asks while a call is under way shares its answer, or its failure."""
+        """Return the answer for a key. Callers during a call share its answer, or its failure."""
         known = self._answers.get(key)
         if known is not None and known[0] > self._loop.time():
             self._answers.move_to_end(key)
@@ -52,21 +52,21 @@ class CachedCalls:
             self._metrics.coalesced += 1
         call.waiting += 1
         try:
-            # One that runs into its timeout must not take the answer from the others that wait for it.
+            # A caller that times out must not cancel the call for the others that wait for it.
             return await asyncio.shield(call.task)
         finally:
             call.waiting -= 1
             if not call.waiting and not call.task.done():
-                # A call that never answers must not be joined by those that come after it, nor take up the service's places.
+                # Later callers must not join a call that never answers, and it must not take up the service's concurrency.
                 call.task.cancel()
                 self._ended(key, call)
 
     def forget(self, key: Hashable) -> None:
-        """Do not use an answer again."""
+        """Remove an answer from the cache."""
         self._answers.pop(key, None)
 
     async def close(self) -> None:
-        """Cancel what is under way."""
+        """Cancel the calls in flight."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Mistakes of an async function that another call would not put right."""
+"""Mistakes in an async function that a retry cannot correct."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 
 
 class MisuseError(Exception):
-    """The function does not keep to its contract. It says nothing about the service, so it is no case for the retry strategy."""
+    """A violation of the function's contract. This is no failure of the service, so the retry strategy does not apply."""
 
 
 def awaited(method: Callable[[Any], Any], name: str) -> Callable[[Any], Awaitable[Any]]:
-    """`method`; if it is no `async def`, one that raises `MisuseError` where its answer cannot be awaited."""
+    """Return `method`; if it is no `async def`, a wrapper that raises `MisuseError` where its result cannot be awaited."""
     if inspect.iscoroutinefunction(method):
         return method
 
     async def checked(asked: Any) -> Any:
-        made = method(asked)
-        if not inspect.isawaitable(made):
-            raise MisuseError(f"{name}() must be an 'async def' without a yield; it gave {made!r:.200}")
-        return await made
+        result = method(asked)
+        if not inspect.isawaitable(result):
+            raise MisuseError(f"{name}() must be an 'async def' without a yield; it gave {result!r:.200}")
+        return await result
 
     return checked
 
 
 def contained(error: BaseException) -> Exception:
-    """An exception that a call has raised in a task of its own, as one that may be handed to those who wait for its answer.
+    """Return an exception of a call's own task as one that can be raised in the tasks that wait for its answer.
 
-    SystemExit and the like would end the loop, and a CancelledError would look as if somebody had cancelled them.
+    SystemExit and the like would end the loop, and a CancelledError would look like a cancellation of those tasks.
     """
     if isinstance(error, Exception):
         return error
-    found = MisuseError(f"it raised {type(error).__name__}: {error}")
-    found.__cause__ = error
-    return found
+    misuse = MisuseError(f"it raised {type(error).__name__}: {error}")
+    misuse.__cause__ = error
+    return misuse

@@ -1,4 +1,4 @@
-"""Opening a function whose service is down: that fails as a call would, and calls make up for it."""
+"""Opens a function whose service is down: the failure counts like that of a call, and calls open it later."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RefusedError(Exception):
     """A function could not be opened, for a `reason` that is worth a retry."""
 
     def __init__(self, reason: Exception) -> None:
-        """Keep the reason as it is: a call fails with it."""
+        """Keep the reason unchanged: calls fail with it."""
         super().__init__(str(reason))
         self.reason = reason
 
@@ -23,21 +23,22 @@ class RefusedError(Exception):
 class Opening:
     """Opens one function in one task.
 
-    A client that connects in `open` fails there when its service is down. If the retry strategy covers that, the function
-    is opened by the first call instead, and a failure is that call's: it is retried, parked, and counted by the breaker.
+    A client that connects in `open` fails there when its service is down. If the retry strategy covers the failure, the
+    first call opens the function instead, and a failure is that call's: it is retried, parked, and counted by the
+    breaker.
 
         open refused ──> call: open again ──refused──> the call has failed
-                                   └──────────> open: this call and all others go on
+                                                                      └──────────> open: this call and all others continue
     """
 
     def __init__(self, open_: Callable[[], Awaitable[None]]) -> None:
-        """`open_` raises `RefusedError` if another attempt is worth it."""
+        """Take `open_`, which raises `RefusedError` if another attempt is worth it."""
         self.is_open = False
         self._open = open_
         self._under_way: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Open the function, unless its service refuses that for now. Raises what opening it raises otherwise."""
+        """Open the function, unless its service refuses for now. Raises any other error of `open`."""
         try:
             await self._open()
         except RefusedError:
@@ -45,7 +46,7 @@ class Opening:
         self.is_open = True
 
     def before(self, call: AsyncCall) -> AsyncCall:
-        """`call`, with the opening before it if that was refused. Calls that begin meanwhile share an attempt, and its failure."""
+        """Return `call`, which first opens the function if that was refused. Calls that begin meanwhile share an attempt and its failure."""
         if self.is_open:
             return call
 
@@ -57,7 +58,7 @@ class Opening:
         return opened_first
 
     async def close(self) -> None:
-        """Cancel an attempt that nobody waits for any more."""
+        """Cancel an attempt that nothing waits for any more."""
         if self._under_way is not None:
             self._under_way.cancel()
             await asyncio.gather(self._under_way, return_exceptions=True)
@@ -66,7 +67,7 @@ class Opening:
         if self._under_way is None:
             self._under_way = asyncio.create_task(self._attempt())
             self._under_way.add_done_callback(looked_at)
-        # A call that runs into its timeout must not take the opening from the others that wait for it.
+        # A call that times out must not cancel the opening for the others that wait for it.
         await asyncio.shield(self._under_way)
 
     async def _attempt(self) -> None:

@@ -1,4 +1,4 @@
-"""What a service can bear from one task, all operators of the task that call it taken together."""
+"""Load limits of a service for one task, shared by all operators of the task that call it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 
 class ServiceLimit:
-    """Calls a second, and calls at once. Waiting for either runs on the element's timeout."""
+    """Limits of calls per second and of calls at once. Waiting for either counts towards the element's timeout."""
 
     def __init__(self, rate: float | None = None, concurrency: int | None = None) -> None:
-        """None: no limit. `rate` is calls a second, evenly spaced."""
+        """Take the limits; None means no limit. `rate` is calls per second, evenly spaced."""
         self._seconds_between = 1 / rate if rate is not None else 0.0
         self._next = 0.0
         self._room = asyncio.Semaphore(concurrency) if concurrency is not None else None
 
     def over(self, call: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
-        """`call`, within the limits."""
+        """Return `call` within the limits."""
 
         async def limited(asked: Any) -> Any:
             if self._room is None:

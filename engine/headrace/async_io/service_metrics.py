@@ -1,4 +1,4 @@
-"""What an operator has to say about its service: counts, and how long calls took."""
+"""Metrics of an operator's service: counts, and durations of calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from math import log2
 import msgspec
 
 _PARTS = 4
-"""Each power of two is cut into so many buckets: a percentile is right to about 9 %."""
+"""Number of buckets for each power of two: a percentile is accurate to about 9 %."""
 
 
 class ServiceMetrics(msgspec.Struct, kw_only=True):
@@ -16,23 +16,23 @@ class ServiceMetrics(msgspec.Struct, kw_only=True):
 
     tasks: int = 1
     elements: int = 0
-    """Elements that were to be called for, also those that an open breaker sent away."""
+    """Elements to call for, including those that an open breaker rejected."""
     attempts: int = 0
-    """How often an element was asked for: by a call, a group's call, an equal call in flight, or the cache."""
+    """Times that an element was asked for: by a call, a group's call, an equal call in flight, or the cache."""
     calls: int = 0
-    """Calls of the function that were begun: requests that left the process. A call of `invoke_many` is one."""
+    """Started calls of the function: requests that left the process. A call of `invoke_many` counts as one."""
     failures: int = 0
-    """Calls that raised, those that were repeated included, and single records that a call of `invoke_many` failed for."""
+    """Calls that raised, including retried ones, and single records for which a call of `invoke_many` failed."""
     retries: int = 0
-    """Attempts after the first of an element, in this micro-batch."""
+    """Attempts after an element's first one, in this micro-batch."""
     retry_wait_ms: int = 0
-    """Time that elements waited for a retry within the task, all together."""
+    """Total time that elements waited for a retry within the task."""
     timeouts: int = 0
-    """Elements whose time was up, and probes that had no answer in time."""
+    """Expired elements, and probes that had no answer in time."""
     parked: int = 0
-    """Elements that were left to a later micro-batch."""
+    """Elements left to a later micro-batch."""
     resumed: int = 0
-    """Elements that an earlier micro-batch had left."""
+    """Elements that an earlier micro-batch left."""
     quarantined: int = 0
     defaulted: int = 0
     cache_hits: int = 0
@@ -42,23 +42,23 @@ class ServiceMetrics(msgspec.Struct, kw_only=True):
     batches: int = 0
     """Calls of `invoke_many`."""
     busy_ms: int = 0
-    """How long the operator ran."""
+    """Running time of the operator."""
     breaker: str = ""
     """`closed`, `open` or `half_open`; empty without a breaker."""
     breaker_opened: int = 0
     open_until: int | None = None
-    """When the breaker lets the next probe through (ms since the epoch)."""
+    """When the breaker admits the next probe (ms since the epoch)."""
     latencies: dict[int, int] = {}
-    """Calls by how long they took, in buckets whose width grows with them."""
+    """Number of calls by duration, in buckets whose width grows with it."""
 
     def took(self, seconds: float) -> None:
-        """Count a call that was answered."""
+        """Count an answered call of this duration."""
         bucket = int(log2(seconds * 1e6 + 1) * _PARTS)
         latencies = self.latencies
         latencies[bucket] = latencies.get(bucket, 0) + 1
 
     def percentile(self, share: float) -> float | None:
-        """The time (ms) within which this share of the calls was answered; None if none was."""
+        """Return the time (ms) within which this share of the calls was answered; None without answered calls."""
         total = sum(self.latencies.values())
         seen = 0
         for bucket in sorted(self.latencies):
@@ -68,29 +68,29 @@ class ServiceMetrics(msgspec.Struct, kw_only=True):
         return None
 
     def shown(self) -> dict[str, int | float | str | None]:
-        """For `checkpoints`: counts that are not zero, and percentiles in place of buckets."""
-        found: dict[str, int | float | str | None] = {
+        """Return the metrics for `checkpoints`: counts other than zero, and percentiles in place of buckets."""
+        metrics: dict[str, int | float | str | None] = {
             name: getattr(self, name) for name in self.__struct_fields__ if name != "latencies" and getattr(self, name)
         }
         for name, share in (("p50_ms", 0.5), ("p95_ms", 0.95), ("p99_ms", 0.99)):
             value = self.percentile(share)
             if value is not None:
-                found[name] = value
-        return found
+                metrics[name] = value
+        return metrics
 
 
 def middle_of(bucket: int) -> float:
-    """A duration (microseconds) from the middle of a bucket."""
+    """Return the duration (microseconds) at the middle of a bucket."""
     return float(2.0 ** ((bucket + 0.5) / _PARTS)) - 1
 
 
 def merged_metrics(parts: Iterable[Mapping[str, ServiceMetrics]]) -> dict[str, ServiceMetrics]:
-    """The metrics of all tasks by operator. A breaker that is open in any task is open."""
-    found: dict[str, ServiceMetrics] = {}
+    """Return the metrics of all tasks by operator. A breaker that is open in any task counts as open."""
+    metrics: dict[str, ServiceMetrics] = {}
     for part in parts:
         for name, one in part.items():
-            _add(found.setdefault(name, ServiceMetrics(tasks=0, latencies={})), one)
-    return found
+            _add(metrics.setdefault(name, ServiceMetrics(tasks=0, latencies={})), one)
+    return metrics
 
 
 def _add(total: ServiceMetrics, one: ServiceMetrics) -> None:

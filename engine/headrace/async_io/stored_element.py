@@ -1,4 +1,4 @@
-"""An element as it is stored: what a row of `async_requests` says about it."""
+"""Stored form of an element: a row of `async_requests`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.execution.element import Emitted
 
 
 class StoredElement(msgspec.Struct, frozen=True, kw_only=True):
-    """The columns of `async_requests`; times are milliseconds since the epoch."""
+    """Columns of `async_requests`; times are milliseconds since the epoch."""
 
     key: str
     sequence: int
@@ -22,9 +22,9 @@ class StoredElement(msgspec.Struct, frozen=True, kw_only=True):
     next_attempt_at: int | None
     last_error: str | None
     element: str
-    """The record as it came, with its place in arrival order."""
+    """The record as it arrived, with its place in arrival order."""
     result: str | None
-    """The records that it was answered with, once it is completed."""
+    """The records of its answer, once it is completed."""
 
 
 class _Came(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class _Came(msgspec.Struct, frozen=True):
 
 
 def to_stored_element(element: AsyncElement, sequence: int) -> StoredElement:
-    """An element as a row, with the number that names the row among those of its key."""
+    """Return an element as a row; `sequence` is the row's number among those of its key."""
     results = None if element.results is None else msgspec.json.encode(list(element.results)).decode()
     return StoredElement(
         key=element.key_json.decode(),
@@ -52,21 +52,21 @@ def to_stored_element(element: AsyncElement, sequence: int) -> StoredElement:
 
 
 def came_as(emitted: Emitted) -> str:
-    """A record with its place in arrival order, as JSON."""
+    """Return a record with its place in arrival order, as JSON."""
     order, timestamp, kind, record = emitted
     return msgspec.json.encode(_Came(order.hex(), timestamp, kind, msgspec.Raw(msgspec.json.encode(record)))).decode()
 
 
 def came(text: str, record: type[msgspec.Struct]) -> Emitted:
-    """What `came_as` has made. Raises `msgspec.MsgspecError` for anything else, or a record of another type."""
-    found = msgspec.json.decode(text, type=_Came)
+    """Decode a text of `came_as`. Raises `msgspec.MsgspecError` for any other text, or a record of another type."""
+    arrived = msgspec.json.decode(text, type=_Came)
     return Emitted(
-        bytes.fromhex(found.order), found.timestamp, found.kind, msgspec.json.decode(found.value, type=record)
+        bytes.fromhex(arrived.order), arrived.timestamp, arrived.kind, msgspec.json.decode(arrived.value, type=record)
     )
 
 
 def is_element(text: str | None, position: str) -> bool:
-    """Whether `came_as` has made this of what stood at `position` (the place in arrival order, in hexadecimal digits)."""
+    """Return whether `came_as` made this text from the record at `position` (its place in arrival order, in hexadecimal)."""
     try:
         return text is not None and msgspec.json.decode(text, type=_Came).order == position
     except msgspec.MsgspecError:
@@ -74,9 +74,10 @@ def is_element(text: str | None, position: str) -> bool:
 
 
 def check_stored(row: StoredElement, takes: type[msgspec.Struct], gives: type[msgspec.Struct]) -> None:
-    """Raise `msgspec.MsgspecError` for a row that `loaded` could not read: were it committed, no run could go on from there.
+    """Check that `loaded` can read a row: if it were committed otherwise, no run could continue from it.
 
-    Structs are not checked when they are made, and JSON has no NaN and no infinity: they become null.
+    Structs are not checked when they are made, and JSON has no NaN and no infinity: they become null. Raises
+    `msgspec.MsgspecError`.
     """
     came(row.element, takes)
     if row.result is not None:
@@ -86,7 +87,7 @@ def check_stored(row: StoredElement, takes: type[msgspec.Struct], gives: type[ms
 def loaded(
     rows: Sequence[StoredElement], takes: type[msgspec.Struct], gives: type[msgspec.Struct]
 ) -> list[AsyncElement]:
-    """The elements of rows, in arrival order. Raises as `came`."""
+    """Return the elements of rows, in arrival order. Raises `msgspec.MsgspecError` as `came` does."""
     results = msgspec.json.Decoder(list[gives])  # type: ignore[valid-type]
     elements = []
     for row in rows:

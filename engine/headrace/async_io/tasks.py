@@ -1,4 +1,4 @@
-"""What asyncio's tasks do not tell by themselves."""
+"""Helpers for asyncio's tasks."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 
 def is_cancelled() -> bool:
-    """Whether somebody has cancelled the task that this is called in."""
+    """Return whether the current task has been cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def looked_at(task: asyncio.Task[Any]) -> None:
-    """A done callback of a task that several may wait for.
+    """Retrieve the exception of a task that several others may wait for; use it as a done callback.
 
-    Whoever waited may have been cancelled since; then nobody else looks at the failure, and asyncio complains.
+    If all waiting tasks were cancelled, nothing else retrieves the exception, and asyncio reports that.
     """
     if not task.cancelled():
         task.exception()

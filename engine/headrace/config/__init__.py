@@ -1,6 +1,6 @@
 """Job and cluster configuration: one schema for the command, the engine and the DAG files.
 
-Everything here imports fast and knows neither Spark nor Delta nor Airflow.
+This package imports quickly, and imports neither Spark nor Delta nor Airflow.
 """
 
 from headrace.config._airflow import AirflowConfig

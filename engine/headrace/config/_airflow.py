@@ -1,4 +1,4 @@
-"""What a job's file says to Airflow beyond its schedule."""
+"""Settings for Airflow in a job's file, besides its schedule."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from headrace.config._types import Count, FunctionRef, Section, Span
 
 
 class AirflowConfig(Section, frozen=True, kw_only=True):
-    """Where Airflow runs the tasks of the job's DAG, and whom it tells. Without Airflow it has no effect."""
+    """Where Airflow runs the tasks of the job's DAG, and the functions that it calls. Without Airflow it has no effect."""
 
     pool: str | None = None
     """The pool of the tasks; null: Airflow's default. Make it before the DAG runs."""

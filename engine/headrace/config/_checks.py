@@ -1,4 +1,4 @@
-"""Rules about a job that span several keys, or need more than a type."""
+"""Rules for a job that span several keys, or need more than a type."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 """Schemes that name the same places as others."""
 
 Problem = tuple[str, str]
-"""A dotted key, and what is wrong with it."""
+"""A dotted key, and the problem with it."""
 
 
 def check_job(config: JobConfig) -> None:
@@ -30,7 +30,7 @@ def check_job(config: JobConfig) -> None:
 
 
 def job_problems(config: JobConfig) -> list[str]:
-    """Return every broken rule with its line, as far as no pipeline is needed to see it."""
+    """Return every broken rule that can be found without a pipeline, with its line."""
     return [f"{config.where(key)}: {text}" for check in _CHECKS for key, text in check(config)]
 
 
@@ -67,7 +67,7 @@ def _bindings(config: JobConfig) -> Iterator[Problem]:
 
 
 def normalised(location: str) -> str:
-    """Return a path or a URI, as loaded, in the one form that it shares with others of the same place.
+    """Return a path or a URI, as loaded, in the form that all spellings of the same place share.
 
     Symbolic links are followed. `%20` counts as a space also in a path, as it does for deltalake.
     """
@@ -122,16 +122,16 @@ def _intervals(config: JobConfig) -> Iterator[Problem]:
 
 
 def _pattern_problem(pattern: str) -> str | None:
-    """Return why no file name can fit a pattern; None where one can."""
+    """Return why no file name can match a pattern; None where one can."""
     try:
-        datetime.strptime(_ANY_MOMENT.strftime(pattern), pattern)  # noqa: DTZ007 - nobody uses the moment
+        datetime.strptime(_ANY_MOMENT.strftime(pattern), pattern)  # noqa: DTZ007 - the moment is not used
     except (ValueError, re.error) as error:
         return f"'{pattern}' is no pattern that a date can be read by ({error}); write one such as %Y-%m-%d"
     return None
 
 
 def _formats(config: JobConfig) -> Iterator[Problem]:
-    """Keys of a source that its format needs, and those that it does not have."""
+    """Yield keys of a source that its format needs, and those that it does not have."""
     for name, source in config.sources.items():
         for key in ("servers", "topic") if source.format == "kafka" else ("path",):
             if not getattr(source, key):
@@ -142,7 +142,7 @@ def _formats(config: JobConfig) -> Iterator[Problem]:
 
 
 def _sink_formats(config: JobConfig) -> Iterator[Problem]:
-    """Keys of a sink that its format does not have."""
+    """Yield keys of a sink that its format does not have."""
     for name, sink in config.sinks.items():
         if sink.format != "delta" and sink.mode == "merge":
             what = "a folder of Parquet files" if sink.format == "parquet" else "a topic"
@@ -174,7 +174,7 @@ def _topic_of_sink(config: JobConfig, name: str, sink: SinkConfig) -> Iterator[P
 
 
 def _starts(config: JobConfig) -> Iterator[Problem]:
-    """Texts that name no versions, offsets or topic."""
+    """Yield texts that name no versions, offsets or topic."""
     parsers: tuple[tuple[str, Callable[[str], object]], ...] = (
         ("start", parse_start),
         ("skip_versions", parse_versions),
@@ -212,7 +212,7 @@ def _client_options(key: str, options: Iterable[str], own: Collection[str]) -> I
 
 
 def _csv(config: JobConfig) -> Iterator[Problem]:
-    """Options of CSV that another format does not have, or that no file can be read by."""
+    """Yield options of CSV that another format does not have, or that no file can be read with."""
     for name, source in config.sources.items():
         if source.format != "csv" and source.csv != CsvOptions():
             yield f"sources.{name}.csv", f"the format {source.format} does not have it: write format: csv"

@@ -1,4 +1,4 @@
-"""What `conf/clusters/<name>.yaml` says: where Spark runs and how storage is reached."""
+"""Cluster profiles, `conf/clusters/<name>.yaml`: where Spark runs and how storage is reached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HIDDEN = "***"
 
 
 def is_secret(key: str) -> bool:
-    """Whether a setting of this name holds something that must not be written down or shown."""
+    """Return whether a setting of this name holds a secret, which must not be written down or shown."""
     return _SECRET.search(re.sub(r"[.\-]", "_", key)) is not None
 
 
@@ -66,12 +66,12 @@ class ClusterConfig(ClusterFile, frozen=True, kw_only=True):
     file: Path
 
     def shown(self) -> dict[str, Any]:
-        """Everything that may be printed: values of `storage` and of secret settings are hidden."""
+        """Return the settings for printing: values of `storage` and of secret settings are hidden."""
         plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
         plain["storage"] = dict.fromkeys(self.storage, HIDDEN)
         plain["spark"] = {key: HIDDEN if is_secret(key) else value for key, value in self.spark.items()}
         return plain
 
     def __repr__(self) -> str:
-        """Like a struct's, with secrets hidden: profiles end up in tracebacks and logs."""
+        """Return a struct's text with secrets hidden: profiles end up in tracebacks and logs."""
         return shown_repr(self, self.shown())

@@ -15,7 +15,7 @@ def check_cron(text: str) -> None:
     if text in _PRESETS:
         return
     fields = text.split()
-    # croniter reads a field that begins with R as a random one: each parse would give another schedule.
+    # croniter reads a field that begins with R as random: each parse would give another schedule.
     if len(fields) != _FIELDS or any(field[0] in "Rr" for field in fields):
         raise ValueError(f"'{text}' is not a cron expression: {_RULE}")
     _check_fields(text)

@@ -1,4 +1,4 @@
-"""YAML with line numbers: a file as a tree of nodes, and the problems found in it."""
+"""YAML with line numbers: a file as a tree of nodes, and its problems."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _KINDS = {
 
 
 class Problems:
-    """What is wrong in one file. All of it is reported at once, so that one edit can mend it."""
+    """Problems of one file. All are reported at once, so that one edit can fix them."""
 
     def __init__(self, file: Path) -> None:
-        """Start without any."""
+        """Start without problems."""
         self._file = file
         self._found: list[str] = []
 
     def add(self, node: yaml.Node, key: str, text: str) -> None:
-        """Note a problem at `node`; `key` is its dotted path in the file."""
+        """Add a problem at `node`; `key` is its dotted path in the file."""
         self._found.append(f"{self._file}:{line_number(node)}: {key}: {text}")
 
     def __len__(self) -> int:
-        """How many there are so far."""
+        """Return the number of problems so far."""
         return len(self._found)
 
     def raise_any(self) -> None:
@@ -61,7 +61,7 @@ def raise_problems(file: Path, problems: Sequence[str]) -> None:
 
 
 def read_document(file: Path) -> yaml.MappingNode:
-    """The mapping at the top of a YAML file.
+    """Return the mapping at the top of a YAML file.
 
     Raises `ConfigError` when the file cannot be read, is no YAML, or holds anything but a mapping.
     """
@@ -92,7 +92,7 @@ def _text_of(file: Path) -> str:
 
 
 def _check_depth(file: Path, text: str) -> None:
-    """Refuse what is nested so deep that building the tree would end the process: libyaml's own C stack overflows."""
+    """Refuse nesting so deep that building the tree would end the process: libyaml's C stack would overflow."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -123,18 +123,18 @@ def _named(character: int | str) -> str:
 
 
 def line_number(node: yaml.Node) -> int:
-    """The line on which a node starts, counted from 1."""
+    """Return the line on which a node starts, counted from 1."""
     line: int = node.start_mark.line
     return line + 1
 
 
 def tag_of(node: yaml.Node) -> str:
-    """The short name of a node's YAML type: str, int, bool, null, seq, map, ..."""
+    """Return the short name of a node's YAML type: str, int, bool, null, seq, map, ..."""
     return str(node.tag).removeprefix(_TAG)
 
 
 def node_kind(node: yaml.Node | None) -> str:
-    """What a node is, in words, with its text where it has one."""
+    """Return a description of a node in words, with its text if it has one."""
     if node is None:
         return "an empty file"
     kind = _KINDS.get(tag_of(node), f"a value of type {node.tag}")

@@ -16,17 +16,17 @@ _UNITS = {
 PATTERN = r"^([0-9]+|([0-9]+w)?([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?)$"
 _TEXT = re.compile(PATTERN)
 _PART = re.compile(r"([0-9]+)(ms|[wdhms])")
-# A century: more is a typing error, and would overflow the arithmetic on timestamps.
+# A century: a longer span is a typing error, and would overflow the arithmetic on timestamps.
 _LONGEST = timedelta(days=36_500)
 
 RULE = "a duration such as 30m, 5s, 1h30m or 2d, or a number of seconds"
 
 
 def parse_duration(text: str) -> timedelta:
-    """Turn `1h30m` or `5400` (seconds) into a span.
+    """Return the span of a text such as `1h30m` or `5400` (seconds).
 
     Units are w, d, h, m, s and ms, largest first, each at most once. Raises `ValueError` for
-    anything else, and for spans of more than a hundred years.
+    any other text, and for spans of more than a hundred years.
     """
     if not text or not _TEXT.fullmatch(text):
         msg = f"expected {RULE}, got '{text}'"
@@ -43,7 +43,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(span: timedelta) -> str:
-    """The shortest text that `parse_duration` turns back into `span`; `0s` for none."""
+    """Return the shortest text that `parse_duration` turns back into `span`; `0s` for a span of zero."""
     rest, parts = span, []
     for unit in ("d", "h", "m", "s", "ms"):
         amount, rest = divmod(rest, _UNITS[unit])

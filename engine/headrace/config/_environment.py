@@ -13,10 +13,10 @@ _WHOLE_SECRET = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-)?\}")
 
 
 def substitute(text: str, environment: Mapping[str, str]) -> str:
-    """Replace each reference in `text`. A variable that is empty counts as unset.
+    """Replace each reference in `text`. An empty variable counts as unset.
 
     Raises `ValueError` for a variable that is unset and has no default, and for a reference that
-    is not of the two forms. The replacement itself is not looked at again.
+    is not of the two forms. References in the replacement are not replaced.
     """
 
     def replacement(match: re.Match[str]) -> str:
@@ -31,7 +31,7 @@ def substitute(text: str, environment: Mapping[str, str]) -> str:
 
 
 def check_references(text: str) -> None:
-    """Raise `ValueError` for a reference that is not of the two forms; look no variable up."""
+    """Raise `ValueError` for a reference that is not of the two forms, without reading variables."""
     for match in _REFERENCE.finditer(text):
         _name_and_default(match)
 
@@ -60,5 +60,5 @@ def _name_and_default(match: re.Match[str]) -> tuple[str, str | None]:
 
 
 def is_only_a_reference(text: str) -> bool:
-    """Whether `text` is one reference without a default: the only way to name a secret."""
+    """Return whether `text` is one reference without a default: the only way to name a secret."""
     return _WHOLE_SECRET.fullmatch(text.strip()) is not None

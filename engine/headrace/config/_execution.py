@@ -1,7 +1,7 @@
-"""How operators execute: the sections `execution` and `operators` of a job.
+"""Execution of operators: the sections `execution` and `operators` of a job.
 
-The keys of `async-state` are those of FLIP-425, literally, so that what Flink's documentation says about
-them can be looked up here and there. Their defaults are in `AsyncStateOptions` alone.
+The keys of `async-state` are exactly those of FLIP-425, so that Flink's documentation applies to them. Their defaults
+are only in `AsyncStateOptions`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from headrace.materializer.options import MaterializerOptions
 
 
 class AsyncStateConfig(Section, frozen=True, kw_only=True, rename="kebab"):
-    """How tasks overlap state access (FLIP-425). None of it changes results.
+    """How tasks overlap state access (FLIP-425). No key changes results.
 
-    Null or left out: what the job says; where the job says nothing either, the default.
+    Null or left out: the job's value; without one, the default.
     """
 
     enabled: bool | None = None
@@ -47,15 +47,15 @@ class AsyncStateConfig(Section, frozen=True, kw_only=True, rename="kebab"):
     """Decoded values that a task holds at most, beside those that it has changed. Default: 1000000."""
 
     def over(self, options: AsyncStateOptions) -> AsyncStateOptions:
-        """`options`, with what is given here in place of theirs."""
+        """Return `options`, overridden by the values that are set here."""
         given = {name: getattr(self, name) for name in self.__struct_fields__}
         return replace(options, **{name: value for name, value in given.items() if value is not None})
 
 
 class UpsertMaterializeConfig(Section, frozen=True, kw_only=True, rename="kebab"):
-    """How histories of upsert materializers are laid out (FLIP-544). None of it changes results, and all keeps the history.
+    """Layout of the histories of upsert materializers (FLIP-544). No key changes results, and every change keeps the history.
 
-    Null or left out: what the job says; where the job says nothing either, the pipeline's strategy and the default thresholds.
+    Null or left out: the job's value; without one, the pipeline's strategy and the default thresholds.
     """
 
     strategy: Strategy | None = None
@@ -68,13 +68,13 @@ class UpsertMaterializeConfig(Section, frozen=True, kw_only=True, rename="kebab"
     """adaptive: rows of a key down to which its map becomes a list again. Default: 40 on rocksdb, else 300."""
 
     def over(self, options: MaterializerOptions) -> MaterializerOptions:
-        """`options`, with what is given here in place of theirs."""
+        """Return `options`, overridden by the values that are set here."""
         given = {name: getattr(self, name) for name in self.__struct_fields__}
         return replace(options, **{name: value for name, value in given.items() if value is not None})
 
 
 class ExecutionConfig(Section, frozen=True, kw_only=True, rename="kebab"):
-    """How keyed operators execute."""
+    """Execution of keyed operators."""
 
     async_state: AsyncStateConfig = AsyncStateConfig()
     """How tasks overlap state access."""
@@ -84,7 +84,7 @@ class ExecutionConfig(Section, frozen=True, kw_only=True, rename="kebab"):
 
 
 class OperatorConfig(Section, frozen=True, kw_only=True):
-    """Overrides for one keyed process, or one upsert materializer (first and last value, deduplication and lag are such, too)."""
+    """Overrides for one keyed process or one upsert materializer (including first and last value, deduplication and lag)."""
 
     execution: ExecutionConfig = ExecutionConfig()
-    """What is not given here, the job's own `execution` decides."""
+    """Overrides of the job's `execution`; the job's values apply to keys that are not set here."""

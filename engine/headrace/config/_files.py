@@ -1,4 +1,4 @@
-"""How files of a source are written, where their format leaves it open."""
+"""Format of a source's files, where the format itself has variants."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.config._types import Section
 
 
 class CsvOptions(Section, frozen=True, kw_only=True):
-    """How CSV files are written."""
+    """Format of CSV files."""
 
     delimiter: str = ","
     """The character between two fields; "\\t" is a tab."""
@@ -24,7 +24,7 @@ class CsvOptions(Section, frozen=True, kw_only=True):
 
 
 class FileOptions(Section, frozen=True, kw_only=True):
-    """The format of a source's files, and how they are written."""
+    """Format of a source's files."""
 
     format: str = "parquet"
     csv: CsvOptions = CsvOptions()

@@ -1,4 +1,4 @@
-"""What `conf/jobs/<job>.yaml` says. Every struct is frozen; loading has validated every value."""
+"""Job files, `conf/jobs/<job>.yaml`. Every struct is frozen; loading has validated every value."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ScheduleConfig(Section, frozen=True, kw_only=True):
     """The time zone of `cron` and `start`, as in Europe/Berlin."""
 
     def starts_at(self) -> datetime:
-        """`start` as an aware moment."""
+        """Return `start` as an aware moment."""
         if self.start.tzinfo is not None:
             return self.start
         return self.start.replace(tzinfo=ZoneInfo(self.timezone))
@@ -76,14 +76,14 @@ class StateConfig(Section, frozen=True, kw_only=True):
 
 
 class WatermarkConfig(Section, frozen=True, kw_only=True):
-    """How often the watermark moves."""
+    """Frequency of watermarks."""
 
     bucket: Count = 1000
     """Rows of arrival order between two watermarks. Part of the job's meaning: keep it."""
 
 
 class SourceConfig(Section, frozen=True, kw_only=True):
-    """What a source of the pipeline reads."""
+    """Location and format of a source of the pipeline."""
 
     format: Literal["parquet", "json", "csv", "avro", "delta", "kafka"] = "parquet"
     """parquet, json, csv, avro: a folder of such files (json: one object a line). delta: a Delta table. kafka: a topic of Apache Kafka."""
@@ -144,35 +144,35 @@ class SourceConfig(Section, frozen=True, kw_only=True):
 
     @property
     def files(self) -> FileOptions:
-        """The format of the files of a folder."""
+        """Return the format of the files of a folder."""
         return FileOptions(format=self.format, csv=self.csv)
 
     @property
     def begins_at(self) -> Start:
-        """Where a table is read from first."""
+        """Return the place where reading of a table begins."""
         return parse_start(self.start or "earliest")
 
     @property
     def skipped(self) -> tuple[range, ...]:
-        """The versions of a table that are passed over."""
+        """Return the versions of a table to skip."""
         return parse_versions(self.skip_versions) if self.skip_versions else ()
 
     @property
     def skipped_offsets(self) -> dict[int, tuple[range, ...]]:
-        """The offsets of a topic that are passed over, by partition."""
+        """Return the offsets of a topic to skip, by partition."""
         return parse_offsets(self.skip_offsets) if self.skip_offsets else {}
 
     @property
     def place(self) -> str:
-        """Where the source is, for messages."""
+        """Return the place of the source, for messages."""
         return f"topic {self.topic} at {self.servers}" if self.format == "kafka" else self.path
 
     def shown(self) -> dict[str, Any]:
-        """Return everything that may be printed: values of a client's settings are hidden, which may be secrets."""
+        """Return the settings for printing: values of a client's settings are hidden, since they may be secrets."""
         return _without_settings(self)
 
     def __repr__(self) -> str:
-        """Like a struct's, without the values of settings: configurations end up in tracebacks and logs."""
+        """Return a struct's text without the values of settings: configurations end up in tracebacks and logs."""
         return shown_repr(self, self.shown())
 
 
@@ -180,11 +180,11 @@ LINES: Final = "lines"
 """The folder of the branches, in the job's folder."""
 
 FOLDER_TABLE: Final = "_headrace"
-"""The folder of a Parquet sink's table, in the sink's own. Readers of Parquet folders pass over names that begin with `_`."""
+"""Folder of a Parquet sink's table, within the sink's own. Readers of Parquet folders skip names that begin with `_`."""
 
 
 class SinkConfig(Section, frozen=True, kw_only=True):
-    """What a sink of the pipeline writes."""
+    """Location and format of a sink of the pipeline."""
 
     format: Literal["delta", "parquet", "kafka"] = "delta"
     """delta: a Delta table. parquet: a folder of Parquet files that rows are only added to, for readers without Delta. kafka: a topic of Apache Kafka that rows are sent to, at least once."""
@@ -215,25 +215,25 @@ class SinkConfig(Section, frozen=True, kw_only=True):
 
     @property
     def table_path(self) -> str:
-        """Folder or URI of the Delta table that says what was published: the sink itself, or one within its folder."""
+        """Return the folder or URI of the Delta table of published rows: the sink itself, or one within its folder."""
         return f"{self.path}/{FOLDER_TABLE}" if self.format == "parquet" else self.path
 
     @property
     def place(self) -> str:
-        """Where readers find the sink, for messages."""
+        """Return the place where readers find the sink, for messages."""
         return f"topic {self.topic} at {self.servers}" if self.format == "kafka" else self.path
 
     def shown(self) -> dict[str, Any]:
-        """Return everything that may be printed: values of a client's settings are hidden, which may be secrets."""
+        """Return the settings for printing: values of a client's settings are hidden, since they may be secrets."""
         return _without_settings(self)
 
     def __repr__(self) -> str:
-        """Like a struct's, without the values of settings: configurations end up in tracebacks and logs."""
+        """Return a struct's text without the values of settings: configurations end up in tracebacks and logs."""
         return shown_repr(self, self.shown())
 
 
 def _without_settings(config: SourceConfig | SinkConfig) -> dict[str, Any]:
-    """Return what may be printed of a source or a sink: not the values of its client's settings."""
+    """Return the settings of a source or a sink for printing, without the values of its client's settings."""
     plain: dict[str, Any] = msgspec.to_builtins(config, enc_hook=str)
     return plain | {"options": dict.fromkeys(config.options, HIDDEN)}
 
@@ -254,16 +254,16 @@ class ServiceConfig(Section, frozen=True, kw_only=True):
     """Calls at once that each task may make, likewise; null: no limit but the operators' capacity."""
 
     def health_url(self) -> str | None:
-        """The address to ask, or None where the service is not checked."""
+        """Return the address of the health check, or None if the service is not checked."""
         return None if self.health is None else with_path(self.url, self.health)
 
     def shown(self) -> dict[str, Any]:
-        """Return everything that may be printed: queries of URLs are left out."""
+        """Return the settings for printing: queries of URLs are left out."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         return plain | {"url": shown_url(self.url), "health": self.health and shown_url(self.health)}
 
     def __repr__(self) -> str:
-        """Like a struct's, without queries: configurations end up in tracebacks and logs."""
+        """Return a struct's text without queries: configurations end up in tracebacks and logs."""
         return shown_repr(self, self.shown())
 
 
@@ -388,23 +388,23 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
 
     @property
     def code(self) -> PipelineCode:
-        """Where the job's pipeline is, for `headrace.plan.loader`."""
+        """Return the location of the job's pipeline, for `headrace.plan.loader`."""
         return PipelineCode(self.pipeline, str(self.home), self.profile.py_files)
 
     @property
     def stored_name(self) -> str:
-        """What the job is called where it is stored: its folder, and its transactions in sinks. It outlives a renaming."""
+        """Return the job's name where it is stored: its folder, and its transactions in sinks. It does not change with a renaming."""
         return self.state.name or self.job
 
     @property
     def job_folder(self) -> str:
-        """Folder or URI of the job's state tables, or of the branch's."""
+        """Return the folder or URI of the job's state tables, or of the branch's."""
         folder = f"{self.state.root}/{self.stored_name}"
         return folder if self.branch is None else f"{folder}/{LINES}/{self.branch}"
 
     @property
     def local_folder(self) -> Path:
-        """Folder of the job's local copies of state, or of the branch's."""
+        """Return the folder of the job's local copies of state, or of the branch's."""
         name = self.stored_name if self.branch is None else f"{self.stored_name}@{self.branch}"
         return Path(self.state.local) / name
 
@@ -419,40 +419,48 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
             raise ConfigError(msg)
         on_branch = replace_fields(self, branch=name)
         sinks = {
-            sink: replace_fields(config, format="delta", path=f"{on_branch.job_folder}/sinks/{sink}")
+            sink: replace_fields(
+                config,
+                format="delta",
+                path=f"{on_branch.job_folder}/sinks/{sink}",
+                servers=None,
+                topic=None,
+                options={},
+                key=None,
+            )
             for sink, config in self.sinks.items()
         }
         return replace_fields(on_branch, sinks=sinks)
 
     @property
     def tasks(self) -> int:
-        """Tasks per operator: the job's own number, else the profile's; never above the key groups."""
+        """Return the number of tasks per operator: the job's own number, else the profile's; never more than the key groups."""
         return min(self.parallelism or self.profile.parallelism, self.max_parallelism)
 
     @property
     def appended(self) -> tuple[str, ...]:
-        """The sinks that rows are only added to."""
+        """Return the sinks in mode append."""
         return tuple(name for name, sink in self.sinks.items() if sink.mode == "append")
 
     @property
     def storage_options(self) -> dict[str, str] | None:
-        """What deltalake needs to reach the object store; None on local disks."""
+        """Return deltalake's options for the object store; None on local disks."""
         return dict(self.profile.storage) or None
 
     def async_state(self, operator: str, *, enabled: bool | None = None) -> AsyncStateOptions:
-        """How a keyed process accesses state: what it has under `operators`, else the job, else the default.
+        """Return the options of state access of a keyed process: those under `operators`, else the job's, else the defaults.
 
-        `enabled`, unless None, overrules all of them, as the command line does.
+        `enabled`, unless None, overrides all of them, as the command line does.
         """
         own = self.operators.get(operator, OperatorConfig())
         options = own.execution.async_state.over(self.execution.async_state.over(AsyncStateOptions()))
         return options if enabled is None else replace(options, enabled=enabled)
 
     def upsert_materialize(self, operator: str, backend: str | None = None) -> MaterializerOptions:
-        """How an upsert materializer lays out its histories: what it has under `operators`, else the job, else the default.
+        """Return the history options of an upsert materializer: those under `operators`, else the job's, else the defaults.
 
-        `backend` is the one that the job runs on, unless it is its own. Raises `ConfigError` where the two thresholds
-        contradict each other, or the one that is given contradicts the backend's default of the other.
+        `backend` is the one that the job runs on, by default its own. Raises `ConfigError` where the two thresholds
+        contradict each other, or a given one contradicts the backend's default of the other.
         """
         own = self.operators.get(operator, OperatorConfig()).execution.upsert_materialize
         key = "execution.upsert-materialize"
@@ -467,12 +475,12 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
         return options
 
     def where(self, key: str) -> str:
-        """`file:line: key`, for a message about `key` (its dotted path in the file)."""
+        """Return `file:line: key`, for a message about `key` (its dotted path in the file)."""
         line = self.lines.get(key)
         return f"{self.file}:{line}: {key}" if line else f"{self.file}: {key}"
 
     def shown(self) -> dict[str, Any]:
-        """Everything that may be printed, as plain values, with secrets hidden."""
+        """Return all settings as plain values for printing, with secrets hidden."""
         plain: dict[str, Any] = msgspec.to_builtins(self, enc_hook=str)
         del plain["lines"]
         plain["profile"] = self.profile.shown()

@@ -1,4 +1,4 @@
-"""Finding and loading jobs and cluster profiles."""
+"""Search for and loading of jobs and cluster profiles."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def _nearest_home(start: Path) -> Path:
 
 
 def list_jobs(home: Path | None = None) -> list[str]:
-    """The names of the jobs in `conf/jobs/`, sorted. The files are not read."""
+    """Return the names of the jobs in `conf/jobs/`, sorted, without reading the files."""
     return _names_in(_folder(home, "jobs"))
 
 
 def known_jobs(home: Path | None = None) -> list[str]:
-    """Return what `list_jobs` does; raise `ConfigError` when there is no job."""
+    """Return what `list_jobs` returns. Raises `ConfigError` when there is no job."""
     jobs = list_jobs(home)
     if not jobs:
         msg = f"there is no job: {_folder(home, 'jobs')} has no file NAME.yaml. Write one there. {_NEW}"
@@ -64,7 +64,7 @@ def known_jobs(home: Path | None = None) -> list[str]:
 
 
 def list_clusters(home: Path | None = None) -> list[str]:
-    """The names of the profiles in `conf/clusters/`, sorted. The files are not read."""
+    """Return the names of the profiles in `conf/clusters/`, sorted, without reading the files."""
     return _names_in(_folder(home, "clusters"))
 
 
@@ -78,10 +78,10 @@ def load_job(
 ) -> JobConfig:
     """Read and check `conf/jobs/<name>.yaml` and the cluster profile that it names.
 
-    `cluster` takes the place of the file's own `cluster`. `keep_references` leaves `${NAME}` in the
-    profile's `spark` and `storage` as it is written, so that no secret is in what is loaded; see
-    `expand_settings`. Without `checked`, rules that span several keys are left to `job_problems`. Raises `ConfigError` that
-    names file, line, key and allowed values, with all problems of a file at once.
+    `cluster` overrides the file's own `cluster`. `keep_references` keeps `${NAME}` in the profile's `spark` and
+    `storage` unchanged, so that the result contains no secret; for them see `expand_settings`. Without `checked`, rules
+    that span several keys are left to `job_problems`. Raises `ConfigError` that names file, line, key and allowed
+    values, with all problems of a file at once.
     """
     home = home or home_folder()
     file = _find("job", name, _folder(home, "jobs"))
@@ -99,7 +99,7 @@ def load_job(
 
 
 def _check_cluster(name: str, home: Path, where: str) -> None:
-    """Raise `ConfigError` that names the place in the job's file when there is no such profile."""
+    """Check that a profile exists. Raises `ConfigError` that names the place in the job's file when it does not."""
     try:
         _find("cluster", name, _folder(home, "clusters"))
     except ConfigError as error:
@@ -108,7 +108,7 @@ def _check_cluster(name: str, home: Path, where: str) -> None:
 
 
 def load_cluster(name: str, home: Path | None = None, *, keep_references: bool = False) -> ClusterConfig:
-    """Read and check `conf/clusters/<name>.yaml`. Raises `ConfigError` like `load_job`."""
+    """Read and check `conf/clusters/<name>.yaml`. Raises `ConfigError` as `load_job` does."""
     home = home or home_folder()
     file = _find("cluster", name, _folder(home, "clusters"))
     profile, _ = read_struct(file, ClusterFile, Place(home, os.environ, keep_references))
@@ -117,7 +117,7 @@ def load_cluster(name: str, home: Path | None = None, *, keep_references: bool =
 
 
 def checked_name(text: str, what: str = "name") -> str:
-    """Return `text` if it is a name; see `headrace.names.check_name`.
+    """Return `text` if it is a valid name by `headrace.names.check_name`.
 
     Raises `ConfigError` otherwise.
     """

@@ -1,4 +1,4 @@
-"""Moments as people write them: a day or a time of ISO 8601, in UTC unless it says otherwise."""
+"""Moments as people write them: a day or a time of ISO 8601, in UTC by default."""
 
 from __future__ import annotations
 

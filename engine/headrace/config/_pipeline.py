@@ -1,4 +1,4 @@
-"""From the name of a pipeline to the pipeline, and whether a job binds all that it needs."""
+"""Loading of a job's pipeline, and checks that the job binds everything that the pipeline needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def load_pipeline(config: JobConfig) -> Pipeline:
     """Load the job's pipeline and check that the job binds its sources, sinks and operators.
 
-    Raises `ConfigError` when the pipeline cannot be loaded, or a binding is missing or left over.
+    Raises `ConfigError` when the pipeline cannot be loaded, or a binding is missing or not used.
     """
     pipeline = import_pipeline(config)
     check_bindings(config, pipeline)
@@ -27,7 +27,7 @@ def load_pipeline(config: JobConfig) -> Pipeline:
 
 
 def import_pipeline(config: JobConfig) -> Pipeline:
-    """Load the job's pipeline; raise `ConfigError` that names the place in the job's file when it cannot be loaded."""
+    """Load the job's pipeline. Raises `ConfigError` that names the place in the job's file when it cannot be loaded."""
     from headrace.plan import loader
 
     try:
@@ -43,13 +43,13 @@ def check_bindings(config: JobConfig, pipeline: Pipeline) -> None:
 
 
 def binding_problems(config: JobConfig, pipeline: Pipeline) -> list[str]:
-    """Return every name that only one of job and pipeline knows, and options that contradict others."""
+    """Return every name that only the job or only the pipeline has, and options that contradict others."""
     problems = [f"{config.where(key)}: {text}" for key, text in _problems(config, pipeline)]
     return list(dict.fromkeys([*problems, *_contradictions(config, pipeline)]))
 
 
 def kindless_sinks(config: JobConfig, pipeline: Pipeline) -> list[str]:
-    """Return the sinks that append rows without their kinds, of streams that may take rows back (`-U`, `-D`)."""
+    """Return the sinks that append rows without their kinds, of streams that may retract rows (`-U`, `-D`)."""
     from headrace.api import SinkNode, UpsertMaterialize
     from headrace.api.windows import may_retract
 
@@ -85,7 +85,7 @@ def _problems(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _tables(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
-    """Yield the dimension tables of Spark's steps that only one of job and pipeline knows."""
+    """Yield the dimension tables of Spark's steps that only the job or only the pipeline has."""
     from headrace.api import SourceNode
     from headrace.api.graph import SparkStep, step_over
 
@@ -100,7 +100,7 @@ def _tables(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _orders(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
-    """Yield topics that the pipeline wants to sort: what is sorted at once would depend on how much a micro-batch takes."""
+    """Yield topics that the pipeline wants to sort: the sorted rows would depend on the size of a micro-batch."""
     from headrace.api import SourceNode
 
     for node in pipeline.operators:
@@ -112,7 +112,7 @@ def _orders(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _row_kinds(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
-    """Yield sources of which one of job and pipeline reads a change data feed."""
+    """Yield sources for which only the job or only the pipeline reads a change data feed."""
     from headrace.api import SourceNode
     from headrace.api.graph import CHANGE_TYPE
 
@@ -179,7 +179,7 @@ def _overrides(config: JobConfig, pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def _contradictions(config: JobConfig, pipeline: Pipeline) -> Iterator[str]:
-    """What a run would say of its operators' options."""
+    """Yield the errors that a run would report for its operators' options."""
     for operator in pipeline.operators:
         try:
             config.upsert_materialize(operator.name)

@@ -1,6 +1,7 @@
-"""From a YAML tree to a frozen struct: every key and value is checked against the struct's fields.
+"""Reads a YAML tree into a frozen struct; checks every key and value against the struct's fields.
 
-Written for messages: msgspec's own conversion stops at the first problem and knows no lines.
+msgspec's own conversion stops at the first problem and knows no lines; this reader reports all problems with their
+lines.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _UNIONS = (Union, types.UnionType)
 Pairs = dict[str, tuple[yaml.Node, yaml.Node]]
 
 MISSING: Any = object()
-"""What the reader returns for a value that had a problem."""
+"""Result of the reader for a value with a problem."""
 
 
 def read_struct(file: Path, kind: type[T], place: Place) -> tuple[T, dict[str, int]]:
@@ -43,7 +44,7 @@ def read_struct(file: Path, kind: type[T], place: Place) -> tuple[T, dict[str, i
 
 
 class _Reader:
-    """One pass over one file."""
+    """Reader of one file."""
 
     def __init__(self, problems: Problems, place: Place) -> None:
         self.problems = problems
@@ -51,7 +52,7 @@ class _Reader:
         self._place = place
 
     def struct(self, node: yaml.Node, kind: type[Any], key: str) -> Any:
-        """A mapping whose keys are the fields of `kind`, by the names that they have in files."""
+        """Read a mapping whose keys are the fields of `kind`, by their names in files."""
         pairs = self._pairs(node, key)
         if pairs is None:
             return MISSING
@@ -75,7 +76,7 @@ class _Reader:
         self.problems.add(node, key, f"unknown key{hint} (allowed: {', '.join(fields)})")
 
     def _pairs(self, node: yaml.Node, key: str) -> Pairs | None:
-        """The entries of a mapping, after refusing duplicates, odd keys and written-down secrets."""
+        """Return the entries of a mapping; report duplicates, invalid keys and literal secrets."""
         if not isinstance(node, yaml.MappingNode):
             self.problems.add(node, key, f"expected a mapping of keys to values, got {node_kind(node)}")
             return None
@@ -146,18 +147,18 @@ def _build(kind: type[Any], values: dict[str, Any], home: Path) -> Any:
     return _with_located_defaults(kind(**values), values, home)
 
 
-def _with_located_defaults(made: Any, given: Mapping[str, Any], home: Path) -> Any:
-    """Default paths start at the home folder, like those in the file."""
+def _with_located_defaults(config: Any, given: Mapping[str, Any], home: Path) -> Any:
+    """Resolve default paths from the home folder, like paths in the file."""
     changes: dict[str, Any] = {}
-    for field in msgspec.structs.fields(made):
-        value = getattr(made, field.name)
+    for field in msgspec.structs.fields(config):
+        value = getattr(config, field.name)
         if field.name in given:
             continue
         if isinstance(value, msgspec.Struct):
             changes[field.name] = _with_located_defaults(value, {}, home)
         elif unwrap(field.type)[1] == LOCATION and value:
             changes[field.name] = located(value, home)
-    return msgspec.structs.replace(made, **changes) if changes else made
+    return msgspec.structs.replace(config, **changes) if changes else config
 
 
 def _dotted(key: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Single values of a configuration file: references replaced, types and ranges checked."""
+"""Single values of a configuration file: replaces references, and checks types and ranges."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _RULES = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What values may depend on: the home folder of relative paths, and the environment."""
+    """Context of values: the home folder of relative paths, and the environment."""
 
     home: Path
     environment: Mapping[str, str]
     keep_references: bool = False
-    """Leave `${NAME}` in settings of Spark and of storage as it is written."""
+    """True: keep `${NAME}` in settings of Spark and of storage unchanged."""
 
 
 def read_scalar(node: yaml.Node, kind: Any, place: Place) -> Any:
-    """The value of a node as a `kind`.
+    """Return the value of a node as a `kind`.
 
-    Raises `ValueError` that names what was expected and what is there.
+    Raises `ValueError` that names the expected and the actual value.
     """
     base, role = unwrap(kind)
     if not isinstance(node, yaml.ScalarNode) or tag_of(node) == "null":
@@ -70,7 +70,7 @@ def _substituted(text: str, role: str | None, place: Place) -> str:
 
 
 def _check_characters(text: str) -> None:
-    """Refuse what no path and no stored text can hold: U+0000, and bytes of the environment that are not UTF-8."""
+    """Refuse characters that no path and no stored text can hold: U+0000, and bytes of the environment that are not UTF-8."""
     if "\0" in text:
         msg = "the character U+0000 is not allowed here; remove it"
         raise ValueError(msg)
@@ -82,7 +82,7 @@ def _check_characters(text: str) -> None:
 
 
 def unwrap(kind: Any) -> tuple[Any, str | None]:
-    """A field's type without its annotation, and the role that the annotation gives it."""
+    """Return a field's type without its annotation, and the role in the annotation."""
     if get_origin(kind) is not Annotated:
         return kind, None
     base, meta = get_args(kind)[:2]
@@ -111,7 +111,7 @@ def _number(text: str) -> float | None:
 
 
 def _truth(text: str) -> bool | None:
-    # Not YAML's yes/no/on/off: too many people meant the words.
+    # Without YAML's yes/no/on/off: many people write them as plain words.
     return {"true": True, "false": False}.get(text)
 
 
@@ -147,7 +147,7 @@ def _wanted(base: Any) -> str:
 
 
 def _choices(base: Any) -> dict[str, Any]:
-    """What stands for each text that a choice allows; nothing where a type is no choice."""
+    """Return the value of each text that a choice allows; an empty dictionary if the type is no choice."""
     if get_origin(base) is Literal:
         return {text: text for text in get_args(base)}
     return {member.value: member for member in base} if isinstance(base, type) and issubclass(base, Enum) else {}
@@ -175,13 +175,13 @@ def _check_range(value: Any, kind: Any, role: str | None) -> None:
 
 
 def _bound(message: str) -> str:
-    """Msgspec's "Expected `int` >= 1" as "is out of range: it must be >= 1"."""
+    """Rewrite msgspec's "Expected `int` >= 1" as "is out of range: it must be >= 1"."""
     bound = message.rpartition("`")[2].strip() or message
     return f"is out of range: it must be {bound}"
 
 
 def located(text: str, home: Path) -> str:
-    """Return a path as absolute from `home`; a URI with its scheme in lower case, a `file:` URI as the path that it names.
+    """Return a path as absolute from `home`; a URI with its scheme in lower case; a `file:` URI as its path.
 
     Raises `ValueError` for a `file:` URI of another host.
     """

@@ -17,12 +17,12 @@ _TITLES = {"JobFile": "Headrace job", "ClusterFile": "Headrace cluster profile"}
 
 
 def job_schema() -> dict[str, Any]:
-    """The JSON schema of `conf/jobs/*.yaml`, with the fields' own documentation."""
+    """Return the JSON schema of `conf/jobs/*.yaml`, with the fields' own documentation."""
     return _schema(_job.JobFile)
 
 
 def cluster_schema() -> dict[str, Any]:
-    """The JSON schema of `conf/clusters/*.yaml`."""
+    """Return the JSON schema of `conf/clusters/*.yaml`."""
     return _schema(_cluster.ClusterFile)
 
 
@@ -43,7 +43,7 @@ def _described(schema: dict[str, Any], text: str | None) -> dict[str, Any]:
 
 
 def _referable(schema: dict[str, Any], choices: set[str]) -> dict[str, Any]:
-    """Let a value come from the environment, as in ${CORES:-2}, where the schema would not take such a text."""
+    """Allow a value from the environment, as in ${CORES:-2}, where the schema would not accept such a text."""
     default = {"default": schema["default"]} if "default" in schema else {}
     bare = {key: part for key, part in schema.items() if key != "default"}
     kinds = bare.get("anyOf", [bare])
@@ -59,7 +59,7 @@ def _is_narrow(schema: dict[str, Any], choices: set[str]) -> bool:
 
 
 def _ours(schema: Any) -> Any:
-    """Replace what msgspec writes for durations and scalars by what loading takes, at any depth."""
+    """Replace msgspec's schema of durations and scalars by one of the texts that loading accepts, at any depth."""
     if isinstance(schema, list):
         return [_ours(part) for part in schema]
     if not isinstance(schema, dict):
@@ -73,16 +73,16 @@ def _ours(schema: Any) -> Any:
 
 
 def _field_documentation() -> dict[tuple[str, str], str]:
-    """The string below each field of a struct, by struct and key of the file: Python itself drops them."""
-    found = {}
+    """Return the string below each field of a struct, by struct and key of the file: Python itself drops them."""
+    texts = {}
     for module in (_cluster, _execution, _job):
         tree = ast.parse(Path(inspect.getfile(module)).read_text(encoding="utf-8"))
         for cls in (node for node in tree.body if isinstance(node, ast.ClassDef)):
             keys = {field.name: field.encode_name for field in msgspec.structs.fields(getattr(module, cls.name))}
             for field, below in zip(cls.body, cls.body[1:], strict=False):
                 if text := _text_of(field, below):
-                    found[cls.name, keys[text[0]]] = text[1]
-    return found
+                    texts[cls.name, keys[text[0]]] = text[1]
+    return texts
 
 
 def _text_of(field: ast.stmt, below: ast.stmt) -> tuple[str, str] | None:

@@ -1,4 +1,4 @@
-"""Versions of a table and offsets of a topic, as a job's file names them: where a source begins, and which it passes over."""
+"""Versions of a table and offsets of a topic in a job's file: where a source begins, and what it skips."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _VERSIONS: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
 
 
 class StartKind(Enum):
-    """What a start goes by."""
+    """Kind of a start."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -29,16 +29,16 @@ class StartKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where reading begins. `value` is the first version to read, or a moment (ms): earlier commits are not read."""
+    """Place where reading begins. `value` is the first version to read, or a moment (ms): earlier commits are not read."""
 
     kind: StartKind
     value: int = 0
 
 
 def parse_start(text: str) -> Start:
-    """Return what a job's file says under `start`. A moment without a time zone is in UTC.
+    """Return the start that a job's file names under `start`. A moment without a time zone is in UTC.
 
-    Raises `ValueError` that says what is expected.
+    Raises `ValueError` that names the expected forms.
     """
     if text in {StartKind.EARLIEST.value, StartKind.LATEST.value, StartKind.SNAPSHOT.value}:
         return Start(StartKind(text))
@@ -52,9 +52,9 @@ def parse_start(text: str) -> Start:
 
 
 def parse_versions(text: str) -> tuple[range, ...]:
-    """Return the versions in a text such as `17` or `3, 13-17`; both ends of a range belong to it.
+    """Return the versions in a text such as `17` or `3, 13-17`; both ends of a range are included.
 
-    Raises `ValueError` that says what is expected.
+    Raises `ValueError` that names the expected forms.
     """
     ranges = []
     for part in text.split(","):
@@ -67,9 +67,9 @@ def parse_versions(text: str) -> tuple[range, ...]:
 
 
 def parse_offsets(text: str) -> dict[int, tuple[range, ...]]:
-    """Return the offsets in a text such as `0:17` or `0:120-499, 3:7`, by partition; both ends of a range belong to it.
+    """Return the offsets in a text such as `0:17` or `0:120-499, 3:7`, by partition; both ends of a range are included.
 
-    Raises `ValueError` that says what is expected.
+    Raises `ValueError` that names the expected forms.
     """
     by_partition: dict[int, tuple[range, ...]] = {}
     for part in text.split(","):

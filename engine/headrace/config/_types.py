@@ -1,6 +1,6 @@
-"""What configuration structs share: their base, and field types with the rule that each one carries.
+"""Base and field types of configuration structs, with the rule of each type.
 
-A rule sits in `Meta.extra["role"]`, where the reader of the YAML finds it.
+A rule is in `Meta.extra["role"]`, where the reader of the YAML finds it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ PipelineRef = Annotated[
     str,
     Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", extra={"role": PIPELINE}),
 ]
-"""Where a pipeline object is: `package.module:variable`."""
+"""Location of a pipeline object: `package.module:variable`."""
 
 FunctionRef = Annotated[
     str,
     Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", extra={"role": FUNCTION}),
 ]
-"""Where a function is: `package.module:function`."""
+"""Location of a function: `package.module:function`."""
 
 Count = Annotated[int, Meta(ge=1)]
 """A whole number from 1."""
@@ -60,5 +60,5 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def shown_repr(config: msgspec.Struct, shown: Mapping[str, Any]) -> str:
-    """Return a struct's `repr` with what may be printed of it: configurations end up in tracebacks and logs."""
+    """Return a struct's `repr` of its printable settings: configurations end up in tracebacks and logs."""
     return f"{type(config).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"

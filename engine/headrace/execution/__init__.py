@@ -1,1 +1,1 @@
-"""Executing user functions over the slice of one task."""
+"""Execution of user functions over the slice of one task."""

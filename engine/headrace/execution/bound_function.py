@@ -19,10 +19,10 @@ from headrace.state.ttl import EntryLifetimes
 
 
 class BoundFunction:
-    """A process function whose states and blocks are those of one task.
+    """A process function whose states and blocks belong to one task.
 
-    The function is bound in place. Its declarations stay in the class, so binding it again (the next task of this worker
-    process) finds them as they were written.
+    The function is bound in place. Its declarations stay in the class, so that the next task of this worker process can
+    bind it again.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class BoundFunction:
         *,
         waits: bool,
     ) -> None:
-        """Bind the operator's function. `waits` is false where reads are answered at once, whatever that takes."""
+        """Bind the operator's function. `waits` is false where each read blocks until it is answered."""
         function = operator.function
         self.operator = operator.name
         self.is_plain = is_blocking(function)
-        """Whether its methods are plain functions, to which state calls answer with the value itself."""
+        """True: its methods are plain functions, and state calls return the value itself."""
         self.methods = input_methods(function)
-        """The names of the methods that take records, one for each input."""
+        """Names of the methods that take records, one for each input."""
         self.stores: list[StateStore] = []
         self.blocks: dict[str, BoundBlock] = {}
         self.broadcast = broadcast
@@ -59,10 +59,10 @@ class BoundFunction:
             self.blocks[block.block_id] = bound
             setattr(function, name, bound)
         self.inputs: tuple[Callable[..., Any] | None, ...] = tuple(getattr(function, name) for name in self.methods)
-        """The methods that take records, in the order of the inputs."""
+        """Methods that take records, in the order of the inputs."""
 
     def not_plain(self, returned: object) -> TypeError:
-        """Return the error for a plain function that has returned something."""
+        """Return the error for a plain function that returned a value."""
         if isinstance(returned, CoroutineType):
             returned.close()
         return TypeError(
@@ -72,7 +72,7 @@ class BoundFunction:
 
 
 def on_timer_of(function: KeyedFunction) -> Callable[..., Any]:
-    """Return what a due timer calls; it does nothing for a function without timers."""
+    """Return the function that a due timer calls; it does nothing for a function without timers."""
     return function.on_timer if has_timers(function) else lambda *_: None
 
 

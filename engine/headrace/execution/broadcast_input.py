@@ -1,11 +1,11 @@
-"""The second input of a `KeyedBroadcastFunction` in one task.
+"""Second input of a `KeyedBroadcastFunction` in one task.
 
-Every task takes in all broadcast records, and finishes all that came before each of them first:
+Every task processes all broadcast records, each after all records before it are finished:
 
-    order      1  2  B  4  5        B is broadcast: 1 and 2 are done before it, 4 and 5 begin after it, in every task
+    order      1  2  B  4  5        B is broadcast: 1 and 2 end before it, 4 and 5 begin after it, in every task
 
-Broadcast state is stored once for all tasks, so all must have taken in the same records when they end. A run that has to stop
-therefore takes in the last broadcast record before its cut, and stops after that.
+Broadcast state is stored once for all tasks, so all tasks must have processed the same records when they end. A run
+that has to stop therefore processes the last broadcast record before its cut, and stops after that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.state.entry import EntryChange
 
 
 class BroadcastInput:
-    """Changes broadcast state by broadcast records. `owns` says that this task stores, for all, what comes of it."""
+    """Applies broadcast records to broadcast state. `owns`: this task stores the resulting changes for all tasks."""
 
     def __init__(self, operator: Process, *, owns: bool) -> None:
         """Start without states; `bind` adds them."""
@@ -36,35 +36,35 @@ class BroadcastInput:
         self._to_come = 0
 
     def bind(self, attribute: str, declared: BroadcastState[Any, Any]) -> None:
-        """Put a live handle in place of a declared state."""
+        """Replace a declared state by a live handle."""
         store = BroadcastStore(declared, self._operator.name)
         self.stores.append(store)
         setattr(self._operator.function, attribute, store.handle)
 
     def load(self, rows: Sequence[BroadcastRow]) -> None:
-        """Take in the operator's broadcast state as it is stored: in every task, before the first record."""
+        """Load the operator's stored broadcast state; in every task, before the first record."""
         for store in self.stores:
             store.load(rows)
 
     def changes(self) -> list[tuple[BroadcastStore, list[EntryChange]]]:
-        """Return what each state has changed, for the one task that stores it; nothing for the others."""
+        """Return the changes of each state, in the one task that stores them; an empty list in the others."""
         return [(store, store.changes()) for store in self.stores] if self._owns else []
 
     def expect(self, elements: Iterable[Element | BufferedRequest], cut: bytes | None) -> None:
-        """Say what `take` will be called for: the broadcast records among `elements`, up to `cut`."""
+        """Set the records that `take` will get: the broadcast records among `elements`, up to `cut`."""
         self._to_come = sum(is_broadcast(one) and (cut is None or one.order < cut) for one in elements)
 
     @property
     def is_complete(self) -> bool:
-        """Tell whether all expected records were taken in, so that the task may stop."""
+        """Return whether all expected records were processed, so that the task may stop."""
         return self._to_come <= 0
 
     def holds(self, element: Element | BufferedRequest) -> bool:
-        """Return whether this task holds an element that was not taken in: of broadcast records one task does, for all."""
+        """Return whether this task holds an element that was not processed; one task holds the broadcast records of all."""
         return self._owns or not is_broadcast(element)
 
     def take(self, element: Element, moment: BroadcastMoment) -> None:
-        """Let a record change broadcast state. All that came before it must be done.
+        """Apply a record to broadcast state. All records before it must be finished.
 
         Raises `UserFunctionError` with operator, method, record and traceback when the function fails.
         """

@@ -1,4 +1,4 @@
-"""The context in which a broadcast record is processed: it has a time, and no key."""
+"""Context in which a broadcast record is processed: it has a time, but no key."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from headrace.execution.element import Element
 class BroadcastMoment:
     """A broadcast record at its place in arrival order.
 
-    Whatever needs a key, or would come out of every task, raises `RuntimeError`. Keyed state asks for `key_json` first.
+    Everything that needs a key, or that every task would emit, raises `RuntimeError`. Keyed state reads `key_json`
+    first.
     """
 
     __slots__ = ("processing_time", "row_kind", "timestamp", "watermark")
 
     def __init__(self, element: Element, watermark: int, processing_time: int) -> None:
-        """Say when it is: the last watermark before it, and the processing time of the micro-batch (ms)."""
+        """Set its time: the last watermark before it, and the processing time of the micro-batch (ms)."""
         self.timestamp = element.timestamp
         self.row_kind = RowKind(element.kind)
         self.watermark = watermark
@@ -25,25 +26,25 @@ class BroadcastMoment:
 
     @property
     def key(self) -> NoReturn:
-        """Refuse: there is none."""
+        """Refuse: there is no key. Raises `RuntimeError`."""
         raise _no_key("ctx.key")
 
     @property
     def key_json(self) -> NoReturn:
-        """Refuse: keyed state needs a key."""
+        """Refuse: keyed state needs a key. Raises `RuntimeError`."""
         raise _no_key("keyed state")
 
     @property
     def timers(self) -> NoReturn:
-        """Refuse: a timer belongs to a key."""
+        """Refuse: a timer belongs to a key. Raises `RuntimeError`."""
         raise _no_key("ctx.timers")
 
     def collect(self, *_: Any) -> NoReturn:
-        """Refuse: every task would emit it."""
+        """Refuse: every task would emit the record. Raises `RuntimeError`."""
         raise _no_output("ctx.collect()")
 
     def output(self, *_: Any) -> NoReturn:
-        """Refuse: every task would emit it."""
+        """Refuse: every task would emit the record. Raises `RuntimeError`."""
         raise _no_output("ctx.output()")
 
 

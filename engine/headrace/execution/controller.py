@@ -1,17 +1,17 @@
-"""The async execution controller (FLIP-425): order per key, batches of requests, callbacks, back-pressure.
+"""Async execution controller (FLIP-425): order per key, batches of requests, callbacks, back-pressure.
 
-    input ──> process() ──key free?──> user code ──state not at hand──> active buffer ──full──> executor
+    input ──> process() ──key free?──> user code ──state not cached──> active buffer ──full──> executor
                  │ no                     ^                                                       │
                  v                        └──────────── mailbox: callbacks, before input <────────┘
           blocking buffer ──key free──────┘
 
-All user code runs in the thread that calls `process`, `on_non_record` and `drain`. A coroutine is driven by hand: it runs
-until it awaits a future that has no answer yet, and is resumed by a mail when the answer is there. Where the answer
-is at hand it never suspends ("immediate execution"), and a record costs some dictionary look-ups more than
-a plain call.
+All user code runs in the thread that calls `process`, `on_non_record` and `drain`. The controller drives coroutines
+itself: a coroutine runs until it awaits a future without an answer, and a mail resumes it when the answer has arrived.
+Where the answer is in the cache it never suspends ("immediate execution"), and a record costs only some dictionary
+look-ups more than a plain call.
 
-What a record is, and what comes before and after it, is known to the `KeyedWork` alone; what a request asks for, to the
-executor. Access to state, and look-ups in order of keys, are two uses of this one controller.
+Only the `KeyedWork` knows what a record is and what runs before and after it; only the executor knows what a request
+reads. Access to state, and calls in order of keys, are two uses of this one controller.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from headrace.execution.statistics import ControllerStatistics
 
 
 class AsyncExecutionController:
-    """One per operator and task."""
+    """Async execution controller, one for each operator and task."""
 
     def __init__(self, work: KeyedWork, executor: AsyncExecutor, options: AsyncStateOptions) -> None:
         """Start with nothing in flight."""
@@ -50,7 +50,7 @@ class AsyncExecutionController:
         self._activate, self._batch_is_due = self.batches.activate, self.batches.is_due
         self._executor = executor
         self._limit = options.in_flight_records_limit
-        # Switched off, there is no request to order by: records of a key run one after the other.
+        # Switched off, there are no requests to keep in order: records of a key run one after the other.
         self._state_ordered = options.enabled and options.order_with_same_key is KeyOrder.STATE_ORDERED
         self._strict = options.event_order_watermark is EventOrder.STRICTLY_ORDERED
         self._mails: deque[tuple[Callable[..., None], Any, Any]] = deque()
@@ -59,10 +59,10 @@ class AsyncExecutionController:
     # ------------------------------------------------------------------------------------------------ input
 
     def process(self, context: RecordContext, epoch: Epoch | None = None) -> None:
-        """Take a record in: run it, or let it wait for its key.
+        """Accept a record: run it, or let it wait for its key.
 
-        Blocks, running callbacks, while the limit of records in flight is reached. `epoch` is the open one, unless the
-        context is derived from an earlier one, such as a timer: then it waits for its key in any mode.
+        Blocks, running callbacks, while the limit of records in flight is reached. `epoch` is by default the open one.
+        A context derived from an earlier one, such as a timer, has that one's epoch, and waits for its key in any mode.
         """
         executor = self._executor
         is_answered = executor.in_flight and executor.has_completed
@@ -92,8 +92,9 @@ class AsyncExecutionController:
     def _run_at_once(self, context: RecordContext) -> None:
         """Run a record whose key is free, and before which nothing is due.
 
-        It is not counted in unless it makes a request: as long as its code runs, nothing else does. Where state is at hand
-        that is the rule. So this is `_run` and `_step` written out: three calls less are a fifth of the framework's cost.
+        It is counted as in flight only when it makes a request: nothing else runs while its code runs. This is the
+        common case where state is cached. So `_run` and `_step` are inlined here: three calls fewer save a fifth of the
+        framework's cost.
         """
         context.owns_key = True
         context.references = 1
@@ -113,7 +114,7 @@ class AsyncExecutionController:
                 self._suspend(context, call, awaited)
                 self._settle(context)
                 return
-        if context.references > 1 or context.overdue:  # requests, callbacks, or what has to run right after it
+        if context.references > 1 or context.overdue:  # requests, callbacks, or an overdue timer right after it
             self.release(context)
             self._settle(context)
         else:
@@ -122,10 +123,10 @@ class AsyncExecutionController:
     def _settle(self, context: RecordContext) -> None:
         self._go_on(context, None)
         if context.references and context.epoch is None:
-            raise self._stuck(context)  # it has made no request, so there is none to wait for
+            raise self._stuck(context)  # it made no request, so there is none to wait for
 
     def _admit(self, context: RecordContext) -> None:
-        """Count in a record whose key is free. `_count_in` and `occupy` written out: this is every first request's way."""
+        """Count a record whose key is free as in flight. Inlines `_count_in` and `occupy`: every first request calls this."""
         self.in_flight += 1
         context.epoch = epoch = self.epochs.open
         epoch.ongoing += 1
@@ -133,11 +134,11 @@ class AsyncExecutionController:
         context.owns_key = True
 
     def on_non_record(self, trigger: Callable[[Epoch], None], final: Callable[[], None]) -> None:
-        """Take in a watermark: see `EpochManager.on_non_record`. Strictly ordered, it is done on return."""
+        """Accept a watermark, as `EpochManager.on_non_record` does. In strict order, it is processed on return."""
         self.on_event(trigger, final, strict=self._strict)
 
     def on_event(self, trigger: Callable[[Epoch], None], final: Callable[[], None], *, strict: bool = True) -> None:
-        """Take in another event than a record. By default all records before it are done first, and it before the next."""
+        """Accept an event that is not a record. By default all records before it finish first, and it finishes before the next."""
         self.epochs.on_non_record(trigger, final)
         if strict:
             self.drain()
@@ -145,15 +146,15 @@ class AsyncExecutionController:
             self.epochs.advance()
 
     def drain(self) -> None:
-        """Finish everything that was taken in (FLIP-425, "Checkpoint Trigger")."""
+        """Finish all accepted records (FLIP-425, "Checkpoint Trigger")."""
         while not self.is_idle:
             self.yield_()
 
     def drain_fast(self, may_wait: Callable[[Any], bool]) -> list[Any]:
-        """Finish only what has begun (FLIP-425, "Faster Checkpoint Drain"); the contexts that were withdrawn.
+        """Finish only records that have begun (FLIP-425, "Faster Checkpoint Drain"); return the withdrawn contexts.
 
-        `may_wait` is asked for contexts that have not begun, and for those with a request that is not being executed: whether
-        they can be resumed from there. Watermarks that had to wait are forgotten.
+        `may_wait` is called for contexts that have not begun, and for those with a request that is not being executed:
+        it says whether they can resume from there. Watermarks that had to wait are dropped.
         """
         withdrawn: list[Any] = []
         self.epochs.abandon()
@@ -174,13 +175,13 @@ class AsyncExecutionController:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is in flight."""
+        """Return whether nothing is in flight."""
         return not (self.in_flight or self._mails or not self.epochs.is_idle)
 
     # ------------------------------------------------------------------------------------------------- loop
 
     def poll(self) -> None:
-        """Run the callbacks that are ready, and start a batch that is full or has waited long enough."""
+        """Run ready callbacks, and start a batch that is full or has waited long enough."""
         for request in self._executor.completed(wait=False):
             self._answer(request)
         self.run_mails()
@@ -190,7 +191,7 @@ class AsyncExecutionController:
             self.batches.fire()
 
     def yield_(self) -> None:
-        """Get on by one step: run callbacks, or else start a batch, or else wait for one."""
+        """Advance by one step: run callbacks, or else start a batch, or else wait for one."""
         if self._mails:
             self.run_mails()
         elif self.epochs.can_advance:
@@ -205,7 +206,7 @@ class AsyncExecutionController:
                 self._answer(request)
 
     def run_mails(self) -> None:
-        """Run what is in the mailbox, also what comes in meanwhile."""
+        """Run all mails, including those that arrive meanwhile."""
         mails = self._mails
         while mails:
             function, context, argument = mails.popleft()
@@ -213,17 +214,17 @@ class AsyncExecutionController:
 
     @property
     def has_work(self) -> bool:
-        """Whether a callback is ready, or an epoch."""
+        """Return whether a callback or an epoch is ready."""
         return bool(self._mails) or self.epochs.can_advance
 
     def close(self) -> None:
-        """Let go of the executor."""
+        """Close the executor."""
         self._executor.close()
 
     # ---------------------------------------------------------------------------------------------- requests
 
     def request(self, context: RecordContext, action: Any, answered: Callable[[Any], None], /) -> None:
-        """Take in a request of a record: it joins the next batch, once its record owns the key.
+        """Accept a request of a record: it joins the next batch, once its record owns the key.
 
         `answered` is called with the executor's answer, as code of the record.
         """
@@ -242,7 +243,7 @@ class AsyncExecutionController:
             self.buffer.block(context, request)
 
     def register(self, continuation: Continuation, /) -> None:
-        """See `CallbackTask.register`."""
+        """Run `continuation` at its turn, as code of the current record; increment the record's reference count."""
         context: RecordContext = self.context
         if not all(future.belongs_to(context) for future in continuation.futures):
             msg = "it chained a callback to what another record has asked for: state belongs to the key that runs"
@@ -268,7 +269,7 @@ class AsyncExecutionController:
     # ---------------------------------------------------------------------------------------------- user code
 
     def _start(self, context: RecordContext, request: AsyncRequest | None) -> None:
-        """Of a context that owns its key now: run what is due before it, then the context, or its request."""
+        """Start a context that now owns its key: run what is due before it, then the context, or its request."""
         earlier = self._before(context) if self._due else None
         if earlier is not None:
             self._run_before(context, request, earlier)
@@ -285,7 +286,7 @@ class AsyncExecutionController:
         if request is None:
             self._run(earlier, None)
         else:
-            self._mails.append((self._run, earlier, None))  # the code that made the request is running
+            self._mails.append((self._run, earlier, None))  # the code that made the request is still running
 
     def _run(self, context: RecordContext, _: None) -> None:
         context.references = 1
@@ -302,7 +303,7 @@ class AsyncExecutionController:
             self._go_on(context, None)
 
     def _step(self, context: RecordContext, call: Call) -> None:
-        """Let a coroutine run until it awaits an answer that is not there, or ends."""
+        """Run a coroutine until it awaits an answer that has not arrived, or ends."""
         self.context = context
         try:
             awaited = call.send(None)
@@ -319,7 +320,7 @@ class AsyncExecutionController:
         context.call, context.awaited = call, awaited
 
     def _go_on(self, context: RecordContext, _: None) -> None:
-        """Run the record's callbacks whose turn it is; when all have run, the code that waits."""
+        """Run the record's callbacks whose turn it is; after the last one, resume the waiting code."""
         while True:
             continuation = context.next_callback()
             if continuation is not None:
@@ -339,7 +340,7 @@ class AsyncExecutionController:
         self.release(context)
 
     def release(self, context: RecordContext) -> None:
-        """One thing less is going on for the context; at 0 it is finished, and its key goes on."""
+        """Decrement the record's reference count; at 0 finish the record, and release its key."""
         context.references -= 1
         if context.references:
             return
@@ -365,7 +366,7 @@ class AsyncExecutionController:
             self.buffer.block(follower)
 
     def _unblock(self, context: RecordContext) -> None:
-        # By mail, not by a call: a thousand records of one key would nest a thousand calls deep.
+        # By mail, not by a call: a thousand records of one key would nest a thousand calls.
         waiter = self.buffer.unblock(context.key_json) if self.buffer.blocked else None
         if waiter is None:
             self.keys.release(context)
@@ -379,14 +380,14 @@ class AsyncExecutionController:
         context.epoch = epoch
 
     def _epoch_of(self, context: RecordContext) -> Epoch:
-        assert context.epoch is not None  # noqa: S101 - set when it was taken in
+        assert context.epoch is not None  # noqa: S101 - set when it was accepted
         return context.epoch
 
     def _stuck(self, context: Any) -> Exception:
         return self._work.failed(context, RuntimeError("it awaits a future that nothing will complete"))
 
     def statistics(self) -> ControllerStatistics:
-        """What is going on, as numbers."""
+        """Return the controller's statistics."""
         return ControllerStatistics(
             in_flight=self.in_flight,
             active=len(self.buffer.active),

@@ -1,4 +1,4 @@
-"""What a process function declares: its states, and its code blocks."""
+"""Declarations of a process function: its states, and its code blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ D = TypeVar("D")
 
 
 def declared_states(function: KeyedFunction) -> dict[str, State]:
-    """The states that a function declares, by attribute, base classes first.
+    """Return the states that a function declares, by attribute, base classes first.
 
     Raises `TypeError` when two of them share a stored name, and for broadcast state that the function cannot change.
     """
@@ -26,7 +26,7 @@ def declared_states(function: KeyedFunction) -> dict[str, State]:
 
 
 def declared_blocks(function: KeyedFunction) -> dict[str, Block[Any]]:
-    """The code blocks that a function declares, by attribute, base classes first.
+    """Return the code blocks that a function declares, by attribute, base classes first.
 
     Raises `TypeError` when two of them share an id.
     """

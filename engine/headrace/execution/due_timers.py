@@ -1,10 +1,10 @@
-"""Decides which timer of a key fires before or after a record, and at which place in arrival order (FLIP-425, "Timers").
+"""Order of due timers: which one of a key fires before or after a record, at which place in arrival order (FLIP-425, "Timers").
 
     order      1   2   | W |   4        key of 4: its timers up to W fire right before 4
                                         keys without later records: their timers fire when all before W is done
 
-A timer fires with the watermark, or with the processing time, that it was due at first. A timer that user code registers for
-a time already past fires right after that code.
+A timer fires with the first watermark, or processing time, at which it is due. A timer that user code registers for
+a past time fires right after that code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.state.timer_service import DOMAINS, Timer, TimerService
 
 
 class DueTimers:
-    """The due timers of one operator in one task, as contexts that the controller runs.
+    """Due timers of one operator in one task, as contexts that the controller runs.
 
     `stage` is the operator's place among the pipeline's keyed ones. `on_timer` is the user code of a timer.
     """
@@ -32,7 +32,7 @@ class DueTimers:
     def __init__(self, timers: TimerService, outputs: Outputs, stage: int, on_timer: Callable[..., Any]) -> None:
         """Start before the first watermark."""
         self.functions: dict[str, Callable[..., Any]] = dict.fromkeys(TimeDomain, on_timer)
-        """By domain, what a timer calls with its time and context. Internal ones are for whoever sets their timers."""
+        """By domain, the function that a timer calls with its time and context. The engine's own domains add theirs here."""
         self._timers = timers
         self._outputs = outputs
         self._stage = stage
@@ -54,21 +54,21 @@ class DueTimers:
         return [Watermark(order, time) for time, order, epoch in self._watermarks if epoch.status is EpochStatus.CLOSED]
 
     def at_watermark(self, watermark: Watermark) -> Iterator[ProcessContext]:
-        """Yield a context for each key with due timers. It has no code of its own: `before` has its timers."""
+        """Yield a context for each key with due timers. It has no code of its own: `before` returns its timers."""
         for key_json in self._timers.keys_due(watermark.timestamp):
             context = ProcessContext(self._outputs, self._timers, key_json, None, TimeDomain.EVENT_TIME)
             context.enter(watermark.order, watermark.timestamp, watermark.timestamp, NO_WATERMARK)
             yield context
 
     def at_processing_time(self, time: ProcessingTime, watermark: int) -> Iterator[ProcessContext]:
-        """Yield a context for each key with due timers of processing time; see `at_watermark`."""
+        """Yield a context for each key with due timers of processing time, as `at_watermark` does."""
         for key_json in self._timers.keys_due(time.timestamp, TimeDomain.PROCESSING_TIME):
             context = ProcessContext(self._outputs, self._timers, key_json, None, TimeDomain.PROCESSING_TIME)
             context.enter(time.order, _right_after(watermark), watermark, watermark)
             yield context
 
     def before(self, context: ProcessContext) -> TimerContext | None:
-        """Take out the key's next timer that fires before `context`; see `KeyedWork.before`."""
+        """Remove and return the key's next timer that fires before `context`, as `KeyedWork.before` requires."""
         if not self._timers.live:
             return None
         return self._event_timer_due(context) or self._processing_timer_due(context)
@@ -101,7 +101,7 @@ class DueTimers:
         return earlier
 
     def after(self, context: ProcessContext) -> TimerContext | None:
-        """Take out the next timer that the context has registered for a time already past; see `KeyedWork.after`."""
+        """Remove and return the next overdue timer that the context registered, as `KeyedWork.after` requires."""
         while context.overdue:
             _, timer = heapq.heappop(context.overdue)
             if self._timers.take(timer):
@@ -116,7 +116,7 @@ class DueTimers:
 
     def _timer_context(self, timer: Timer) -> TimerContext:
         key_json, time = timer.key_json, timer.timestamp
-        # None where the function no longer declares what the engine has set the timer for.
+        # None if the function no longer declares the state that the engine set the timer for.
         function = self.functions.get(timer.domain)
         return TimerContext(self._outputs, self._timers, key_json, function, time, timer)
 
@@ -133,5 +133,5 @@ def _time_of(passed: tuple[int, bytes, Epoch]) -> int:
 
 
 def _right_after(watermark: int) -> int:
-    """Return the event time at which processing-time timers fire: not late downstream, and no state lives longer by it."""
+    """Return the event time at which processing-time timers fire: not late downstream, and it prolongs no state."""
     return 0 if watermark == NO_WATERMARK else watermark + 1

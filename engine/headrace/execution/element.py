@@ -1,4 +1,4 @@
-"""What flows between operators: records, and the moves of both clocks. `plan.order` says how their places compare."""
+"""Elements that flow between operators: records, watermarks and processing times. `plan.order` compares their places."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from headrace.plan.order import before_timers
 
 
 class Element(NamedTuple):
-    """A record on its way to a keyed operator.
+    """A record for a keyed operator.
 
-    `record` is as its type declares it: 5 in a field of type float is 5.0. `input` is the number of the operator's input
-    that the record came in by.
+    `record` has the values of its declared types: 5 in a field of type float is 5.0. `input` is the number of the
+    operator's input that it came by.
     """
 
     order: bytes
@@ -25,7 +25,7 @@ class Element(NamedTuple):
 
 
 class Emitted(NamedTuple):
-    """A record that an operator sent on."""
+    """A record that an operator emitted."""
 
     order: bytes
     timestamp: int
@@ -48,9 +48,9 @@ class ProcessingTime(NamedTuple):
 
 
 NO_WATERMARK = -(1 << 62)
-"""The watermark before the first one (ms): earlier than any time."""
+"""Watermark before the first one (ms): earlier than any time."""
 
 
 def before_watermark(watermark: Watermark) -> bytes:
-    """The place right before all timers that a watermark fires, and after all that precedes it."""
+    """Return the place right before all timers that a watermark fires, and after all records before it."""
     return before_timers(watermark.order)

@@ -1,12 +1,12 @@
-"""Segments of the input between watermarks (FLIP-425, "Watermark").
+"""Epochs: segments of the input between watermarks (FLIP-425, "Watermark").
 
-A watermark takes effect when all records before it, and all that was derived from them, are finished:
+A watermark takes effect when all records before it, and everything derived from them, are finished:
 
     records   a b c | d e    | f
     epochs    1     | 2      | 3 (open)
-    finished      c,a,b   d      ...  e        the watermark after 1 goes out once b is done, that after 2 after e
+    finished      c,a,b   d      ...  e        the watermark after 1 is emitted once b is done, that after 2 after e
 
-Timers that a watermark fires belong to the epoch that it ends, so it goes out after their work.
+Timers that a watermark fires belong to the epoch that it ends, so it is emitted after them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from collections.abc import Callable
 
 
 class EpochStatus(enum.Enum):
-    """Where an epoch stands."""
+    """Progress of an epoch."""
 
     OPEN = "open"
     """Arriving records belong to it."""
     CLOSED = "closed"
-    """What ends it has arrived; its records may still be at work."""
+    """The event that ends it has arrived; its records may still be running."""
     FINISHED = "finished"
-    """Its records are done; what ends it is at work."""
+    """Its records are done; the event that ends it is being processed."""
 
 
 class Epoch:
@@ -33,7 +33,7 @@ class Epoch:
     __slots__ = ("final", "ongoing", "status", "trigger")
 
     def __init__(self) -> None:
-        """Make an open one."""
+        """Make an open epoch."""
         self.status = EpochStatus.OPEN
         self.ongoing = 0
         self.trigger: Callable[[Epoch], None] | None = None
@@ -41,7 +41,7 @@ class Epoch:
 
 
 class EpochManager:
-    """The open epoch, and those before it that are not done, in order."""
+    """Queue of the open epoch and of earlier unfinished ones, in order."""
 
     def __init__(self) -> None:
         """Start with an open epoch."""
@@ -50,19 +50,19 @@ class EpochManager:
         self._advancing = False
 
     def __len__(self) -> int:
-        """The number of epochs that are not done, the open one included."""
+        """Return the number of unfinished epochs, including the open one."""
         return len(self._queue) + 1
 
     @property
     def is_idle(self) -> bool:
-        """Whether all epochs but the open one are done."""
+        """Return whether all epochs but the open one are done."""
         return not self._queue
 
     def on_non_record(self, trigger: Callable[[Epoch], None], final: Callable[[], None]) -> None:
-        """Close the open epoch: something other than a record has arrived, such as a watermark.
+        """Close the open epoch: an event that is not a record has arrived, such as a watermark.
 
         `trigger` is called with the epoch when its records, and all epochs before it, are done; work that it starts
-        may be counted to the epoch. `final` is called when that is done, too.
+        may be counted in the epoch. `final` is called when that work is done, too.
         """
         epoch, self.open = self.open, Epoch()
         epoch.status = EpochStatus.CLOSED
@@ -70,18 +70,18 @@ class EpochManager:
         self._queue.append(epoch)
 
     def abandon(self) -> int:
-        """Forget all closed epochs that have not had their turn: what ends them will be taken in again; return how many."""
+        """Drop all closed epochs whose turn has not come: the events that end them will be repeated. Return how many."""
         count = sum(epoch.status is EpochStatus.CLOSED for epoch in self._queue)
         self._queue = deque(epoch for epoch in self._queue if epoch.status is not EpochStatus.CLOSED)
         return count
 
     @property
     def can_advance(self) -> bool:
-        """Whether `advance` would do something."""
+        """Return whether `advance` would do something."""
         return not self._advancing and bool(self._queue) and self._queue[0].ongoing == 0
 
     def advance(self) -> None:
-        """Let the first epochs go on whose work is done. Called by the task's loop, never from within a record."""
+        """Advance the first epochs whose records are done. Called by the task's loop, never from within a record."""
         self._advancing = True
         try:
             while self._queue and self._queue[0].ongoing == 0:

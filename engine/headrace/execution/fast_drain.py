@@ -1,15 +1,15 @@
-"""Stopping without waiting for everything (FLIP-425, "Faster Checkpoint Drain").
+"""Stop without waiting for everything (FLIP-425, "Faster Checkpoint Drain").
 
-A run that has to end lets requests finish that are being executed, and code that has begun. What has not begun, and what waits
-at a declared block, is held: stored in `buffered_requests`, to be resumed in the next run.
+A run that has to end finishes requests in execution, and code that has begun. It holds records that have not begun, and
+those that wait at a declared block: they are stored in `buffered_requests`, and resume in the next run.
 
     order      1  2  3  4  5 | W | 6  7
     begun      x  x     x
-    at a block       x                    3 is held with its block, 5, 6 and 7 as they came; the cut is 3
+    at a block       x                    3 is held with its block, 5, 6 and 7 as they arrived; the cut is 3
 
-Everything before the cut is done, for good. What comes after it may be done, too; but who reads this operator's output in
-order can only go as far as the cut, and holds the rest in its turn. The watermark W counts as not seen, and is
-seen by all in the next run: a key that has passed it already finds no timer due.
+Everything before the cut is finished. Records after it may be finished, too; but an operator that reads this one's
+output in order can only proceed to the cut, and holds the rest in turn. The watermark W counts as not seen, and the
+next run repeats it for all keys: a key that has passed it finds no due timers.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from headrace.execution.record_codec import RecordCodec
 E = TypeVar("E", bound="Element | BufferedRequest")
 
 PROCESS = ""
-"""The block id of a record that has not begun."""
+"""Block id of a record that has not begun."""
 
 
 class BufferedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A held record: as it came, and where it is to go on."""
+    """A held record: the record as it arrived, and the block in which it resumes."""
 
     order: bytes
     timestamp: int
@@ -42,23 +42,23 @@ class BufferedRequest(msgspec.Struct, frozen=True, kw_only=True):
     raw: bytes
     block_id: str = PROCESS
     state: str = ""
-    """The state whose value the block waits for."""
+    """Name of the state whose value the block waits for."""
     index: int = 0
-    """What it has emitted so far."""
+    """Number of its outputs so far."""
     input: int = 0
-    """The number of the input that it came in by."""
+    """Number of the input that it came by."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a task holds, in order. `cut` is the place up to which it is done; None if that is everything."""
+    """Records that a task holds, in order. `cut` is the place up to which it is done; None if everything is done."""
 
     requests: list[BufferedRequest] = field(default_factory=list)
     cut: bytes | None = None
 
     @classmethod
     def of(cls, requests: Iterable[BufferedRequest], unseen: Iterable[Watermark], cut: bytes | None) -> Held:
-        """What is held, and the cut that follows from it, from watermarks that were not seen, and from `cut` itself."""
+        """Return the held records, and the cut that follows from them, from unseen watermarks, and from `cut` itself."""
         ordered = sorted(requests, key=lambda request: request.order)
         places = [request.order for request in ordered[:1]]
         places += [before_watermark(watermark) for watermark in unseen]
@@ -81,21 +81,21 @@ def at_block(element: Element, codec: RecordCodec, block_id: str, state: str, in
 def element_of(request: BufferedRequest, codec: RecordCodec) -> Element:
     """Return the record of a held request.
 
-    Raises `UserFunctionError` when it does not fit its type any more, and `StateSchemaError` when its input is gone.
+    Raises `UserFunctionError` when it no longer fits its type, and `StateSchemaError` when its input no longer exists.
     """
     record = codec.decode(request.key_json, request.raw, request.input)
     return Element(request.order, request.timestamp, request.kind, request.key_json, record, request.input)
 
 
 def held_as(one: Element | BufferedRequest, codec: RecordCodec) -> BufferedRequest:
-    """Hold what was about to be taken in."""
+    """Hold an element that was about to be processed."""
     return as_it_came(one, codec) if isinstance(one, Element) else one
 
 
 def merged(
     batches: Iterable[Sequence[Element]], resumed: Sequence[Element | BufferedRequest]
 ) -> Iterator[list[Element | BufferedRequest]]:
-    """What arrives and what was held or broadcast, in order."""
+    """Yield arriving, held and broadcast elements together, in order."""
     arriving: Iterator[Element | BufferedRequest] = chain.from_iterable(batches)
     in_order = heapq.merge(sorted(resumed, key=_order_of), arriving, key=_order_of)
     while chunk := list(islice(in_order, _MERGED_AT_ONCE)):
@@ -103,7 +103,7 @@ def merged(
 
 
 def chunked(batches: Iterable[Sequence[E]], size: int) -> Iterator[Sequence[E]]:
-    """Return the elements in portions of at most `size`."""
+    """Yield the elements in portions of at most `size`."""
     for batch in batches:
         for start in range(0, len(batch), size):
             yield batch[start : start + size]
@@ -112,7 +112,7 @@ def chunked(batches: Iterable[Sequence[E]], size: int) -> Iterator[Sequence[E]]:
 def divided(
     batches: Iterable[Sequence[Element | BufferedRequest]], cut: bytes | None, codec: RecordCodec
 ) -> tuple[list[list[Element]], Held]:
-    """For an operator that knows no blocks and no watermarks: the batches before the cut, and what is held."""
+    """Return the batches before the cut, and the held records, for an operator without blocks and watermarks."""
     taken: list[list[Element]] = []
     rest: list[BufferedRequest] = []
     for batch in batches:
@@ -123,7 +123,7 @@ def divided(
 
 
 def split(elements: Sequence[E], cut: bytes | None) -> tuple[Sequence[E], Sequence[E]]:
-    """Elements before the cut, and the others."""
+    """Return the elements before the cut, and the others."""
     if cut is None or not elements or elements[-1].order < cut:
         return elements, ()
     place = next(index for index, element in enumerate(elements) if element.order >= cut)
@@ -133,7 +133,7 @@ def split(elements: Sequence[E], cut: bytes | None) -> tuple[Sequence[E], Sequen
 def seen_and_held(
     watermarks: Sequence[Watermark], cut: bytes | None
 ) -> tuple[Sequence[Watermark], Sequence[Watermark]]:
-    """Watermarks that all tasks have taken in when everything up to `cut` is done, and those that the next run repeats."""
+    """Return the watermarks that all tasks have processed when everything up to `cut` is done, and those that the next run repeats."""
     if cut is None:
         return watermarks, ()
     return tuple(w for w in watermarks if w.order <= cut), tuple(w for w in watermarks if w.order > cut)

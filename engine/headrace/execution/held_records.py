@@ -1,7 +1,7 @@
 """Holds the records of a keyed process that has to stop, and resumes them in the next run (FLIP-425, "Faster Checkpoint Drain").
 
-`fast_drain` has what is stored of a held record. This module knows which records can be held: those that have not begun, and
-those whose code waits at a declared block for one request.
+`fast_drain` defines the stored form of a held record. This module decides which records can be held: those that have
+not begun, and those whose code waits at a declared block for a single request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REQUEST_AND_CALLBACK = 2
 
 
 class Resumption:
-    """The code of a resumed record: read the state again, and go on in the block."""
+    """Code of a resumed record: read the state again, and continue in the block."""
 
     __slots__ = ("_block", "_store", "request")
 
@@ -37,7 +37,7 @@ class Resumption:
         self.request = request
 
     def __call__(self, _: Any, __: Any) -> None:
-        """Run as the user code of the record."""
+        """Run as the user code of the record. Raises `StateSchemaError` where the state is now of another kind."""
         answer = self._store.resume()
         if answer is None:
             msg = f"block '{self._block.block_id}' waits for what {self._store.what} had as another kind of state: give it a new name"
@@ -46,7 +46,7 @@ class Resumption:
 
 
 class HeldRecords:
-    """The way of one operator's records into `buffered_requests`, and out of it."""
+    """Moves one operator's records into `buffered_requests` and out of it."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class HeldRecords:
         self._order_with_same_key = order_with_same_key
 
     def element_of(self, request: BufferedRequest) -> Element:
-        """Return a held record that has not begun; errors as in `fast_drain.element_of`."""
+        """Return a held record that has not begun. Errors are those of `fast_drain.element_of`."""
         return element_of(request, self._codec)
 
     def resumed(self, request: BufferedRequest, watermark: int) -> ProcessContext:
-        """Return the context of a record that waits at a block: it reads the state again, and goes on there.
+        """Return the context of a record that waits at a block: it reads the state again, and continues there.
 
         Raises `StateSchemaError` when the function does not declare the block or the state.
         """
@@ -85,21 +85,21 @@ class HeldRecords:
         return context
 
     def may_hold(self, context: ProcessContext) -> bool:
-        """Tell whether a record has not begun, or waits for one request alone, whose answer a declared block takes.
+        """Return whether a record has not begun, or waits for a single request whose answer a declared block takes.
 
-        Timers that were taken out are finished: there is no record to hold.
+        Due timers that left the timer service must finish: there is no record to hold.
         """
         if isinstance(context, TimerContext) or context.overdue:
             return False
         if not context.references:
             return True
-        # State-ordered, one of its key that has begun may be behind it, and must not get ahead.
+        # In state order, a record of its key that has begun may be behind it, and must not overtake it.
         if self._order_with_same_key is KeyOrder.STATE_ORDERED:
             return False
         return context.references == _REQUEST_AND_CALLBACK and self._waiting(context) is not None
 
     def hold(self, context: ProcessContext) -> BufferedRequest:
-        """Return a record as it is stored. `may_hold` must be true of it."""
+        """Return the stored form of a record for which `may_hold` is true."""
         if isinstance(context.function, Resumption) and not context.references:
             return context.function.request
         element = Element(
@@ -118,11 +118,11 @@ class HeldRecords:
         return at_block(element, self._codec, block_id, store.name, context.index)
 
     def hold_all(self, elements: Iterable[Element | BufferedRequest]) -> Iterator[BufferedRequest]:
-        """Return what was about to be taken in as it is stored. Of broadcast records, one task holds each."""
+        """Return the stored form of elements that were about to be processed. One task holds each broadcast record."""
         return (held_as(element, self._codec) for element in elements if self._function.broadcast.holds(element))
 
     def input_of(self, context: ProcessContext) -> int:
-        """Return the number of the input that a record came in by."""
+        """Return the number of the input that a record came by."""
         code = context.function
         return code.request.input if isinstance(code, Resumption) else self._function.inputs.index(code)
 

@@ -1,9 +1,9 @@
 """Runs a keyed process function over the elements of one task (FLIP-425).
 
-Keys are worked on out of order, each key in order. What one key sees is what a loop over the records would show it:
+Different keys run out of order, the records of each key in order. Each key sees the same as in a loop over the records:
 before a record starts, the key's timers that are due at the last watermark before it fire, in time order; timers of
-keys without later records fire when all records before their watermark are done. So a watermark holds nobody up, and
-no key can tell. Processing time moves on before the first record of a micro-batch, and a key's timers that are due then
+keys without later records fire when all records before their watermark are done. So a watermark blocks no record, and
+no key notices. Processing time advances before the first record of a micro-batch, and a key's timers that are due then
 fire before its records.
 """
 
@@ -56,12 +56,13 @@ from headrace.state.ttl_cleanup import TtlCleanup
 class KeyedProcess:
     """One `Process` operator in one task.
 
-    `records` are the record types of its inputs. `watermark` is the last one before the slice and `last_watermark` the last one that `run` will be given (ms), None
-    without any. `processing_time` is that of the micro-batch; without one, it is what the clock says, and no timer of it
-    fires by itself. `stage` is the operator's place among the pipeline's keyed ones,
-    `lives` what TTL has to know of the job, `timers_fired` up to where the operator's timers have fired, by clock. `executor` answers state requests;
-    unless given, it is one that fits the backend and `options`. `owns_broadcast` says that of all tasks, it is this one that
-    tells what is the same in all of them: changes of broadcast state, and broadcast records that are held.
+    `records` are the record types of its inputs. `watermark` is the last one before the slice and `last_watermark` the
+    last one that `run` will get (ms), None without any. `processing_time` is that of the micro-batch; without one, the
+    clock is read, and no timer of it fires by itself. `stage` is the operator's place among the pipeline's keyed ones,
+    `lives` the job's data on TTL, `timers_fired` the times up to which the operator's timers have fired, by clock.
+    `executor` answers state requests; by default it is the one for the backend and `options`. `owns_broadcast` says
+    that this task, of all tasks, reports what is the same in all of them: changes of broadcast state, and held
+    broadcast records.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class KeyedProcess:
         self._options = options
         self._outputs = Outputs(operator)
         self.due_timers = DueTimers(self.timers, self._outputs, stage, on_timer_of(operator.function))
-        # `KeyedWork`, without a call in between for each record.
+        # Methods of `KeyedWork`, set as attributes to save a call for each record.
         self.due = self.timers.live
         self.before = self.due_timers.before
         self.after = self.due_timers.after
@@ -114,18 +115,18 @@ class KeyedProcess:
 
     @property
     def metrics(self) -> Counter[str]:
-        """Records taken in, and how many of them were late; what is 0 isn't told."""
+        """Return the number of processed records, and of late ones among them; counts of 0 are left out."""
         return +Counter(records=self._records, late=self._late)
 
     def changes(self) -> list[tuple[StateStore | BroadcastStore, list[EntryChange]]]:
-        """What each state has changed, and what TTL has expired; to be asked once, at the end, and before the timers are."""
-        # What is held has not seen the watermarks since the start: for it, less is dead.
+        """Return the changes of each state, including expiries. Called once, at the end, before the timers' changes are read."""
+        # Held records have not seen the watermarks since the start: for them, fewer entries have expired.
         watermark = self._started_at if self._has_stopped else self._watermark
         keyed = self.cleanup.changes(_TaskEnd(watermark, self.timers.processing_time), self._records)
         return [*keyed, *self.broadcast.changes()]
 
     def statistics(self) -> KeyedProcessStatistics:
-        """What is going on, as numbers, for every part."""
+        """Return the statistics of every part."""
         return KeyedProcessStatistics(
             controller=self.controller.statistics(),
             states={store.name: store.statistics() for store in self.stores},
@@ -137,17 +138,17 @@ class KeyedProcess:
 
     @property
     def emitted(self) -> list[Emitted]:
-        """What was collected so far."""
+        """Return the records collected so far."""
         return self._outputs.main
 
     @property
     def side_outputs(self) -> dict[str, list[Emitted]]:
-        """What went to each declared side output so far."""
+        """Return the records emitted to each declared side output so far."""
         return self._outputs.sides
 
     @property
     def refused(self) -> list[Refused]:
-        """What user code has set aside so far."""
+        """Return the records that user code quarantined so far."""
         return self._outputs.refused_records
 
     def run(
@@ -160,17 +161,18 @@ class KeyedProcess:
         cut: bytes | None = None,
         stop: Callable[[], bool] | None = None,
     ) -> Held:
-        """Process elements in arrival order, and processing time and `watermarks` between them; return what is held.
+        """Process elements in arrival order, with processing time and `watermarks` between them; return the held ones.
 
-        That is everything at or after `cut`. When `stop`, asked every now and then, says so, it is also what has not
-        begun by then, and what waits at a declared block. `resumed` is what an earlier run held. What was emitted is in arrival
-        order afterwards.
+        These are the elements at or after `cut`. `stop` is called every 256 elements; once it returns true, elements
+        that have not begun are held, too, and those that wait at a declared block. `resumed` are the elements that an
+        earlier run held. The emitted records are in arrival order afterwards.
 
-        `broadcast` are the records of the second input of a `KeyedBroadcastFunction`, the same in all tasks, as are those in
-        `resumed`. All tasks must have taken in the same ones when they end: so `stop` is not asked before the last one.
+        `broadcast` are the records of the second input of a `KeyedBroadcastFunction`, the same in all tasks, like those
+        in `resumed`. All tasks must have processed the same ones when they end: so `stop` is not called before the last
+        one.
 
-        Raises `UserFunctionError` with operator, key, record and traceback when the function fails, and `StateSchemaError` when a
-        held record waits for a block or a state that the function doesn't declare.
+        Raises `UserFunctionError` with operator, key, record and traceback when the function fails, and
+        `StateSchemaError` when a held record waits for a block or a state that the function doesn't declare.
         """
         pending: _Pending = deque(sorted([*self._processing_time, *watermarks], key=_order_of))
         others: list[Element | BufferedRequest] = [*resumed, *broadcast]
@@ -198,7 +200,7 @@ class KeyedProcess:
         pending: _Pending,
         take: Callable[[Any], None],
     ) -> Sequence[Element | BufferedRequest] | None:
-        """Take in a chunk; what is left of it when `stop` says so, None unless it does."""
+        """Process a chunk; return its rest when `stop` is true, otherwise None."""
         for start in range(0, len(chunk), _ASKED_AFTER):
             for element in chunk[start : start + _ASKED_AFTER]:
                 while pending and pending[0].order <= element.order:
@@ -209,7 +211,7 @@ class KeyedProcess:
         return None
 
     def _reach(self, cut: bytes | None, pending: _Pending, rest: Sequence[Element | BufferedRequest]) -> Held:
-        """Finish all that comes before the cut."""
+        """Finish all elements before the cut."""
         while pending and (cut is None or pending[0].order <= cut):
             self._advance_to_next(pending)
         self.controller.drain()
@@ -220,15 +222,15 @@ class KeyedProcess:
         if isinstance(event, Watermark):
             self.advance(event)
             return
-        # A watermark that an earlier micro-batch has held compares as the first record of this one.
+        # A watermark that an earlier micro-batch held compares as the first record of this one.
         while pending and before_watermark(cast("Watermark", pending[0])) < event.order:
             self.advance(cast("Watermark", pending.popleft()))
-        # What an earlier run has left comes before it, also where state is not at hand.
+        # Elements held by an earlier run go before it, also where state is not cached.
         self.controller.drain()
         self.advance_processing_time(event)
 
     def _stop(self, cut: bytes | None, pending: _Pending, rest: Sequence[Element | BufferedRequest]) -> Held:
-        """Finish only what has begun. Timers of processing time that did not fire are due in the next run, too."""
+        """Finish only elements that have begun. Timers of processing time that did not fire are due in the next run."""
         self._has_stopped = True
         unseen = self.due_timers.unseen_watermarks()
         held: list[BufferedRequest] = []
@@ -259,13 +261,13 @@ class KeyedProcess:
             self.controller.process(self._held.resumed(element, self._watermark))
 
     def process(self, element: Element) -> None:
-        """Take in one element, which comes after all that were taken in before."""
+        """Process one element, which follows all earlier ones in arrival order."""
         self._records += 1
         order, timestamp, kind, key_json, record, input_ = element
         watermark = self._watermark
         if timestamp <= watermark:
             self._late += 1
-        # Written out, not through `enter`: every call here is one more for each record.
+        # `enter` is inlined: every call costs time for each record.
         context = ProcessContext(self._outputs, self.timers, key_json, self._inputs[input_], record)
         context.order = order
         context.timestamp = timestamp
@@ -274,9 +276,9 @@ class KeyedProcess:
         self.controller.process(context)
 
     def process_broadcast(self, element: Element) -> None:
-        """Take in a broadcast record: finish all that came before it, then let it change broadcast state.
+        """Process a broadcast record: finish all records before it, then let it change broadcast state.
 
-        It is no record of this task alone, so `metrics` do not count it.
+        It does not belong to this task alone, so `metrics` does not count it.
         """
         self.controller.drain()
         moment = BroadcastMoment(element, self._watermark, self.timers.processing_time)
@@ -284,15 +286,15 @@ class KeyedProcess:
         self.broadcast.take(element, moment)
 
     def advance(self, watermark: Watermark, passed: Callable[[], None] | None = None) -> None:
-        """Take in a watermark. `passed` is called when all before it is done, the timers that it fires included."""
+        """Process a watermark. `passed` is called when everything before it is done, including the timers that it fires."""
         self.due_timers.pass_watermark(watermark, self.controller.epochs.open)
         self._watermark = watermark.timestamp
         self.controller.on_non_record(lambda epoch: self._fire_due(watermark, epoch), passed or _nothing)
 
     def advance_processing_time(self, time: ProcessingTime) -> None:
-        """Move processing time on, and fire the timers that are due then. Event time stays where it is.
+        """Advance processing time, and fire the timers that are due then. Event time does not change.
 
-        A timer waits for the running record of its key, for nothing else, and is counted to the open epoch.
+        A timer waits only for the running record of its key, and is counted in the open epoch.
         """
         self.due_timers.pass_processing_time(time)
         for context in self.due_timers.at_processing_time(time, self._watermark):
@@ -305,7 +307,7 @@ class KeyedProcess:
     # ----------------------------------------------------------------------------------- what the controller asks
 
     def call(self, context: ProcessContext) -> Call | None:
-        """See `KeyedWork.call`."""
+        """Start the user code of a record: return its coroutine, or None if it has run to its end."""
         function = context.function
         if function is None:
             return None
@@ -315,9 +317,9 @@ class KeyedProcess:
         return call
 
     def failed(self, context: ProcessContext, error: Exception) -> Exception:
-        """See `KeyedWork.failed`."""
+        """Return the error that the task fails with when the user code of a record raised `error`."""
         if isinstance(error, HeadraceError):
-            return error  # such as state that does not fit its type: not the function's fault
+            return error  # such as state that does not fit its type: the function did not cause it
         why = "".join(traceback.format_exception(error))
         shown = shown_record(context.record) if context.timer is None else shown_timer(context.timer)
         methods = self._function.methods
@@ -335,7 +337,7 @@ class KeyedProcess:
 
 
 class _TaskEnd(NamedTuple):
-    """When a task is over: what ages entries then (ms)."""
+    """End of a task: the times that expire entries then (ms)."""
 
     watermark: int
     processing_time: int
@@ -346,7 +348,7 @@ _Pending = deque[Watermark | ProcessingTime]
 _order_of = attrgetter("order")
 _ROW_KINDS = tuple(RowKind)
 _ASKED_AFTER = 256
-"""Records after which a task is asked again whether it has to stop."""
+"""Number of records between two calls of `stop`."""
 
 
 def _nothing() -> None:

@@ -1,4 +1,4 @@
-"""The work that a controller is used for: user code per record, and what runs for its key before and after it."""
+"""Interface of the controller's uses: user code per record, and the code that runs for its key before and after it."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ Call: TypeAlias = "CoroutineType[Any, Any, None]"
 
 
 class KeyedWork(Protocol):
-    """One use of the controller: access to state, or look-ups in order of keys."""
+    """One use of the controller: access to state, or calls in order of keys."""
 
     def call(self, context: Any, /) -> Call | None:
-        """Start the user code of a record: its coroutine, or None if it has run to its end."""
+        """Start the user code of a record; return its coroutine, or None if it has run to its end."""
         ...
 
     @property
     def due(self) -> Collection[Any]:
-        """Always the same collection. Empty while nothing is due for any key, so that `before` need not be asked."""
+        """Return the collection of due things, always the same object. While it is empty, `before` is not called."""
         ...
 
     def before(self, context: Any, /) -> RecordContext | None:
-        """Return what has to run for the key before this record does, such as a timer that is due; None once nothing has.
+        """Return the context that must run for the key before this record, such as a due timer; None without one.
 
-        Asked again when that is finished.
+        Called again when that context is finished.
         """
         ...
 
     def after(self, context: Any, /) -> RecordContext | None:
-        """Return what has to run for the key right after this record, which is finished; None if nothing has.
+        """Return the context that must run for the key right after this finished record; None without one.
 
-        Asked only of a context that has something `overdue`.
+        Called only for a context with something `overdue`.
         """
         ...
 
@@ -49,10 +49,10 @@ class ForeignAwaitError(Exception):
 
 
 def foreign_await(call: Call) -> ForeignAwaitError:
-    """Close a call that awaits something else than its own state; return the error for it."""
+    """Close a call that awaits something other than its own state; return the error for it."""
     line = call.cr_frame.f_lineno if call.cr_frame is not None else "?"
     name = call.__qualname__
-    with contextlib.suppress(Exception):  # its `finally` may await or raise in turn; what matters comes first
+    with contextlib.suppress(Exception):  # its `finally` may await or raise in turn; the first error counts
         call.close()
     return ForeignAwaitError(
         f"{name} awaited something other than its own state in line {line}: calls to the outside belong in async_wait()"

@@ -1,4 +1,4 @@
-"""The `Context` that user code of a keyed process gets: one for each record, and for each timer."""
+"""Implementation of `Context` for user code of a keyed process: one for each record, and for each timer."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from headrace.state.codec import decode_key
 from headrace.state.timer_service import DOMAINS, EVENT_TIME, PROCESSING_TIME, Timer, TimerService, Turn, turn
 
 LATEST_TIMER = (1 << 63) // 1000 - 1
-"""The furthest that a timer can lie from 1970 (ms): it is stored in microseconds."""
+"""Latest time of a timer (ms since 1970): it is stored in microseconds."""
 
 END_OF_INPUT = LATEST_TIMER // 2
-"""The last watermark (ms), far beyond any event time. What is stamped with it still has room for a TTL."""
+"""Last watermark (ms), far beyond any event time. A stamp of this time still has room for a TTL."""
 
 
 class Refused(NamedTuple):
-    """A record that user code has set aside: its place, its key, and the reason."""
+    """A record that user code quarantined: its place, its key, and the reason."""
 
     order: bytes
     key_json: bytes
@@ -36,7 +36,7 @@ class Refused(NamedTuple):
 
 
 class Outputs:
-    """Where the records of one operator and task go, and which types they must have."""
+    """Emitted records of one operator and task, and the types that they must have."""
 
     def __init__(self, operator: Process) -> None:
         """Start with nothing emitted."""
@@ -47,11 +47,11 @@ class Outputs:
         self._side_types = {side.name: side.record for side in operator.side_outputs}
 
     def refused(self, record: msgspec.Struct) -> TypeError:
-        """The error for a record that is not of the main output's `type`."""
+        """Return the error for a record that is not of the main output's `type`."""
         return TypeError(f"the output takes {self.type.__name__}, not {type(record).__name__}")
 
     def check_side(self, name: str, record: msgspec.Struct) -> None:
-        """Raise `ValueError` for a side output that isn't declared, `TypeError` unless it takes the record."""
+        """Raise `ValueError` for an undeclared side output, `TypeError` unless it takes the record."""
         wanted = self._side_types.get(name)
         if wanted is None:
             known = ", ".join(self._side_types) or "none"
@@ -62,7 +62,7 @@ class Outputs:
             raise TypeError(msg)
 
     def sort(self) -> None:
-        """Put what records of different keys have emitted into arrival order."""
+        """Sort the records that different keys emitted into arrival order."""
         for emitted in (self.main, *self.sides.values()):
             emitted.sort(key=_order_of)
         self.refused_records.sort(key=_order_of)
@@ -70,13 +70,13 @@ class Outputs:
 
 _order_of = operators.itemgetter(0)
 _emitted: Callable[[tuple[bytes, int, RowKind, Any]], Emitted] = partial(tuple.__new__, Emitted)
-"""A named tuple's own constructor is Python code, and takes twice as long."""
+"""Constructs an `Emitted`. The constructor of a named tuple is Python code, and takes twice as long."""
 
 
 class ProcessContext(RecordContext):
     """A record or timer of a keyed process, at its place in arrival order.
 
-    `function` is the user code for it; None for a context that only makes its key's timers fire. `timer` is the one that
+    `function` is its user code; None for a context that only fires its key's timers. `timer` is the timer that
     fires, None while a record is processed.
     """
 
@@ -102,8 +102,8 @@ class ProcessContext(RecordContext):
         record: Any,
         timer: Timer | None = None,
     ) -> None:
-        """Make a context; `enter` gives it its place."""
-        # Not through super(): once per record, that call alone is a tenth of the framework's cost.
+        """Make a context; `enter` sets its place."""
+        # Without super(): once per record, that call alone is a tenth of the framework's cost.
         self.key_json = key_json
         self.record = record
         self.references = 0
@@ -120,7 +120,7 @@ class ProcessContext(RecordContext):
         self.index = 0
 
     def enter(self, order: bytes, timestamp: int, watermark: int, overdue_until: int) -> None:
-        """Say where it stands: place in arrival order, event time, the watermark before it.
+        """Set its position: place in arrival order, event time, the watermark before it.
 
         An event-time timer registered for a time up to `overdue_until` is overdue, and fires right after this context.
         """
@@ -128,38 +128,38 @@ class ProcessContext(RecordContext):
 
     @property
     def key(self) -> Any:
-        """See `Context.key`."""
+        """Return the key of the record or timer."""
         return decode_key(self.key_json)
 
     @property
     def processing_time(self) -> int:
-        """See `Context.processing_time`."""
+        """Return the wall clock as the driver read it for this micro-batch (ms)."""
         return self._timers.processing_time
 
     @property
     def time_domain(self) -> TimeDomain | None:
-        """See `Context.time_domain`."""
+        """Return the clock that made the timer fire; None while a record is processed."""
         return None if self.timer is None else DOMAINS[self.timer.domain].clock
 
     @property
     def namespace(self) -> str:
-        """See `Context.namespace`."""
+        """Return the namespace of the timer; empty while a record is processed."""
         return "" if self.timer is None else self.timer.namespace
 
     @property
     def processing_overdue_until(self) -> int:
-        """As `overdue_until`, for processing-time timers."""
+        """Return `overdue_until` for processing-time timers."""
         return self._timers.processing_time
 
     @property
     def timers(self) -> ProcessContext:
-        """See `Context.timers`."""
+        """Return the timers of this key."""
         return self
 
     def collect(
         self, record: msgspec.Struct, /, kind: RowKind = RowKind.INSERT, *, timestamp: int | None = None
     ) -> None:
-        """See `Context.collect`."""
+        """Emit a record downstream. Raises `TypeError` for a record of another type than the output's."""
         outputs = self._outputs
         if not isinstance(record, outputs.type):
             raise outputs.refused(record)
@@ -169,36 +169,36 @@ class ProcessContext(RecordContext):
         outputs.main.append(_emitted((order, at, kind, record)))
 
     def output(self, name: str, record: msgspec.Struct, /) -> None:
-        """See `Context.output`."""
+        """Emit a record to the side output `name`. Raises `ValueError` if it is not declared, `TypeError` for another type."""
         self._outputs.check_side(name, record)
         order = output_order(self.order, self.index)
         self.index += 1
         self._outputs.sides[name].append(_emitted((order, self.timestamp, RowKind.INSERT, record)))
 
     def quarantine(self, reason: str, /) -> None:
-        """Set the record aside with a reason; `RuntimeError` in a timer, which has none."""
+        """Move the record to the quarantine with a reason. Raises `RuntimeError` in a timer, which has no record."""
         if self.timer is not None:
             raise RuntimeError("quarantine() in a timer: there is no record to set aside")
         self._outputs.refused_records.append(Refused(self.order, self.key_json, self.record, reason))
 
     def register_event_time(self, timestamp: int, /, namespace: str = "") -> None:
-        """See `Timers.register_event_time`."""
+        """Call `on_timer(timestamp)` for this key once the watermark reaches `timestamp` (ms)."""
         self.register(timestamp, EVENT_TIME, namespace)
 
     def delete_event_time(self, timestamp: int, /, namespace: str = "") -> None:
-        """See `Timers.delete_event_time`."""
+        """Delete a timer of this key and namespace; do nothing if there is none."""
         self._timers.delete(self._timer(timestamp, EVENT_TIME, namespace))
 
     def register_processing_time(self, timestamp: int, /, namespace: str = "") -> None:
-        """See `Timers.register_processing_time`."""
+        """Call `on_timer(timestamp)` for this key once processing time reaches `timestamp` (ms)."""
         self.register(timestamp, PROCESSING_TIME, namespace)
 
     def delete_processing_time(self, timestamp: int, /, namespace: str = "") -> None:
-        """See `Timers.delete_processing_time`."""
+        """Delete a processing-time timer of this key and namespace; do nothing if there is none."""
         self._timers.delete(self._timer(timestamp, PROCESSING_TIME, namespace))
 
     def register(self, timestamp: int, domain: str, namespace: str = "") -> None:
-        """Register a timer of the current key in a domain, internal ones included. One that is overdue fires right after this."""
+        """Register a timer of the current key in a domain, including the engine's own. An overdue timer fires right after this context."""
         timer = self._timer(timestamp, domain, namespace)
         self._timers.register(timer)
         is_event = DOMAINS[domain].clock is EVENT_TIME
@@ -208,7 +208,7 @@ class ProcessContext(RecordContext):
             heapq.heappush(self.overdue, (turn(timer), timer))
 
     def _timer(self, timestamp: int, domain: str, namespace: str) -> Timer:
-        moment = operators.index(timestamp)  # refuses a float, which would compare but not be stored
+        moment = operators.index(timestamp)  # refuses a float, which could be compared but not stored
         if not -LATEST_TIMER <= moment <= LATEST_TIMER:
             msg = f"a timer's time must lie within {LATEST_TIMER} ms of 1970, not at {moment}"
             raise ValueError(msg)
@@ -224,6 +224,6 @@ class TimerContext(ProcessContext):
     processing_overdue_until: int
 
     def register(self, timestamp: int, domain: str, namespace: str = "") -> None:
-        """See `ProcessContext.register`. A timer that fires at the end of the input sets no other one: that would never end."""
+        """Register a timer; do nothing at the end of the input, where timers that register timers would never end."""
         if self.watermark < END_OF_INPUT or domain != EVENT_TIME or self.time_domain is not EVENT_TIME:
             super().register(timestamp, domain, namespace)

@@ -1,4 +1,4 @@
-"""Records of an operator's inputs as JSON: held ones are stored so, and errors show them so."""
+"""Records of an operator's inputs as JSON, as held records are stored and errors show them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SHOWN = 500
 
 
 class RecordCodec:
-    """Encodes and decodes the records that one operator takes in. What it has encoded, it can decode."""
+    """Encodes and decodes the records of one operator's inputs. It can decode everything that it has encoded."""
 
     __slots__ = ("_decoders", "_operator")
 
     def __init__(self, operator: str, records: Sequence[type[msgspec.Struct]]) -> None:
-        """`records` are the record types of the operator's inputs, in order."""
+        """Take the record types of the operator's inputs, in order."""
         self._operator = operator
         self._decoders = [msgspec.json.Decoder(record).decode for record in records]
 
@@ -40,7 +40,8 @@ class RecordCodec:
     def encode(self, element: Element) -> bytes:
         """Encode the record of an element.
 
-        Raises `UserFunctionError` for a record that `decode` cannot read back: were it stored, no run could go on from there.
+        Raises `UserFunctionError` for a record that `decode` cannot read back: if it were stored, no run could continue
+        from it.
         """
         try:
             raw = encode(element.record)
@@ -63,7 +64,7 @@ class RecordCodec:
 
 
 def shown_record(record: object) -> str:
-    """Return a record as errors show it: the beginning of its JSON, or of its `repr` where JSON cannot carry it."""
+    """Return a record as errors show it: the beginning of its JSON, or of its `repr` where JSON cannot represent it."""
     try:
         return _cut(encode(record))
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""What all operations of one record share (FLIP-425, "Record Context")."""
+"""Context shared by all operations of one record (FLIP-425, "Record Context")."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 class RecordContext:
     """A record, or a timer, on its way through the controller.
 
-    `references` counts what is still going on for it: its own code, each state request, and each callback that waits for
-    its turn. At 0 it is finished, and the next record of its key may start. `epoch` is None until it was counted in: a
-    record that never has to wait for anything never is.
+    `references` counts its unfinished parts: its own code, each state request, and each callback that waits for its
+    turn. At 0 it is finished, and the next record of its key may start. `epoch` is None until the record is counted as
+    in flight; a record that never waits is not counted.
     """
 
     __slots__ = ("awaited", "call", "callbacks", "epoch", "key_json", "overdue", "owns_key", "record", "references")
 
     awaited: StateFuture[Any]
-    """What the code waits for, while `call` is set."""
+    """Future that the code waits for, while `call` is set."""
 
     def __init__(self, key_json: bytes, record: Any) -> None:
         """Make the context of `record`, whose key is `key_json`."""
@@ -38,22 +38,22 @@ class RecordContext:
         self.call: CoroutineType[Any, Any, None] | None = None
         self.callbacks: deque[Continuation] | None = None
         self.overdue: list[Any] | None = None
-        """What it has caused to run right after it, before anything else of its key: a heap; see `KeyedWork.after`."""
+        """Heap of overdue timers, which run right after it, before anything else of its key (`KeyedWork.after`)."""
 
     @property
     def hash(self) -> int:
-        """The hash code of the key."""
+        """Return the hash code of the key."""
         return hash(self.key_json)
 
     def key_group(self, max_parallelism: int) -> int:
-        """The key group that the record belongs to."""
+        """Return the key group of the record."""
         return key_group(self.key_json, max_parallelism)
 
     def next_callback(self) -> Continuation | None:
-        """Take out the callback whose turn it is; None if there is none, or if it waits for an answer.
+        """Remove and return the callback whose turn it is; None if there is none, or if it waits for an answer.
 
-        It is the first one in order that does not wait for another callback, whether its answer is there yet or not: the order
-        must not depend on how soon requests are answered.
+        It is the first one in order that does not wait for another callback, whether or not its answer has arrived: the
+        order must not depend on the speed of requests.
         """
         if not self.callbacks:
             return None
@@ -66,7 +66,7 @@ class RecordContext:
         return None
 
     def declared_block(self, future: StateFuture[Any]) -> str | None:
-        """The id of the declared block that waits for `future`, if nothing else of the record's code is left."""
+        """Return the id of the declared block that waits for `future`, if the record has no other code left."""
         if self.call is not None or self.callbacks is None or len(self.callbacks) != 1:
             return None
         (continuation,) = self.callbacks

@@ -1,8 +1,8 @@
-"""What the controller hands to an executor, and what an executor is.
+"""Interface between controller and executor: requests and batches.
 
 The controller knows neither state nor services ("Generalize the Async execution model"): it keeps records of a key in
-order, collects requests into batches and runs callbacks. A request's `action` is for its executor alone: an `Action`
-of a state backend, or a call to a service to make.
+order, collects requests into batches and runs callbacks. Only the executor understands a request's `action`: an
+`Action` of a state backend, or a call to a service.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class AsyncRequest:
-    """One request of a record. `answered` is called in the task's thread, with what the executor has answered."""
+    """One request of a record. `answered` is called in the task's thread, with the executor's answer."""
 
     __slots__ = ("action", "answer", "answered", "context", "error")
 
     def __init__(self, context: RecordContext, action: Any, answered: Callable[[Any], None]) -> None:
-        """Make a request that has no answer yet."""
+        """Make a request without an answer."""
         self.context = context
         self.action = action
         self.answered = answered
@@ -33,17 +33,17 @@ class AsyncExecutor(Protocol):
 
     @property
     def in_flight(self) -> int:
-        """Batches submitted whose completion `completed` has not given yet."""
+        """Return the number of submitted batches that `completed` has not returned yet."""
         ...
 
     @property
     def has_completed(self) -> bool:
-        """Whether asking for what is `completed`, without waiting, is worth it now. Asked before every record."""
+        """Return whether a call of `completed` without waiting may return requests. Called before every record."""
         ...
 
     @property
     def has_room(self) -> bool:
-        """Whether another batch would be started at once."""
+        """Return whether another batch would start at once."""
         ...
 
     def submit(self, batch: Sequence[AsyncRequest], /) -> None:
@@ -51,9 +51,9 @@ class AsyncExecutor(Protocol):
         ...
 
     def completed(self, *, wait: bool) -> list[AsyncRequest]:
-        """Requests answered since the last call; with `wait`, block until there is one, if any is in flight."""
+        """Return the requests answered since the last call; with `wait`, block for one, if any is in flight."""
         ...
 
     def close(self) -> None:
-        """Wait for what is running, and let go of threads."""
+        """Wait for running requests, and release threads."""
         ...

@@ -9,23 +9,23 @@ from headrace.execution.request_buffer import RequestBuffer
 
 
 class RequestBatches:
-    """The batches of one controller."""
+    """Batches of one controller."""
 
     def __init__(self, buffer: RequestBuffer, executor: AsyncExecutor, options: AsyncStateOptions) -> None:
-        """Take active requests from `buffer`, and hand them to `executor`."""
+        """Take active requests from `buffer`, and submit them to `executor`."""
         self.started = 0
         self.fires_by_itself = True
-        """Whether a batch that is full, or has waited long enough, starts by itself. If not, only `fire` starts it, and
-        whoever has to wait for room or for the end."""
+        """True: a batch that is full, or has waited long enough, starts by itself. False: only `fire` starts it, when
+        the task waits for room or for the end."""
         self._buffer = buffer
         self._executor = executor
         self._size = options.buffer_size
-        # A microsecond less: differences of floats fall short of the span that they stand for.
+        # A microsecond less: differences of floats are slightly smaller than the real time span.
         self._timeout = options.buffer_timeout.total_seconds() - 1e-6
         self._oldest_request = 0.0
 
     def activate(self, request: AsyncRequest) -> None:
-        """Let a request join the next batch, and start that if it is full."""
+        """Add a request to the next batch, and start the batch if it is full."""
         active = self._buffer.active
         if not active:
             self._oldest_request = clock.monotonic()
@@ -34,7 +34,7 @@ class RequestBatches:
             self.fire()
 
     def is_due(self) -> bool:
-        """Tell whether the next batch should start, and the executor has room for it. There must be active requests."""
+        """Return whether the next batch should start, and the executor has room for it. There must be active requests."""
         is_full = len(self._buffer.active) >= self._size
         return (is_full or clock.monotonic() - self._oldest_request >= self._timeout) and self._executor.has_room
 

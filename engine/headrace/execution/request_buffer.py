@@ -1,4 +1,4 @@
-"""Requests that wait: for their batch, or for their key (FLIP-425, "Async Execution Controller")."""
+"""Buffers of requests that wait: for their batch, or for their key (FLIP-425, "Async Execution Controller")."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Waiter(NamedTuple):
-    """Who waits for a key: a record that has not started, or one that has and made its first request."""
+    """A record that waits for a key: not started, or started with `request` as its first request."""
 
     context: RecordContext
     request: AsyncRequest | None
 
 
 class RequestBuffer:
-    """The active buffer, whose requests may be executed, and the blocking buffer, by key."""
+    """Active buffer, whose requests may be executed, and blocking buffer, by key."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -30,7 +30,7 @@ class RequestBuffer:
         self.blocked = 0
 
     def take_active(self, limit: int | None = None) -> list[AsyncRequest]:
-        """Take out the first `limit` active requests, or all, in order."""
+        """Remove and return the first `limit` active requests, or all, in order."""
         if limit is None or len(self.active) <= limit:
             batch, self.active = self.active, []
         else:
@@ -38,17 +38,17 @@ class RequestBuffer:
         return batch
 
     def block(self, context: RecordContext, request: AsyncRequest | None = None) -> None:
-        """Let it wait behind all others of its key."""
+        """Queue a context behind all others of its key."""
         self._of(context.key_json).append(self._waiter(context, request))
         self.blocked += 1
 
     def block_first(self, context: RecordContext, request: AsyncRequest | None = None) -> None:
-        """Let it wait before all others of its key."""
+        """Queue a context before all others of its key."""
         self._of(context.key_json).appendleft(self._waiter(context, request))
         self.blocked += 1
 
     def join(self, request: AsyncRequest) -> bool:
-        """Let a request wait with the first one of its record; False if that does not wait for its key."""
+        """Queue a request with its record's first one; return False if the record does not wait for its key."""
         joined = self._joined.get(request.context)
         if joined is None:
             return False
@@ -56,11 +56,11 @@ class RequestBuffer:
         return True
 
     def take_joined(self, context: RecordContext) -> list[AsyncRequest]:
-        """Take out the requests that wait with the first one of `context`, in order."""
+        """Remove and return the requests queued with the first one of `context`, in order."""
         return self._joined.pop(context, [])
 
     def unblock(self, key: bytes) -> Waiter | None:
-        """Take out the first one that waits for the key."""
+        """Remove and return the first waiter for the key; None without one."""
         waiters = self._blocking.get(key)
         if waiters is None:
             return None
@@ -71,13 +71,13 @@ class RequestBuffer:
         return waiter
 
     def take_blocked(self) -> list[Waiter]:
-        """Take out all that wait for a key, key by key."""
+        """Remove and return all waiters, key by key."""
         waiters = [waiter for queue in self._blocking.values() for waiter in queue]
         self._blocking, self.blocked = {}, 0
         return waiters
 
     def withdraw(self, may_wait: Callable[[Any], bool]) -> list[RecordContext]:
-        """Take out all whose context `may_wait`, and return the contexts: first those that wait for their key."""
+        """Remove all requests and waiters whose context `may_wait`; return the contexts, those that wait for their key first."""
         withdrawn: list[RecordContext] = []
         for context, request in self.take_blocked():
             if may_wait(context):

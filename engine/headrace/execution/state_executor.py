@@ -1,4 +1,4 @@
-"""Executes state requests: a batch of them is one call to the backend for all entries, and one for each page."""
+"""Executes state requests: a batch is one call to the backend for all entries, and one for each page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class InlineStateExecutor:
-    """Reads in the task's own thread, at once: what a batch gains is one call to the backend instead of many."""
+    """Reads at once in the task's own thread: a batch saves calls to the backend."""
 
     has_room = True
 
@@ -28,25 +28,25 @@ class InlineStateExecutor:
         self.has_completed = False
 
     def submit(self, batch: Sequence[AsyncRequest], /) -> None:
-        """See `AsyncExecutor.submit`."""
+        """Start executing a batch: set `answer` or `error` of each request."""
         answer(self._backend, batch)
         self._done += batch
         self.in_flight = 1
         self.has_completed = True
 
-    def completed(self, *, wait: bool) -> list[AsyncRequest]:  # noqa: ARG002 - nothing is ever under way
-        """See `AsyncExecutor.completed`."""
+    def completed(self, *, wait: bool) -> list[AsyncRequest]:  # noqa: ARG002 - nothing is ever in flight
+        """Return the requests answered since the last call; with `wait`, block for one, if any is in flight."""
         done, self._done = self._done, []
         self.in_flight = 0
         self.has_completed = False
         return done
 
     def close(self) -> None:
-        """See `AsyncExecutor.close`."""
+        """Wait for running requests, and release resources."""
 
 
 class ThreadedStateExecutor:
-    """Reads in threads, while the task's thread goes on with other records."""
+    """Reads in threads, while the task's thread processes other records."""
 
     def __init__(self, backend: StateBackend, threads: int) -> None:
         """Read from `backend`, which must allow reads from several threads."""
@@ -58,21 +58,21 @@ class ThreadedStateExecutor:
 
     @property
     def has_completed(self) -> bool:
-        """See `AsyncExecutor.has_completed`."""
+        """Return whether a call of `completed` without waiting may return requests."""
         return not self._done.empty()
 
     @property
     def has_room(self) -> bool:
-        """See `AsyncExecutor.has_room`."""
+        """Return whether another batch would start at once."""
         return self.in_flight < self._threads
 
     def submit(self, batch: Sequence[AsyncRequest], /) -> None:
-        """See `AsyncExecutor.submit`."""
+        """Start executing a batch: set `answer` or `error` of each request."""
         self.in_flight += 1
         self._pool.submit(self._execute, batch)
 
     def completed(self, *, wait: bool) -> list[AsyncRequest]:
-        """See `AsyncExecutor.completed`."""
+        """Return the requests answered since the last call; with `wait`, block for one, if any is in flight."""
         done: list[AsyncRequest] = []
         while self.in_flight:
             try:
@@ -83,7 +83,7 @@ class ThreadedStateExecutor:
         return done
 
     def close(self) -> None:
-        """See `AsyncExecutor.close`."""
+        """Wait for running requests, and release resources."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _execute(self, batch: Sequence[AsyncRequest]) -> None:
@@ -92,7 +92,7 @@ class ThreadedStateExecutor:
 
 
 def answer(backend: StateBackend, batch: Sequence[AsyncRequest]) -> None:
-    """Answer each request with what the backend has for its action, or all of them with the error."""
+    """Answer each request with the backend's value for its action, or all of them with the error."""
     try:
         for request, stored in zip(batch, answers(backend, [request.action for request in batch]), strict=True):
             request.answer = stored
@@ -102,7 +102,7 @@ def answer(backend: StateBackend, batch: Sequence[AsyncRequest]) -> None:
 
 
 def executor_for(backend: StateBackend, options: AsyncStateOptions) -> AsyncExecutor:
-    """Return the executor that fits a backend and the options."""
+    """Return the executor for a backend and the options."""
     if backend.answers_at_once or not options.enabled:
         return InlineStateExecutor(backend)
     return ThreadedStateExecutor(backend, options.io_parallelism)

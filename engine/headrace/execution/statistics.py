@@ -1,4 +1,4 @@
-"""What moves, as numbers: the same for tests, `explain` and people."""
+"""Statistics of execution: the same for tests, `explain` and people."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ControllerStatistics:
-    """A controller at one moment."""
+    """State of a controller at one moment."""
 
     in_flight: int
-    """Records and timers taken in and not finished."""
+    """Accepted records and timers that are not finished."""
     active: int
     """Requests that wait for their batch."""
     blocking: int
     """Records, or first requests, that wait for their key."""
     occupied_keys: int
-    """Keys that are being worked on."""
+    """Keys in use."""
     epochs: int
-    """Epochs that are not done, the open one included."""
+    """Unfinished epochs, including the open one."""
     batches: int
     """Batches started so far."""
     batches_in_flight: int
-    """Batches that are being executed."""
+    """Batches in execution."""
     requests: int
     """Requests made so far that could not be answered at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedProcessStatistics:
-    """A keyed process in one task at one moment, part by part."""
+    """State of a keyed process in one task at one moment, part by part."""
 
     controller: ControllerStatistics
     states: Mapping[str, StoreStatistics]
-    """By the state's name."""
+    """Store statistics by the state's name."""
     timers: TimerStatistics
     records: int
-    """Records taken in so far."""
+    """Processed records so far."""
     late: int
-    """Those of them that came at or behind the watermark."""
+    """Processed records that arrived at or behind the watermark."""
     removed: int
-    """Expired entries that nobody has asked for, and that cleanup has removed."""
+    """Expired entries that cleanup removed without a read."""

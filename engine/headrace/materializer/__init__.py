@@ -1,1 +1,1 @@
-"""The sink upsert materializer (FLIP-544), and the ordered multiset that it is made of."""
+"""Sink upsert materializer (FLIP-544), on an ordered multiset."""

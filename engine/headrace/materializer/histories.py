@@ -1,8 +1,8 @@
-"""The histories of one operator in one task: loaded when a key is first met, changed in memory, written back at the end.
+"""Histories of one operator in one task: loaded when a key first occurs, changed in memory, written back at the end.
 
-So a key that gets a thousand changes in a micro-batch is read and written once. A list is loaded and written whole; of a
-map, the nodes that the batch's rows are about, their neighbours, and the last one: three reads, each for all keys of the
-batch at once.
+So a key with a thousand changes in a micro-batch is read and written once. A list is loaded and written whole. Of a
+map, only some nodes are loaded: those of the batch's rows, their neighbours, and the last one. That takes three reads,
+each for all keys of the batch at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Layout = ListLayout | MapLayout
 
 
 class HistoryChange(NamedTuple):
-    """A row of a key's history that came, changed, or went (`row` is None)."""
+    """Change of a row in a key's history: inserted, replaced, or removed (`row` is None)."""
 
     key_json: bytes
     sequence_number: int
@@ -40,7 +40,7 @@ class HistoryChange(NamedTuple):
 
 
 class _Stored:
-    """What the backend had for a key when it was loaded."""
+    """A key's history as the backend had it when it was loaded."""
 
     __slots__ = ("first", "last", "list", "map", "rows", "size", "value")
 
@@ -54,7 +54,7 @@ class _Stored:
 
 
 class Histories:
-    """The histories of one operator. `live` has those of the keys that were loaded."""
+    """Histories of one operator. `live` holds those of the loaded keys."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Histories:
         by: tuple[str, ...] = (),
         ages: bool = False,
     ) -> None:
-        """Rows are found by the fields `by`, or as a whole; `ages` if they have a life."""
+        """Identify rows by the fields `by`, or as a whole; `ages` if they have a lifetime."""
         self.live: dict[bytes, Layout] = {}
         self._backend = backend
         self._layouts = layouts
@@ -77,13 +77,13 @@ class Histories:
         self._partial: dict[bytes, StoredMap] = {}
 
     def load(self, keys: Iterable[bytes]) -> None:
-        """Make sure that `keys` are in `live`."""
+        """Load the histories of `keys` that are not in `live`."""
         live = self.live
         missing = [key for key in keys if key not in live]
         if not missing:
             return
-        found = self._backend.get_many([history_entry(key) for key in missing])
-        for key, value in zip(missing, found, strict=True):
+        values = self._backend.get_many([history_entry(key) for key in missing])
+        for key, value in zip(missing, values, strict=True):
             if value is None:
                 live[key] = MapLayout(ages=self._ages) if self._starts_as_map else ListLayout()
                 self._stored[key] = _Stored(None, {}, None, 0)
@@ -96,7 +96,7 @@ class Histories:
 
     @property
     def is_partial(self) -> bool:
-        """Whether there is a history of which not all is in memory."""
+        """Return whether a loaded history is only partly in memory."""
         return bool(self._partial)
 
     def prefetch(self, wanted: Iterable[tuple[bytes, Identity]]) -> None:
@@ -109,9 +109,9 @@ class Histories:
             for key, identity in dict.fromkeys(wanted)
             if key in partial and isinstance(live[key], MapLayout) and not live[key].knows(identity)  # type: ignore[union-attr]
         ]
-        found = self._backend.get_many([partial[key].queue_entry(identity) for key, identity in asked])
+        values = self._backend.get_many([partial[key].queue_entry(identity) for key, identity in asked])
         first: list[tuple[bytes, int]] = []
-        for (key, identity), value in zip(asked, found, strict=True):
+        for (key, identity), value in zip(asked, values, strict=True):
             layout = live[key]
             assert isinstance(layout, MapLayout)  # noqa: S101 - as chosen above
             queue = partial[key].admit_queue(identity, value)
@@ -121,7 +121,7 @@ class Histories:
         self._load_nodes([(key, number) for key, node in first for number in self._neighbours(key, node)])
 
     def switch(self, key: bytes) -> Layout:
-        """Give a history the layout that its size asks for now."""
+        """Change a history to the layout for its current size."""
         layout = self.live[key]
         if self._layouts.wants_map(layout.size, is_map=layout.is_map) is not layout.is_map:
             layout = ListLayout(layout.entries()) if layout.is_map else MapLayout.of(layout.entries(), ages=self._ages)
@@ -134,32 +134,32 @@ class Histories:
         self.switch(key)
 
     def size_before(self, key: bytes) -> int:
-        """How many rows the key had when the task began."""
+        """Return the number of rows that the key had when the task began."""
         return self._stored[key].size
 
     def ends_before(self, key: bytes) -> tuple[Row | None, Row | None]:
-        """The first and the last row that the key had when the task began."""
+        """Return the first and the last row that the key had when the task began."""
         stored = self._stored[key]
         return stored.first, stored.last
 
     def sizes(self, entries: Iterable[bytes]) -> list[tuple[int, bool]]:
-        """See `UpsertMaterializer.sizes`."""
+        """Return the size of each history among a backend's entries, and whether it is stored as a map."""
         heads = [
             entry for entry in entries if entry[:1] == HISTORY_PREFIX and entry == history_entry(key_of_history(entry))
         ]
-        found = []
+        sizes = []
         for value in self._backend.get_many(heads):
             assert value is not None  # noqa: S101 - the entries are the backend's own
             head = head_of(value)
-            found.append((len(rows_of(value)), False) if head is None else (head.size, True))
-        return found
+            sizes.append((len(rows_of(value)), False) if head is None else (head.size, True))
+        return sizes
 
     def changes(self) -> list[HistoryChange]:
-        """What differs from the backend, row by row."""
+        """Return the differences from the backend, row by row."""
         return [change for key, layout in self.live.items() for change in self._changes(key, layout)]
 
     def writes(self) -> Iterator[Write]:
-        """What differs from the backend, as the backend takes it."""
+        """Return the differences from the backend, as writes."""
         return chain.from_iterable(part for key, layout in self.live.items() for part in self._writes(key, layout))
 
     def _loaded(self, key: bytes, value: bytes) -> Layout:
@@ -175,11 +175,11 @@ class Histories:
         if identity_of is self._identity_of and layout.ages is self._ages:
             self._partial[key] = stored
             return layout
-        # Stored for rows that were found by other fields, or had another kind of life: made anew.
+        # It was stored with rows identified by other fields, or with another kind of lifetime: build it anew.
         return MapLayout.of(((self._identity_of(row[1]), row) for _, row in layout.entries()), ages=self._ages)
 
     def _settle(self, key: bytes) -> None:
-        """Remember the ends of what was loaded; then let it have the layout that is asked for."""
+        """Store the ends of the loaded history; then change it to the layout for its size."""
         layout = self.live[key]
         if layout.size:
             stored = self._stored[key]
@@ -205,10 +205,10 @@ class Histories:
         for key, number in dict.fromkeys(wanted):
             layout = self.live[key]
             assert isinstance(layout, MapLayout)  # noqa: S101 - only maps have nodes
-            if number not in layout.nodes and not self._partial[key].has_given(number):
+            if number not in layout.nodes and not self._partial[key].has_read(number):
                 missing.append((key, number))
-        found = self._backend.get_many([self._partial[key].node_entry(number) for key, number in missing])
-        for (key, number), value in zip(missing, found, strict=True):
+        values = self._backend.get_many([self._partial[key].node_entry(number) for key, number in missing])
+        for (key, number), value in zip(missing, values, strict=True):
             layout = self.live[key]
             assert isinstance(layout, MapLayout)  # noqa: S101 - as chosen above
             layout.nodes[number] = self._partial[key].admit_node(number, value)

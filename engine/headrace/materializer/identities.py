@@ -1,7 +1,7 @@
-"""What makes two rows of a key the same: all of the row, or its upsert key. NULL equals NULL (FLIP-544).
+"""Identity of rows in a key's history: the whole row, or its upsert key. NULL equals NULL (FLIP-544).
 
-Rows are compared as JSON, in the one text that equal rows have: their fields are as declared (5.0 where a float is, never 5),
-and sets and dicts have no order.
+Rows are compared as canonical JSON, which is the same for equal rows: fields have their declared types (5.0 for a
+float, never 5), and sets and dicts have no order.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from headrace.execution.record_codec import RecordCodec
 from headrace.materializer.ordered_multiset import Identity
 
 canonical = msgspec.json.Encoder(decimal_format="string", order="deterministic").encode
-"""The one text of a record that was decoded as its type."""
+"""Encodes a record that was decoded as its type to its canonical JSON."""
 
 IdentityOf = Callable[[bytes], Identity]
-"""The identity of a row, from its JSON."""
+"""Function from a row's JSON to its identity."""
 
 
 @functools.cache
 def projection(fields: tuple[str, ...]) -> IdentityOf:
-    """The JSON of the fields as they stand in a row; the whole row where there are no fields."""
+    """Return the function that extracts the JSON of the fields from a row; without fields, the whole row."""
     if not fields:
         return bytes
     decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
     def project(raw: bytes) -> bytes:
         row = decode(raw)
-        # A record type with `omit_defaults` leaves fields out: then absent equals absent.
+        # A record type with `omit_defaults` leaves fields out: an absent field then equals an absent field.
         values = [bytes(row.get(field, b"")) for field in fields]
         return values[0] if len(values) == 1 else b"[%b]" % b",".join(values)
 
@@ -42,12 +42,12 @@ def projection(fields: tuple[str, ...]) -> IdentityOf:
 
 
 class IdentifiedRows:
-    """The rows that reach one operator: their texts, and their identities."""
+    """Rows that reach one operator: their JSON texts, and their identities."""
 
     def __init__(
         self, operator: str, record: type[msgspec.Struct] | None, fields: tuple[str, ...], *, one_a_key: bool
     ) -> None:
-        """Rows of type `record`, found by `fields`; without fields as a whole. `one_a_key` if a key never has two."""
+        """Take rows of type `record`, identified by `fields`, or as a whole without fields. `one_a_key`: a key never has two."""
         self._codec = None if record is None else RecordCodec(operator, (record,))
         self._whole = not fields
         self._one_a_key = one_a_key
@@ -59,9 +59,9 @@ class IdentifiedRows:
         self.identity_of: IdentityOf = (lambda _: b"") if one_a_key else (lambda raw: self._value(self._parse(raw)))
 
     def read(self, batch: Sequence[Element]) -> tuple[Sequence[bytes], Sequence[Identity]]:
-        """The texts and identities of a batch's rows.
+        """Return the texts and identities of a batch's rows.
 
-        Raises `UserFunctionError` for a row with a number that JSON has not.
+        Raises `UserFunctionError` for a row with a number that JSON cannot represent.
         """
         records = [element.record for element in batch]
         texts = list(map(canonical, records))
@@ -75,7 +75,7 @@ class IdentifiedRows:
 
     @staticmethod
     def _check(batch: Sequence[Element], texts: Sequence[bytes], codec: RecordCodec) -> None:
-        """Refuse rows that could not be read back. JSON writes a number that it has not as null: all others are read."""
+        """Refuse rows that could not be read back: JSON writes a number that it cannot represent as null. Other rows pass."""
         for element, text in zip(batch, texts, strict=True):
             if b"null" in text:
                 codec.decode(element.key_json, text)
@@ -83,19 +83,19 @@ class IdentifiedRows:
 
 @functools.cache
 def _comparable(record: type[msgspec.Struct] | None, fields: tuple[str, ...]) -> str | None:
-    """The one field whose value is as good as its JSON for telling rows apart: a text or an integer, or none."""
+    """Return the single field whose plain value identifies rows as well as its JSON does: a text or an integer; None without one."""
     if record is None or len(fields) != 1 or record.__struct_config__.omit_defaults:
         return None
     (field,) = (field for field in inspect.type_info(record).fields if field.name == fields[0])  # type: ignore[attr-defined]
     kind = field.type
     kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
-    kinds = tuple(each.type if isinstance(each, inspect.Metadata) else each for each in kinds)
-    return fields[0] if all(type(each) in _COMPARABLE for each in kinds) else None
+    kinds = tuple(member.type if isinstance(member, inspect.Metadata) else member for member in kinds)
+    return fields[0] if all(type(member) in _COMPARABLE for member in kinds) else None
 
 
 @functools.cache
 def _typed(record: type[msgspec.Struct] | None, name: str) -> tuple[Callable[[bytes], Any], Callable[[Any], Identity]]:
-    """What reads one field of a row, and nothing else of it; and what then takes its value."""
+    """Return a decoder that reads only one field of a row, and a function that then takes its value."""
     assert record is not None  # noqa: S101 - a comparable field is one of a record
     kind = next(field.type for field in msgspec.structs.fields(record) if field.name == name)
     return msgspec.json.Decoder(msgspec.defstruct("Identified", [(name, kind)], gc=False)).decode, attrgetter(name)
@@ -105,5 +105,5 @@ def _itself(value: Identity) -> Identity:
     return value
 
 
-# No bool: True is 1 to Python, and a union may have both.
+# Without bool: True equals 1 in Python, and a union may contain both.
 _COMPARABLE = frozenset({inspect.IntType, inspect.StrType, inspect.NoneType})

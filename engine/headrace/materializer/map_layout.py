@@ -1,11 +1,11 @@
-"""An ordered multiset as a map of linked nodes (FLIP-544, "Proposed Changes"): O(1) for every change.
+"""Ordered multiset as a map of linked nodes (FLIP-544, "Proposed Changes"): every change is O(1).
 
-A node knows the numbers of the rows before and after it, of the next row of the same identity, and, where rows have a
-life, of those inserted before and after it: a row replaced in place moves to the end of that third chain, so that the
-oldest row is always at its head, wherever in the list it stands.
+A node holds the numbers of the rows before and after it, of the next row of the same identity, and, where rows have a
+lifetime, of the rows inserted before and after it. A row replaced in place moves to the end of that third chain, so
+that the oldest row is always at its head, whatever its position in the list.
 
-Nodes that are not in memory are asked of a source, one by one as they are needed or, better, many at once before
-(`wanted`). Without a source all that there is is in memory.
+Nodes that are not in memory are read from a source: one by one when they are needed or, better, many at once before
+that (`Histories.prefetch`). Without a source, all nodes are in memory.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import msgspec
 from headrace.materializer.ordered_multiset import ALL, LAST, NOTHING, OTHER, Identity, Removal, Row
 
 RowNode = list[Any]
-"""Identity, raw, kind, inserted at; then numbers of other nodes, or None. A list, since one is made for every new row."""
+"""Identity, raw, kind, inserted at; then numbers of other nodes, or None. A list is cheap: every new row makes one."""
 
 IDENTITY, RAW, KIND, INSERTED_AT, PREVIOUS, NEXT, SAME, OLDER, NEWER = range(9)
 
 IdentityQueue = tuple[int, int]
-"""The numbers of the first and the last row of an identity."""
+"""Numbers of the first and the last row of an identity."""
 
 
 class Head(msgspec.Struct):
-    """What a map knows of itself. `oldest` and `newest` are None where rows have no life."""
+    """Size and end nodes of a map. `oldest` and `newest` are None where rows have no lifetime."""
 
     size: int = 0
     first: int | None = None
@@ -37,14 +37,14 @@ class Head(msgspec.Struct):
 
 
 class NodeSource(Protocol):
-    """Where nodes are that are not in memory."""
+    """Source of nodes that are not in memory."""
 
     def node(self, number: int, /) -> RowNode:
-        """A node of its own for the caller. It has to be there."""
+        """Return a node, which the caller may change. It must exist."""
         ...
 
     def queue(self, identity: Identity, /) -> IdentityQueue | None:
-        """The rows of an identity; None if there are none."""
+        """Return the first and last row of an identity; None if it has none."""
         ...
 
 
@@ -52,7 +52,7 @@ _UNKNOWN: Any = object()
 
 
 class MapLayout:
-    """An ordered multiset as linked nodes. With `ages`, it keeps the chain of ages, and `inserted_at` must never go back."""
+    """Ordered multiset as linked nodes. With `ages` it keeps the chain of ages, and `inserted_at` must never decrease."""
 
     is_map: ClassVar[bool] = True
 
@@ -71,7 +71,7 @@ class MapLayout:
     )
 
     def __init__(self, head: Head | None = None, source: NodeSource | None = None, *, ages: bool = False) -> None:
-        """An empty one, or the one that `source` has."""
+        """Make an empty map, or the one with this `head` in `source`."""
         head = head or Head()
         self.size = head.size
         self.first_number, self.last_number = head.first, head.last
@@ -79,31 +79,31 @@ class MapLayout:
         self.head_of_ages, self.tail_of_ages = head.oldest, head.newest
         self.ages = ages
         self.nodes: dict[int, RowNode] = {}
-        """The nodes in memory."""
+        """Nodes in memory."""
         self._queues: dict[Identity, int | None] = {}
         self._tails: dict[Identity, int] = {}
         self.source = source
-        """Where the nodes are that are not in memory; None: there are no others."""
+        """Source of nodes that are not in memory; None: all are in memory."""
 
     @classmethod
     def of(cls, items: Iterable[tuple[Identity, Row]], *, ages: bool) -> MapLayout:
-        """Take over rows in order of their numbers."""
-        made = cls(ages=False)
+        """Make a map of rows in order of their numbers."""
+        layout = cls(ages=False)
         for identity, (number, raw, kind, inserted_at) in items:
-            made._next_number = number
-            made.append(identity, raw, kind, inserted_at)
-        made.ages = ages
+            layout._next_number = number
+            layout.append(identity, raw, kind, inserted_at)
+        layout.ages = ages
         if ages:
-            for number in sorted(made.nodes, key=lambda number: made.nodes[number][INSERTED_AT]):
-                made._age(number)
-        return made
+            for number in sorted(layout.nodes, key=lambda number: layout.nodes[number][INSERTED_AT]):
+                layout._age(number)
+        return layout
 
     def head(self) -> Head:
-        """What is to be stored beside the nodes."""
+        """Return the head, which is stored beside the nodes."""
         return Head(self.size, self.first_number, self.last_number, self.head_of_ages, self.tail_of_ages)
 
     def queues(self) -> list[tuple[Identity, IdentityQueue | None]]:
-        """The identities that were looked for, and their rows."""
+        """Return the identities that were looked up, and their rows."""
         tails = self._tails
         return [
             (identity, None if first is None else (first, tails.get(identity, first)))
@@ -111,13 +111,13 @@ class MapLayout:
         ]
 
     def all_queues(self) -> tuple[Collection[Identity], Iterable[tuple[int | None, int | None]]]:
-        """All identities, and the rows of each: of a map without a source."""
+        """Return all identities, and the first and last row of each. Only for a map without a source."""
         firsts, tails = self._queues, self._tails
         lasts = [tails.get(identity, first) for identity, first in firsts.items()] if tails else firsts.values()
         return firsts, zip(firsts.values(), lasts, strict=True)
 
     def append(self, identity: Identity, raw: bytes, kind: int, inserted_at: int) -> None:
-        """See `OrderedMultiset.append`."""
+        """Add a row at the end, also if its identity is present."""
         nodes, last, number = self.nodes, self.last_number, self._next_number
         if last is None:
             self.first_number = number
@@ -138,10 +138,10 @@ class MapLayout:
             self._age(number)
 
     def put(self, identity: Identity, raw: bytes, kind: int, inserted_at: int) -> None:
-        """See `OrderedMultiset.put`."""
+        """Replace the first row of this identity in place, or add one at the end."""
         number = self._queues.get(identity) if self.source is None else self.find(identity)
         if number is None:
-            # `append` for an identity that is known to be new, written out: most rows of a changelog come this way.
+            # This is `append` for a new identity, inlined: most rows of a changelog take this path.
             nodes, last, number = self.nodes, self.last_number, self._next_number
             if last is None:
                 self.first_number = number
@@ -161,20 +161,20 @@ class MapLayout:
             self._age(number)
 
     def remove(self, identity: Identity) -> Removal:
-        """See `OrderedMultiset.remove`."""
+        """Remove the first row of this identity; return which position it had."""
         number = self._queues.get(identity) if self.source is None else self.find(identity)
         return NOTHING if number is None else self._unlink(number)
 
     def find(self, identity: Identity) -> int | None:
-        """See `OrderedMultiset.find`."""
-        found = self._queues.get(identity, _UNKNOWN)
-        if found is _UNKNOWN:
+        """Return the number of the first row of this identity; None without one."""
+        first_number = self._queues.get(identity, _UNKNOWN)
+        if first_number is _UNKNOWN:
             return None if self.source is None else self.know(identity, self.source.queue(identity))
-        number: int | None = found
+        number: int | None = first_number
         return number
 
     def know(self, identity: Identity, queue: IdentityQueue | None) -> int | None:
-        """Take in what the source has of an identity; return the first number."""
+        """Store the source's answer for an identity; return the number of its first row."""
         if queue is None:
             self._queues[identity] = None
             return None
@@ -185,33 +185,33 @@ class MapLayout:
         return first
 
     def knows(self, identity: Identity) -> bool:
-        """Whether the source need not be asked for an identity."""
+        """Return whether the identity is known without asking the source."""
         return self.source is None or identity in self._queues
 
     def get(self, number: int) -> Row:
-        """See `OrderedMultiset.get`."""
+        """Return the row of this number, which must exist."""
         return self._row(number)
 
     def first(self) -> Row:
-        """See `OrderedMultiset.first`."""
+        """Return the first row. There must be one."""
         return self._row(self.first_number)
 
     def last(self) -> Row:
-        """See `OrderedMultiset.last`."""
+        """Return the last row. There must be one."""
         return self._row(self.last_number)
 
     def before(self, number: int) -> Row | None:
-        """See `OrderedMultiset.before`."""
+        """Return the row before the one of this number, which must exist."""
         previous = self.node(number)[PREVIOUS]
         return None if previous is None else self._row(previous)
 
     def after(self, number: int) -> Row | None:
-        """See `OrderedMultiset.after`."""
+        """Return the row after the one of this number, which must exist."""
         following = self.node(number)[NEXT]
         return None if following is None else self._row(following)
 
     def renew(self, inserted_at: int) -> None:
-        """See `OrderedMultiset.renew`."""
+        """Set the insertion time of the last row. There must be one."""
         number = self.last_number
         assert number is not None  # noqa: S101 - the caller's promise
         node = self.node(number)
@@ -221,22 +221,22 @@ class MapLayout:
             self._age(number)
 
     def oldest(self) -> int | None:
-        """See `OrderedMultiset.oldest`. Needs `ages`."""
+        """Return the earliest `inserted_at`; None without rows. Needs `ages`."""
         return None if self.head_of_ages is None else self._row(self.head_of_ages)[3]
 
     def newest(self) -> int | None:
-        """See `OrderedMultiset.newest`. Needs `ages`."""
+        """Return the latest `inserted_at`; None without rows. Needs `ages`."""
         return None if self.tail_of_ages is None else self._row(self.tail_of_ages)[3]
 
     def expire(self, until: int) -> int:
-        """See `OrderedMultiset.expire`. Needs `ages`; looks at no row that stays but one."""
+        """Remove the rows inserted at or before `until`, the oldest first; return how many. Needs `ages`. Reads one row that stays."""
         before = self.size
         while self.head_of_ages is not None and self.node(self.head_of_ages)[INSERTED_AT] <= until:
             self._unlink(self.head_of_ages)
         return before - self.size
 
     def entries(self) -> Iterator[tuple[Identity, Row]]:
-        """See `OrderedMultiset.entries`."""
+        """Iterate over all rows in order, each after its identity. Do not change the rows meanwhile."""
         number = self.first_number
         while number is not None:
             node = self.node(number)
@@ -244,11 +244,11 @@ class MapLayout:
             number = node[NEXT]
 
     def in_memory(self) -> Iterator[Row]:
-        """The rows that are in memory, in no particular order."""
+        """Return the rows in memory, in no particular order."""
         return ((number, node[RAW], node[KIND], node[INSERTED_AT]) for number, node in self.nodes.items())
 
     def node(self, number: int) -> RowNode:
-        """The node of this number, which must be there."""
+        """Return the node of this number, which must exist."""
         node = self.nodes.get(number)
         if node is None:
             assert self.source is not None  # noqa: S101 - without a source all nodes are in memory
@@ -296,7 +296,7 @@ class MapLayout:
         if first is _UNKNOWN:
             first = self.find(identity)
         if first != number:
-            # Only a row that died before the first of its kind: one that was replaced in place, and so lives longer.
+            # The row expired before the first row of its identity: that one was replaced in place, and so lives longer.
             one = first
             while self.node(one)[SAME] != number:
                 one = self.node(one)[SAME]
@@ -314,7 +314,7 @@ class MapLayout:
             self._tails.pop(identity, None)
 
     def _age(self, number: int) -> None:
-        """Let a node be the youngest."""
+        """Make a node the youngest of the chain of ages."""
         youngest, node = self.tail_of_ages, self.node(number)
         node[OLDER], node[NEWER] = youngest, None
         if youngest is None:
@@ -324,7 +324,7 @@ class MapLayout:
         self.tail_of_ages = number
 
     def _forget_age(self, node: RowNode) -> None:
-        """Take a node out of the chain of ages."""
+        """Remove a node from the chain of ages."""
         older, newer = node[OLDER], node[NEWER]
         if older is None:
             self.head_of_ages = newer

@@ -1,4 +1,4 @@
-"""How a materializer lays its histories out (FLIP-544, "Public Interfaces"). None of it changes results."""
+"""Layouts of a materializer's histories (FLIP-544, "Public Interfaces"). They do not change results."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Final
 from headrace.api import Strategy
 
 DEFAULT_THRESHOLDS: Final = {"rocksdb": (50, 40), "hashmap": (400, 300), "delta": (400, 300)}
-"""High and low by backend. The FLIP gives those of RocksDB and of the heap; what `delta` reads is decoded in memory."""
+"""Thresholds (high, low) by backend. Those of RocksDB and the heap are the FLIP's; `delta` decodes histories in memory."""
 
 _NEVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class MaterializerOptions:
-    """The options `table.exec.sink.upsert-materialize.*`; a `None` means what the pipeline or the backend says.
+    """Options `table.exec.sink.upsert-materialize.*`; None means the value of the pipeline or the backend.
 
     Raises `ValueError` unless 0 <= `threshold_low` < `threshold_high`, where both are known.
     """
 
     strategy: Strategy | None = None
-    """The layout; `None`: that of the operator."""
+    """Layout; None: that of the operator."""
 
     threshold_high: int | None = None
-    """ADAPTIVE: rows of a key from which on its list becomes a map. Default: 50 on rocksdb, else 400."""
+    """ADAPTIVE: number of rows of a key at which its list becomes a map. Default: 50 on rocksdb, else 400."""
 
     threshold_low: int | None = None
-    """ADAPTIVE: rows of a key down to which its map becomes a list again. Default: 40 on rocksdb, else 300."""
+    """ADAPTIVE: number of rows of a key at which its map becomes a list again. Default: 40 on rocksdb, else 300."""
 
     def __post_init__(self) -> None:
         """Refuse thresholds that would switch back and forth."""
@@ -35,7 +35,7 @@ class MaterializerOptions:
             _check(self.threshold_high, self.threshold_low)
 
     def layouts(self, strategy: Strategy, backend: str) -> Layouts:
-        """The layouts of an operator declared with `strategy`, on a backend of this name.
+        """Return the layouts of an operator declared with `strategy`, on the backend of this name.
 
         Raises `ValueError` where one threshold is given and contradicts the default of the other.
         """
@@ -46,7 +46,7 @@ class MaterializerOptions:
         return Layouts(self.strategy or strategy, high, low, stores_maps=backend != "delta")
 
     def _defaults(self, backend: str) -> str:
-        """Which of the thresholds nobody has given, for a message."""
+        """Name the thresholds that are defaults, for an error."""
         given = {"low": self.threshold_low, "high": self.threshold_high}
         missing = " and ".join(name for name, value in given.items() if value is None)
         return f" ({missing}: the default on {backend})" if missing else ""
@@ -60,9 +60,9 @@ def _check(high: int, low: int, more: str = "") -> None:
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """Which layout a history of some size has.
+    """Layout of a history by its size.
 
-    The distance of `high` and `low` keeps a size that goes up and down around one of them from switching with every change.
+    The distance between `high` and `low` prevents a size that varies around one of them from switching at every change.
 
         high 5, low 3, sizes     1 2 3 4 5 4 3 4 5
         layout                   l l l l M M l l M
@@ -72,21 +72,21 @@ class Layouts:
     high: int
     low: int
     stores_maps: bool = True
-    """Whether a map is stored as one, too. Not on `delta`: there the table itself has a row for each row, and what is
-    cached of it may be forgotten piece by piece. A task has maps in memory all the same."""
+    """True: a map is also stored as a map. False on `delta`: its table has a row for each row, and parts of the cached
+    history may be evicted. A task uses maps in memory anyway."""
 
     def wants_map(self, size: int, *, is_map: bool) -> bool:
-        """Whether a history of `size` rows, now laid out as it is, should be a map."""
+        """Return whether a history of `size` rows in its current layout should be a map."""
         if self.strategy is Strategy.ADAPTIVE:
             return size >= self.high or (is_map and size > self.low)
         return self.strategy is Strategy.MAP
 
     @property
     def grown_at(self) -> int:
-        """The size at which a list becomes a map."""
+        """Return the size at which a list becomes a map."""
         return self.high if self.strategy is Strategy.ADAPTIVE else _NEVER
 
     @property
     def shrunk_at(self) -> int:
-        """The size at which a map becomes a list."""
+        """Return the size at which a map becomes a list."""
         return self.low if self.strategy is Strategy.ADAPTIVE else -1

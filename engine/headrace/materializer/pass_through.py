@@ -1,7 +1,7 @@
-"""What stands in for a materializer that is not needed: the last change of each key, and no history (FLIP-544).
+"""Replacement for a materializer where no history is needed: it emits the last change of each key (FLIP-544).
 
-Where the upsert key is the primary key, all changes of a key come from one place, in order. An update's old row says
-nothing then that its new row does not; so it is dropped.
+Where the upsert key is the primary key, all changes of a key come from one place, in order. The old row of an update
+then adds nothing to its new row, so it is dropped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PassThrough:
     def __init__(
         self, operator: UpsertMaterialize, backend: StateBackend, *, record: type[msgspec.Struct] | None = None
     ) -> None:
-        """`backend` is asked for histories from when the operator kept some; nothing else is kept between tasks."""
+        """Read from `backend` only histories that the operator kept earlier; nothing else is kept between tasks."""
         self.metrics: Counter[str] = Counter()
         self._emit = operator.emit
         self._rows = IdentifiedRows(operator.name, record, (), one_a_key=True)
@@ -35,7 +35,7 @@ class PassThrough:
         self._histories = Histories(backend, Layouts(Strategy.VALUE, 1, 0), projection(()))
 
     def run(self, batches: Iterable[Sequence[Element]]) -> None:
-        """Take in elements in arrival order. Raises `UserFunctionError` for a row with a number that JSON has not."""
+        """Process elements in arrival order. Raises `UserFunctionError` for a row with a number that JSON cannot represent."""
         for batch in batches:
             texts, _ = self._rows.read(batch)
             self._forget(dict.fromkeys(element.key_json for element in batch))
@@ -47,24 +47,24 @@ class PassThrough:
             ]
 
     def changes(self) -> list[HistoryChange]:
-        """The rows that go: see `UpsertMaterializer.changes`."""
+        """Return the removed rows, as `UpsertMaterializer.changes` does."""
         return self._histories.changes()
 
     def writes(self) -> Iterator[Write]:
-        """Those changes as the backend takes them."""
+        """Return those changes as writes to the backend."""
         return self._histories.writes()
 
     def outputs(self) -> list[Output]:
-        """What to send on: every change, or the last one of each key, in arrival order."""
+        """Return the rows to emit: every change, or the last one of each key, in arrival order."""
         if self._emit is Emit.EVERY_CHANGE:
             return self._taken
         return sorted({output.key_json: output for output in self._taken}.values())
 
     def _forget(self, keys: Iterable[bytes]) -> None:
-        """Drop what an earlier release of the pipeline remembers of these keys.
+        """Remove the histories of these keys that an earlier release of the pipeline stored.
 
-        It will not know of these changes, so if the operator ever kept histories again, rows that are long gone would
-        come back. Of keys that get no changes, what is remembered stays true.
+        They miss these changes: if the operator ever kept histories again, long deleted rows would come back. The
+        stored histories of keys without changes stay correct.
         """
         self._histories.load(keys)
         for key in keys:

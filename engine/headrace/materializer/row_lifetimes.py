@@ -1,19 +1,19 @@
-"""When rows of a history end by themselves: their TTL, and conflicts that are decided at the watermark (FLIP-544, FLIP-558).
+"""When rows of a history end without a retraction: by their TTL, or by a conflict that the watermark decides (FLIP-544, FLIP-558).
 
-A row is dead once its insertion plus the TTL is at or before the clock: the last watermark before the record that looks, or
-the processing time of the micro-batch. It counts as inserted when it came, but never before a row of its key that came
-earlier, so that ages are in order of arrival. Replacing a row renews it. LEGACY has one stamp a key instead, that of
-its newest change.
+A row is expired once its insertion plus the TTL is at or before the clock: the last watermark before the record that
+reads it, or the processing time of the micro-batch. Its insertion is its arrival, but never before that of an earlier
+row of its key, so that ages are in order of arrival. Replacing a row renews it. LEGACY has one stamp for each key
+instead, that of its latest change.
 
-    ttl 10   +1a at 0   +2b at 3   +1c at 6            1c stands first, and is the youngest
-    watermark 13: 2b is dead; watermark 16: 1c too     nothing is emitted
+    ttl 10   +1a at 0   +2b at 3   +1c at 6            1c is first, and is the youngest
+    watermark 13: 2b expires; watermark 16: 1c too     nothing is emitted
 
-A row is settled once the watermark has reached its insertion: a retraction that makes room for it must have come by then.
-Where conflicts are decided, a row that comes late counts as inserted right after the watermark that it came behind: it waits for the
-next one like any other, and not for the end of a micro-batch, which must make no difference.
+A row is settled once the watermark has reached its insertion: a retraction that makes room for it has arrived by then.
+Where conflicts are decided, a late row counts as inserted right after the watermark that preceded it: it waits for the
+next watermark like any other row, and not for the end of the micro-batch, which must make no difference.
 
-Both are exact for a key that gets records. One that gets none is swept by a timer in the timers table, at the moment at
-which something of it ends next; so a sweep costs as much as there is to remove.
+Both are exact for a key that gets records. For a key without records, a timer in the timers table runs a sweep, at the
+next moment at which one of its rows ends; so the cost of sweeps is proportional to the number of removed rows.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from headrace.state.timer_service import (
 
 _LONG_AGO = -(1 << 62)
 _SHOWN_ROWS = 3
-"""Rows of a conflict that its error shows."""
+"""Number of conflicting rows that an error shows."""
 
 _DOMAINS = {TimeDomain.EVENT_TIME: EVENT_TIME_CLEANUP, TimeDomain.PROCESSING_TIME: PROCESSING_TIME_CLEANUP}
 
 
 class RowLifetimes:
-    """The lives of one operator's rows, in one task."""
+    """Lifetimes of one operator's rows, in one task."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class RowLifetimes:
         processing_time: int,
         since: int | None = None,
     ) -> None:
-        """`watermark` is the last one before the task's records, `watermarks` are those among and after them.
+        """Take the clocks. `watermark` is the last one before the task's records, `watermarks` are those among and after them.
 
-        `since` is when TTL was switched on (ms, of its clock): no life begins before it.
+        `since` is when TTL was switched on (ms, of its clock): no lifetime begins before it.
         """
         last = watermarks[-1].timestamp if watermarks else watermark
         self.metrics: Counter[str] = Counter()
         self.renews = operator.ttl is not None and strategy is Strategy.LEGACY
-        """Whether a matched retraction renews its key."""
+        """True: a matched retraction renews its key."""
         self._operator = operator
         self._histories = histories
         self._ttl = None if operator.ttl is None else operator.ttl.milliseconds
@@ -75,7 +75,7 @@ class RowLifetimes:
         self._watermark = watermark
         self._passed = [] if watermark is None else [watermark]
         self._decided: dict[bytes, int] = {}
-        """How many of the watermarks that have passed a key has seen."""
+        """By key, the number of passed watermarks that were applied to it."""
         self._coming = [(mark.order, mark.timestamp) for mark in reversed(watermarks)]
         self._processing_time = processing_time
         self._timers = TimerService(backend, last, processing_time)
@@ -83,13 +83,13 @@ class RowLifetimes:
         self._due: dict[bytes, dict[TimeDomain, int]] = {}
 
     def remember(self, keys: Iterable[bytes]) -> None:
-        """Take note of when something of the keys, just loaded, ends next: their timers are registered for that."""
+        """Store when rows of the keys, just loaded, end next: their timers are registered for these times."""
         for key in keys:
             if key not in self._due:
                 self._due[key] = self._next_of(key, self._watermark)
 
     def begin(self, key: bytes, order: bytes, at: int) -> int:
-        """End what has ended before the record at `order`; return when that record's row counts as inserted."""
+        """Apply all ends before the record at `order` to its key; return the record's insertion time."""
         coming = self._coming
         while coming and coming[-1][0] <= order:
             self._pass(coming.pop()[1])
@@ -103,7 +103,7 @@ class RowLifetimes:
         return at if newest is None else max(at, newest)
 
     def finish(self) -> None:
-        """End all that has ended by the last watermark, of keys without records too, and register what ends next."""
+        """Apply all ends up to the last watermark, also for keys without records, and register the next ends."""
         while self._coming:
             self._pass(self._coming.pop()[1])
         due = list(self._taken(TimeDomain.EVENT_TIME, self._last))
@@ -115,11 +115,11 @@ class RowLifetimes:
             self._register(key)
 
     def timer_changes(self) -> list[TimerChange]:
-        """The timers that differ from the backend's."""
+        """Return the timers that differ from the backend's."""
         return self._timers.changes()
 
     def timer_writes(self, changes: Sequence[TimerChange]) -> Iterable[Write]:
-        """`changes` as the backend takes them."""
+        """Return `changes` as writes to the backend."""
         return self._timers.writes(changes)
 
     def _taken(self, domain: TimeDomain, now: int | None) -> Iterable[bytes]:
@@ -148,10 +148,10 @@ class RowLifetimes:
         self._end_at(key, self._watermark)
 
     def _end_in_turn(self, key: bytes) -> None:
-        """Stop at each watermark at which something of a key ends, if several have passed: which came first, matters.
+        """Stop at each passed watermark at which a row of the key ends: their order matters.
 
-        ttl 10, DO_NOTHING   +1a at 1   +2b at 4   watermark 5: 1a stays, 2b goes   watermark 12: 1a is dead
-                                                   straight to 12: 1a is dead, and 2b would live on
+        ttl 10, DO_NOTHING   +1a at 1   +2b at 4   watermark 5: 1a stays, 2b is dropped   watermark 12: 1a expires
+                                                   straight to 12: 1a expires, and 2b would stay
         """
         passed, place = self._passed, self._decided.get(key, 0)
         while place < len(passed) and self._histories.live[key].size > 1:
@@ -173,7 +173,7 @@ class RowLifetimes:
         if now is None or not rows.size:
             return
         until = now - ttl
-        if until < self._since:  # what came earlier counts as inserted then
+        if until < self._since:  # earlier rows count as inserted at `since`
             return
         if self.renews:
             newest = rows.newest()
@@ -185,7 +185,7 @@ class RowLifetimes:
             self._histories.switch(key)
 
     def _settle(self, key: bytes, watermark: int) -> None:
-        """Decide among the rows of a key that are settled, if there are several."""
+        """Resolve the conflict of a key's settled rows, if there are several."""
         items = list(self._histories.live[key].entries())
         settled = [item for item in items if item[1][3] <= watermark]
         if len(settled) < 2:  # noqa: PLR2004 - a conflict takes two
@@ -209,15 +209,15 @@ class RowLifetimes:
         return ConflictError(msg)
 
     def _next_of(self, key: bytes, watermark: int | None) -> dict[TimeDomain, int]:
-        """When something of a history ends next after this watermark, by clock."""
+        """Return when rows of a history end next after this watermark, by clock."""
         rows = self._histories.live[key]
-        found: dict[TimeDomain, int] = {}
+        ends: dict[TimeDomain, int] = {}
         if self._ttl is not None and rows.size:
             stamp = rows.newest() if self.renews else rows.oldest()
             domain = TimeDomain.PROCESSING_TIME if self._by_wall_clock else TimeDomain.EVENT_TIME
-            found[domain] = max(stamp or 0, self._since) + self._ttl
+            ends[domain] = max(stamp or 0, self._since) + self._ttl
         if self._settles and rows.size > 1:
             unsettled = [row[3] for _, row in rows.entries() if watermark is None or row[3] > watermark]
             if unsettled:
-                found[TimeDomain.EVENT_TIME] = min(*unsettled, found.get(TimeDomain.EVENT_TIME, unsettled[0]))
-        return found
+                ends[TimeDomain.EVENT_TIME] = min(*unsettled, ends.get(TimeDomain.EVENT_TIME, unsettled[0]))
+        return ends

@@ -1,12 +1,12 @@
-"""A key's history as the entries of a backend. In Delta it has a row for each of its rows, whatever the layout here.
+"""A key's history as entries of a backend. In Delta it has a row for each of its rows, whatever its layout here.
 
     h<key>                       a list: [[number, row, kind, inserted at], ...]
                                  a map:  {"size": 3, "first": 0, "last": 7, ..., "by": ["part"]}
     h<key> 00 n<number>          a map's node: [kind, inserted at, and the nodes that it is linked with], then the row
     h<key> 00 i<identity>        first and last number of the rows with this identity
 
-The text of a long identity (a whole row, mostly) is replaced by its hash, so that a row is stored once. It is a
-cryptographic one: two rows that share it need not be reckoned with.
+A hash replaces the text of a long identity (mostly a whole row), so that a row is stored once. It is a
+cryptographic hash: no two rows share it in practice.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class HistoryRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredHead(Head, omit_defaults=True):
-    """The entry of a map. `by` names what its rows are found by: the fields of the upsert key, none for whole rows."""
+    """Entry of a map. `by` names the fields that identify its rows: those of the upsert key, none for whole rows."""
 
     by: tuple[str, ...] = ()
 
 
 _NUMBER = struct.Struct(">Q")
-_END_OF_KEY = b"\x00"  # JSON has none
+_END_OF_KEY = b"\x00"  # never occurs in JSON
 _LONGEST = 32
 _A_MAP = b"{"
 _END_OF_LINKS = b"]"
@@ -54,77 +54,77 @@ _decode_queue = msgspec.json.Decoder(tuple[int, int]).decode
 
 
 def history_entry(key_json: bytes) -> bytes:
-    """The backend's entry for a key's history."""
+    """Return the backend's entry for a key's history."""
     return HISTORY_PREFIX + key_json
 
 
 def key_of_history(entry: bytes) -> bytes:
-    """The key of any entry of a history."""
+    """Return the key of any entry of a history."""
     key_json, _, _ = entry[len(HISTORY_PREFIX) :].partition(_END_OF_KEY)
     return key_json
 
 
 def stored_history(rows: Sequence[HistoryRow | tuple[int, msgspec.Raw, int, int]]) -> bytes:
-    """The backend's value for a list."""
+    """Return the backend's value for a list."""
     return encode(rows)
 
 
 def stored_list(rows: Iterable[Row]) -> bytes:
-    """The backend's value for a list of plain rows."""
+    """Return the backend's value for a list of plain rows."""
     return encode([(number, msgspec.Raw(raw), kind, inserted_at) for number, raw, kind, inserted_at in rows])
 
 
 def rows_of(stored: bytes) -> list[Row]:
-    """The rows of a stored list."""
+    """Return the rows of a stored list."""
     return [(row.sequence_number, bytes(row.row), row.row_kind, row.inserted_at) for row in _decode_list(stored)]
 
 
 def head_of(stored: bytes) -> StoredHead | None:
-    """The head of a stored map; None if it is a list."""
+    """Return the head of a stored map; None if it is a list."""
     return _decode_head(stored) if stored[:1] == _A_MAP else None
 
 
 class StoredMap:
-    """One key's map in a backend, as it was before the task: where a `MapLayout` finds the nodes that it needs."""
+    """One key's map in a backend, as it was before the task: the source of a `MapLayout`'s nodes."""
 
     def __init__(self, backend: StateBackend, key_json: bytes, identity_of: IdentityOf) -> None:
-        """Nothing is read yet."""
+        """Take the map of a key; read nothing yet."""
         self._backend = backend
         self._entry = history_entry(key_json) + _END_OF_KEY
         self._short = self._entry + b"i="
         self._identity_of = identity_of
         self._nodes: dict[int, bytes] = {}
         self.rows: dict[int, Row] = {}
-        """The rows that were asked for, as they are stored."""
+        """Rows that were read, as they are stored."""
         self._queues: dict[Identity, IdentityQueue | None] = {}
 
     def node(self, number: int) -> RowNode:
-        """See `NodeSource.node`."""
+        """Return a node, which the caller may change. It must exist."""
         (stored,) = self._backend.get_many([self.node_entry(number)])
         return self.admit_node(number, stored)
 
     def queue(self, identity: Identity) -> IdentityQueue | None:
-        """See `NodeSource.queue`."""
+        """Return the first and last row of an identity; None if it has none."""
         (stored,) = self._backend.get_many([self.queue_entry(identity)])
         return self.admit_queue(identity, stored)
 
-    def has_given(self, number: int) -> bool:
-        """Whether a node was asked for already: what has become of it since, the layout knows."""
+    def has_read(self, number: int) -> bool:
+        """Return whether a node was read before: the layout then holds its current state."""
         return number in self.rows
 
     def node_entry(self, number: int) -> bytes:
-        """The entry of a node."""
+        """Return the backend's entry of a node."""
         return self._entry + b"n" + _NUMBER.pack(number)
 
     def queue_entry(self, identity: Identity) -> bytes:
-        """The entry of the rows with an identity."""
+        """Return the backend's entry of the rows with an identity."""
         text = identity if type(identity) is bytes else encode(identity)
         if len(text) <= _LONGEST:
             return self._short + text
         return self._entry + b"i#" + blake2b(text, digest_size=16).digest()
 
     def admit_node(self, number: int, stored: bytes | None) -> RowNode:
-        """Take in what the backend has for a node."""
+        """Decode and store the backend's value of a node. Raises `EngineBug` if it is missing."""
         if stored is None:
             msg = f"node {number} of the history {self._entry!r} is missing"
             raise EngineBug(msg)
@@ -135,16 +135,16 @@ class StoredMap:
         return [self._identity_of(raw), raw, kind, inserted_at, *others]
 
     def admit_queue(self, identity: Identity, stored: bytes | None) -> IdentityQueue | None:
-        """Take in what the backend has for an identity."""
+        """Decode and store the backend's value of an identity."""
         self._queues[identity] = queue = None if stored is None else _decode_queue(stored)
         return queue
 
     def writes(self, layout: MapLayout) -> Iterable[Write]:
-        """What has to be written so that the backend has `layout`; nodes that are not in memory are as they were."""
+        """Return the writes that change the backend's map to `layout`; nodes that are not in memory did not change."""
         before, nodes, known = self._nodes, layout.nodes, self._queues
         entry, pack = self._entry + b"n", _NUMBER.pack
         if layout.source is None:
-            # As below, with nothing to compare: `zip` makes no tuple for each of what may be very many.
+            # As below, with nothing to compare. `zip` makes no tuple for each of possibly many nodes.
             entries, stored = map(pack, nodes), [encode(node[KIND:]) + node[RAW] for node in nodes.values()]
             identities, queues = layout.all_queues()
             return chain(
@@ -162,12 +162,12 @@ class StoredMap:
         return written
 
     def removal(self) -> Iterable[Write]:
-        """Take all entries but the head away. All nodes must have been asked for."""
+        """Return writes that remove all entries but the head. All nodes must have been read."""
         for number, (_, raw, _, _) in self.rows.items():
             yield self.node_entry(number), None
             yield self.queue_entry(self._identity_of(raw)), None
 
 
 def stored_head(head: Head, by: tuple[str, ...]) -> bytes:
-    """The backend's value for a map's head."""
+    """Return the backend's value for a map's head."""
     return encode(StoredHead(head.size, head.first, head.last, head.oldest, head.newest, by))

@@ -1,11 +1,11 @@
-"""The sink upsert materializer (FLIP-544): what a changelog, whose rows may come out of order, does to a table by primary key.
+"""Sink upsert materializer (FLIP-544): applies a changelog, whose rows may be out of order, to a table by primary key.
 
-Rules, as Flink's operator has them: an addition goes to the end of the key's history (or in place of the row with the same
-upsert key) and is emitted; a retraction removes the first matching row, whatever its kind; removing the last position brings
-back the row before it, removing the only row deletes the key, removing any other position is silent.
+It follows the rules of Flink's operator. An addition goes to the end of the key's history (or replaces the row with the
+same upsert key) and is emitted. A retraction removes the first matching row, whatever its kind: removing the last row
+emits the row before it, removing the only row deletes the key, removing any other row emits nothing.
 
-`on_conflict` (FLIP-558) bends them where several rows are left when the watermark has passed them: DO_NOTHING shows the first
-row instead of the last, DEDUPLICATE forgets what stands before the last one, ERROR fails.
+`on_conflict` (FLIP-558) changes the rules where several rows are left when the watermark has passed them: DO_NOTHING
+shows the first row instead of the last, DEDUPLICATE removes the rows before the last one, ERROR fails.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from headrace.state.backend import StateBackend, Write
 from headrace.state.timer_service import TimerChange
 
 LONG_HISTORY = 10_000
-"""Rows from which on a history is reported as long: it is read and sent on as fast as a short one, but it never ends."""
+"""Number of rows from which a history is reported as long: it is as fast as a short one, but nothing ever removes its rows."""
 
 
 class Output(NamedTuple):
-    """A row for downstream, as JSON."""
+    """A row to emit, as JSON."""
 
     order: bytes
     kind: RowKind
@@ -69,9 +69,9 @@ class UpsertMaterializer:
     ) -> None:
         """Bind the operator's histories to `backend`.
 
-        `layouts` are those of the operator's strategy on the hashmap backend, unless given. `watermark` is the last one before
-        the records, `watermarks` are those to come with them, `processing_time` that of the micro-batch (ms).
-        `ttl_since` is when TTL was switched on for histories that were there already: no life begins before it.
+        `layouts` are by default those of the operator's strategy on the hashmap backend. `watermark` is the last one
+        before the records, `watermarks` are those among and after them, `processing_time` that of the micro-batch (ms).
+        `ttl_since` is when TTL was switched on for existing histories (ms): no lifetime begins before it.
         """
         layouts = layouts or MaterializerOptions().layouts(operator.strategy, "hashmap")
         upsert_key = operator.upsert_key or ()
@@ -80,7 +80,7 @@ class UpsertMaterializer:
         self.metrics: Counter[str] = Counter()
         self.unmatched: list[Unmatched] = []
         self._rows = IdentifiedRows(operator.name, record, upsert_key, one_a_key=one_a_key)
-        # Where all rows of a key are one, they are found by what none of them has.
+        # Where a key has only one row, it is found by a field that no row has.
         by = ("",) if one_a_key else upsert_key
         self._histories = Histories(backend, layouts, self._rows.identity_of, by=by, ages=operator.ttl is not None)
         self._emitted: list[tuple[bytes, RowKind, bytes, bytes]] = []
@@ -103,9 +103,10 @@ class UpsertMaterializer:
             )
 
     def run(self, batches: Iterable[Sequence[Element]]) -> None:
-        """Take in elements in arrival order; then end what has ended by the last watermark.
+        """Process elements in arrival order; then apply all ends up to the last watermark.
 
-        Raises `UserFunctionError` for a row with a number that JSON has not, and for a conflict that is an error.
+        Raises `UserFunctionError` for a row with a number that JSON cannot represent, and for a conflict that is an
+        error.
         """
         for batch in batches:
             self.take(batch)
@@ -114,7 +115,7 @@ class UpsertMaterializer:
             self.metrics += self._lives.metrics
 
     def take(self, batch: Sequence[Element]) -> None:
-        """Take in some elements."""
+        """Process some elements."""
         texts, identities = self._rows.read(batch)
         keys = dict.fromkeys([element[3] for element in batch])
         self._histories.load(keys)
@@ -132,41 +133,41 @@ class UpsertMaterializer:
             self._take_last(batch, texts, identities)
 
     def outputs(self) -> list[Output]:
-        """What to send on: every change, or the net change of each key, in arrival order."""
+        """Return the rows to emit: every change, or the net change of each key, in arrival order."""
         if self.operator.emit is Emit.EVERY_CHANGE:
             return [Output(output_order(order, 0), kind, key, raw) for order, kind, key, raw in self._emitted]
         return sorted(self._net_changes())
 
     def changes(self) -> list[HistoryChange]:
-        """What differs from the backend, row by row."""
+        """Return the differences from the backend, row by row."""
         long = sum(layout.size >= LONG_HISTORY for layout in self._histories.live.values())
         if long:
             self.metrics["long_histories"] = long
         return self._histories.changes()
 
     def writes(self) -> Iterator[Write]:
-        """The changed histories as the backend takes them."""
+        """Return the changed histories as writes to the backend."""
         return self._histories.writes()
 
     def rows_of(self, key_json: bytes) -> list[bytes]:
-        """The rows of a key in order, as JSON. For tests and tools."""
+        """Return the rows of a key in order, as JSON. For tests and tools."""
         self._histories.load([key_json])
         return [row[1] for _, row in self._histories.live[key_json].entries()]
 
     def sizes(self, entries: Iterable[bytes]) -> list[tuple[int, bool]]:
-        """Of the histories among a backend's entries, how many rows each has, and whether it is stored as a map."""
+        """Return the size of each history among a backend's entries, and whether it is stored as a map."""
         return self._histories.sizes(entries)
 
     def timer_changes(self) -> list[TimerChange]:
-        """The sweeps that differ from those that the backend has."""
+        """Return the sweeps that differ from the backend's."""
         return [] if self._lives is None else self._lives.timer_changes()
 
     def timer_writes(self, changes: Sequence[TimerChange]) -> Iterable[Write]:
-        """`changes` of sweeps as the backend takes them."""
+        """Return `changes` of sweeps as writes to the backend."""
         return () if self._lives is None else self._lives.timer_writes(changes)
 
     def _take_last(self, batch: Sequence[Element], texts: Sequence[bytes], identities: Sequence[Identity]) -> None:
-        """The loop that all time is spent in: rows have no lives, and the last one is shown."""
+        """Process a batch where rows have no lifetime and the last one is shown: the loop in which all time is spent."""
         live, emit, switch = self._histories.live, self._emitted.append, self._histories.switch
         replaces, grown_at, shrunk_at = self._replaces, self._grown_at, self._shrunk_at
         for element, raw, identity in zip(batch, texts, identities, strict=True):
@@ -196,7 +197,7 @@ class UpsertMaterializer:
     def _take_living(
         self, batch: Sequence[Element], texts: Sequence[bytes], identities: Sequence[Identity], lives: RowLifetimes
     ) -> None:
-        """Element by element: what has ended ends before the next one of its key."""
+        """Process a batch one element at a time: rows that have ended are removed before the next element of their key."""
         live = self._histories.live
         take = self._take_first if self._shows_first else self._take_last
         for element, raw, identity in zip(batch, texts, identities, strict=True):
@@ -211,7 +212,7 @@ class UpsertMaterializer:
                 live[key].renew(at)
 
     def _move(self, element: Element, raw: bytes, identity: Identity) -> None:
-        """Replace a row, and let the new one stand last."""
+        """Replace a row, and move the new one to the end."""
         order, at, kind, key, _, _ = element
         rows = self._histories.live[key]
         rows.remove(identity)
@@ -219,7 +220,7 @@ class UpsertMaterializer:
         self._emitted.append((order, UPDATE_AFTER, key, raw))
 
     def _take_first(self, batch: Sequence[Element], texts: Sequence[bytes], identities: Sequence[Identity]) -> None:
-        """The first row is shown: what comes after it is silent, until that one is taken back."""
+        """Process elements where the first row is shown: nothing is emitted for later rows until the first is retracted."""
         for element, raw, identity in zip(batch, texts, identities, strict=True):
             order, at, kind, key, _, _ = element
             rows = self._histories.live[key]
@@ -244,12 +245,12 @@ class UpsertMaterializer:
         self.unmatched.append(Unmatched(element, raw, rows.size))
 
     def _net_changes(self) -> Iterator[Output]:
-        """What the last of a key's changes does to the sink, which may hold a row of it or none."""
+        """Yield the net effect of each key's changes on the sink, which may hold a row of the key or none."""
         last = {change[2]: change for change in self._emitted}
         for key, (order, kind, _, raw) in last.items():
             before, after = self._histories.size_before(key), self._histories.live[key]
             if self.operator.ttl is not None:
-                # Rows die in silence, so the sink may hold one of a key whose history is gone.
+                # Nothing is emitted when rows expire, so the sink may hold a row of a key whose history is empty.
                 yield Output(order, kind, key, raw)
             elif not after.size:
                 if before:

@@ -1,4 +1,4 @@
-"""Ready-made operators, built on the public state API alone: what they do, your own code could do."""
+"""Ready-made operators. They use only the public state API, so your own functions can do the same."""
 
 from headrace.operators._aggregates import ArgMax, ArgMin, Avg, Count, CountDistinct, First, Last, Max, Min, Sum
 from headrace.operators._ranking import Rank

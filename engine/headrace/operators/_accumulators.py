@@ -1,7 +1,7 @@
-"""The state of one aggregate over some records: how values are added to it and taken off, and how two become one.
+"""State of one aggregate over some records: how values are added and removed, and how two states are merged.
 
-Accumulators are stored as JSON. They may be changed in place, and what `merge` gives may be the first of its two arguments, but
-it never shares anything with the second.
+Accumulators are stored as JSON. They may be changed in place. `merge` may return its first argument, but its result
+never shares anything with the second.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.operators._value_types import reader
 
 
 class Change(msgspec.Struct, frozen=True):
-    """A record that is added, or taken back: `sign` is 1 or -1. `at` is its event time (ms)."""
+    """A record that is added or retracted: `sign` is 1 or -1. `at` is its event time (ms)."""
 
     record: Any
     at: int
@@ -27,43 +27,43 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Accumulator(abc.ABC):
-    """How one aggregate keeps its state. `type` is that of the state."""
+    """State of one aggregate. `type` is the type of the stored state."""
 
     type: Any
 
     @abc.abstractmethod
     def create(self) -> Any:
-        """Return the state of no records."""
+        """Return an empty state."""
 
     @abc.abstractmethod
     def add(self, state: Any, value: Any, change: Change, /) -> Any:
-        """Return the state with a value, which is not None, or without it."""
+        """Return the state with a value (never None) added, or removed if `change` is a retraction."""
 
     @abc.abstractmethod
     def merge(self, one: Any, other: Any, /) -> Any:
-        """Return the state of all that is in both. The records of `one` are the earlier ones."""
+        """Return the state of the records of both; those of `one` are earlier."""
 
     @abc.abstractmethod
     def result(self, state: Any, /) -> Any:
-        """Return the result."""
+        """Return the result of the state."""
 
 
 class CountAccumulator(Accumulator):
-    """A number."""
+    """Number of values."""
 
     type = int
 
     def create(self) -> int:
-        """Return the state of no records."""
+        """Return an empty state."""
         return 0
 
     def add(self, state: int, value: Any, change: Change, /) -> int:
-        """Return the state with a value, which is not None, or without it."""
+        """Return the state with a value (never None) added, or removed if `change` is a retraction."""
         del value
         return state + change.sign
 
     def merge(self, one: int, other: int, /) -> int:
-        """Return the state of all that is in both. The records of `one` are the earlier ones."""
+        """Return the state of the records of both; those of `one` are earlier."""
         return one + other
 
     def result(self, state: int, /) -> int:
@@ -72,16 +72,16 @@ class CountAccumulator(Accumulator):
 
 
 class DistinctAccumulator(Accumulator):
-    """The count of each value, by its JSON text. It is below 0 where a value was taken back before it came."""
+    """Count of each value, by its JSON text. A count is negative where a value was retracted before it arrived."""
 
     type = dict[str, int]
 
     def create(self) -> dict[str, int]:
-        """Return the state of no records."""
+        """Return an empty state."""
         return {}
 
     def add(self, state: dict[str, int], value: Any, change: Change, /) -> dict[str, int]:
-        """Return the state with a value, which is not None, or without it."""
+        """Return the state with a value (never None) added, or removed if `change` is a retraction."""
         if isinstance(value, float):
             _check_finite("CountDistinct", value)
             value += 0.0  # -0.0 and 0.0 are equal, and must have one text
@@ -89,7 +89,7 @@ class DistinctAccumulator(Accumulator):
         return state
 
     def merge(self, one: dict[str, int], other: dict[str, int], /) -> dict[str, int]:
-        """Return the state of all that is in both. The records of `one` are the earlier ones."""
+        """Return the state of the records of both; those of `one` are earlier."""
         for text, count in other.items():
             _count(one, text, count)
         return one
@@ -108,32 +108,32 @@ def _count(counts: dict[str, int], text: str, more: int) -> None:
 
 
 class Total(Struct):
-    """The sum of some values, and how many they are."""
+    """Sum of some values, and their number."""
 
     total: int | float = 0
     values: int = 0
 
 
 class SumAccumulator(Accumulator):
-    """A sum of int or float."""
+    """Sum of int or float values."""
 
     type = Total
 
     def __init__(self, name: str, result: Any) -> None:
-        """`name` is the aggregate's, for errors; `result` the type of the result."""
+        """Name the aggregate, for errors, and the type of the result."""
         self._name = name
         self._result = result
 
     def create(self) -> Total:
-        """Return the state of no records."""
+        """Return an empty state."""
         return Total()
 
     def add(self, state: Total, value: float, change: Change, /) -> Total:
-        """Return the state with a value, which is not None, or without it."""
+        """Return the state with a value (never None) added, or removed if `change` is a retraction."""
         return self._added(state, change.sign * value, change.sign)
 
     def merge(self, one: Total, other: Total, /) -> Total:
-        """Return the state of all that is in both. The records of `one` are the earlier ones."""
+        """Return the state of the records of both; those of `one` are earlier."""
         return self._added(one, other.total, other.values)
 
     def _added(self, state: Total, value: Any, values: int) -> Total:
@@ -154,10 +154,10 @@ class SumAccumulator(Accumulator):
 
 
 class AvgAccumulator(SumAccumulator):
-    """A mean of int or float."""
+    """Mean of int or float values."""
 
     def __init__(self, name: str) -> None:
-        """`name` is the aggregate's, for errors; `result` the type of the result."""
+        """Name the aggregate, for errors."""
         super().__init__(name, float)
 
     def result(self, state: Total, /) -> float | None:
@@ -166,26 +166,26 @@ class AvgAccumulator(SumAccumulator):
 
 
 class ExtremeAccumulator(Accumulator):
-    """The smallest or the largest value."""
+    """Smallest or largest value."""
 
     def __init__(self, name: str, value: Any, *, takes_larger: bool) -> None:
-        """`value` is the type of the values."""
+        """Take the type of the values."""
         self._name = name
         self.type = value | None
         self._takes_larger = takes_larger
 
     def create(self) -> None:
-        """Return the state of no records."""
+        """Return an empty state."""
 
     def add(self, state: Any, value: Any, change: Change, /) -> Any:
-        """Return the state with a value, which is not None, or without it."""
+        """Return the state with a value (never None) added, or removed if `change` is a retraction."""
         del change
         if isinstance(value, float):
             _check_finite(self._name, value)
         return self._better(state, value)
 
     def merge(self, one: Any, other: Any, /) -> Any:
-        """Return the state of all that is in both. The records of `one` are the earlier ones."""
+        """Return the state of the records of both; those of `one` are earlier."""
         return one if other is None else self._better(one, other)
 
     def _better(self, state: Any, value: Any) -> Any:
@@ -199,22 +199,22 @@ class ExtremeAccumulator(Accumulator):
 
 
 class ExtremeByAccumulator(Accumulator):
-    """The smallest or largest `by`, the event time of its record, and the value there."""
+    """Smallest or largest `by`, with the event time and the value of its record."""
 
     def __init__(
         self, name: str, by: Any, value: Any, read_by: str | Callable[[Any], Any], *, takes_larger: bool
     ) -> None:
-        """`by` and `value` are types; `read_by` says where a record has the first."""
+        """Take the types of `by` and of the values; `read_by` reads `by` from a record."""
         self._name = name
         self.type = tuple[by, int, value] | None
         self._by = reader(read_by)
         self._takes_larger = takes_larger
 
     def create(self) -> None:
-        """Return the state of no records."""
+        """Return an empty state."""
 
     def add(self, state: Any, value: Any, change: Change, /) -> Any:
-        """Return the state with a value, which is not None, or without it."""
+        """Return the state with a value (never None) added, or removed if `change` is a retraction."""
         by = self._by(change.record)
         if by is None:
             return state
@@ -223,7 +223,7 @@ class ExtremeByAccumulator(Accumulator):
         return self._better(state, (by, change.at, value))
 
     def merge(self, one: Any, other: Any, /) -> Any:
-        """Return the state of all that is in both. The records of `one` are the earlier ones."""
+        """Return the state of the records of both; those of `one` are earlier."""
         return one if other is None else self._better(one, other)
 
     def _better(self, state: Any, new: Any) -> Any:
@@ -239,24 +239,24 @@ class ExtremeByAccumulator(Accumulator):
 
 
 class FirstAccumulator(Accumulator):
-    """The earliest event time, and the value there."""
+    """Earliest event time, and the value at that time."""
 
     def __init__(self, name: str, value: Any) -> None:
-        """`value` is the type of the values."""
+        """Take the type of the values."""
         self._name = name
         self.type = tuple[int, value] | None
 
     def create(self) -> None:
-        """Return the state of no records."""
+        """Return an empty state."""
 
     def add(self, state: Any, value: Any, change: Change, /) -> Any:
-        """Return the state with a value, which is not None, or without it."""
+        """Return the state with a value (never None) added, or removed if `change` is a retraction."""
         if isinstance(value, float):
             _check_finite(self._name, value)
         return self._better(state, (change.at, value))
 
     def merge(self, one: Any, other: Any, /) -> Any:
-        """Return the state of all that is in both. The records of `one` are the earlier ones."""
+        """Return the state of the records of both; those of `one` are earlier."""
         return one if other is None else self._better(one, other)
 
     def _better(self, state: Any, new: Any) -> Any:
@@ -268,38 +268,38 @@ class FirstAccumulator(Accumulator):
 
 
 class LastAccumulator(FirstAccumulator):
-    """The latest event time, and the value there."""
+    """Latest event time, and the value at that time."""
 
     def _better(self, state: Any, new: Any) -> Any:
         return new if state is None or new[0] >= state[0] else state
 
 
 class OwnAccumulator(Accumulator):
-    """The accumulator of an `AggregateFunction` of yours."""
+    """Accumulator of a user's `AggregateFunction`."""
 
     def __init__(self, function: AggregateFunction[Any, Any, Any]) -> None:
-        """Raises `TypeError` where the function does not name its types."""
+        """Take the function. Raises `TypeError` where it does not name its types."""
         self.type = accumulator_type(function)
         self._function = function
         self._decoder = msgspec.json.Decoder(self.type)
 
     def create(self) -> Any:
-        """Return the state of no records."""
+        """Return an empty state."""
         return self._function.create_accumulator()
 
     def add(self, state: Any, value: Any, change: Change, /) -> Any:
-        """Return the state with a value, which is not None, or without it."""
+        """Return the state with a value (never None) added, or removed if `change` is a retraction."""
         del change
         return self._function.add(value, state)
 
     def merge(self, one: Any, other: Any, /) -> Any:
-        """Return the state of all that is in both. The records of `one` are the earlier ones."""
-        # The function may change either of the two, or give the second one back: the state must not notice.
+        """Return the state of the records of both; those of `one` are earlier."""
+        # The function may change either argument, or return the second one: the stored state must not notice.
         return self._function.merge(one, self._copy(other))
 
     def result(self, state: Any, /) -> Any:
         """Return the result."""
-        # A result may be a part of the accumulator, which later records change.
+        # A result may share parts with the accumulator, which later records change.
         return self._function.get_result(self._copy(state))
 
     def _copy(self, state: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Aggregates of records: what the annotations of a result's fields name."""
+"""Aggregates of records, for annotations of a result's fields."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.operators._accumulators import (
 from headrace.operators._value_types import ValueType, value_type
 
 Value = str | Callable[[Any], Any]
-"""The value that is aggregated: a field of the record, or what a function makes of a record."""
+"""Value that is aggregated: a field of the record, or a function of it."""
 
 _NUMBERS = (int, float)
 _ORDERED = (int, float, str, bool, bytes)
@@ -32,19 +32,19 @@ _ORDERED = (int, float, str, bool, bytes)
 class Aggregate(abc.ABC):
     """Base class of all aggregates.
 
-    `value` is a field of the record, or a plain function of it. As in SQL, records whose value is None are left out. `where` is a
-    plain function: the aggregate takes the records for which it is true (SQL: `FILTER (WHERE ...)`).
+    `value` is a field of the record, or a plain function of it. As in SQL, records whose value is None are skipped.
+    `where` is a plain function: the aggregate takes only the records for which it is true (SQL: `FILTER (WHERE ...)`).
     """
 
     can_retract: ClassVar[bool] = False
-    """Tells whether a record can be taken out again (`-U`, `-D`)."""
+    """True: records can be removed again (`-U`, `-D`)."""
 
     value: Value | None
     _: KW_ONLY
     where: Callable[[Any], object] | None = None
 
     def __str__(self) -> str:
-        """Return it as it is written."""
+        """Return the aggregate as it is written in code."""
         where = [] if self.where is None else [f"where={_shown(self.where)}"]
         return f"{type(self).__name__}({', '.join([*self._arguments(), *where])})"
 
@@ -56,60 +56,61 @@ class Aggregate(abc.ABC):
 
         Raises `ValueError` for a field that the record lacks, `TypeError` for one that cannot be aggregated.
         """
-        made = self.checked(value_type(record, self.value), self.value)
-        return made if self.where is None else made.or_none()
+        result_type = self.checked(value_type(record, self.value), self.value)
+        return result_type if self.where is None else result_type.or_none()
 
     def checked(self, value: ValueType, shown: Value | None) -> ValueType:
-        """Return the type of the result for values of a type; `TypeError` for values that cannot be aggregated."""
+        """Return the type of the result for values of a type. Raises `TypeError` for values that cannot be aggregated."""
         del shown
         return value
 
     @abc.abstractmethod
     def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
-        """Return what keeps the state of it, for a result of type `result` (without None)."""
+        """Return its accumulator, for a result of type `result` (without None)."""
 
 
 class _Counting(Aggregate):
-    """Counts never give None, and can take a record out again."""
+    """Aggregates that count: they never give None, and can remove a record again."""
 
     __slots__ = ()
     can_retract = True
 
     def type_of(self, record: type[Struct]) -> ValueType:
-        if self.value is not None:  # that of Count may be
+        if self.value is not None:  # Count allows None
             value_type(record, self.value)
         return ValueType(int, may_be_none=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Count(_Counting):
-    """How many records there are: `Count()`; or with a value that is not None: `Count("paid_at")`. The result is an `int`."""
+    """Number of records: `Count()`; or of records whose value is not None: `Count("paid_at")`. The result is an `int`."""
 
     value: Value | None = None
 
     def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
-        """Return what keeps the state of it, for a result of type `result` (without None)."""
+        """Return its accumulator, for a result of type `result` (without None)."""
         del record, result
         return CountAccumulator()
 
 
 @dataclass(frozen=True, slots=True)
 class CountDistinct(_Counting):
-    """How many different values there are. The state keeps each value of a window, with its count. The result is an `int`."""
+    """Number of different values, as an `int`. The state stores each value of a window, with its count."""
 
     def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
-        """Return what keeps the state of it, for a result of type `result` (without None)."""
+        """Return its accumulator, for a result of type `result` (without None)."""
         del record, result
         return DistinctAccumulator()
 
 
 class _Adding(Aggregate):
-    """Numbers are added up, and can be taken off again."""
+    """Aggregates that add numbers up, and can subtract them again."""
 
     __slots__ = ()
     can_retract = True
 
     def checked(self, value: ValueType, shown: Value | None) -> ValueType:
+        """Return the type of the result for values of a type. Raises `TypeError` for values that cannot be aggregated."""
         if value.type is not None and value.type not in _NUMBERS:
             msg = f"{self}: {_shown(shown)} is {value}, and only int and float can be added up"
             raise TypeError(msg)
@@ -118,37 +119,39 @@ class _Adding(Aggregate):
 
 @dataclass(frozen=True, slots=True)
 class Sum(_Adding):
-    """The sum of `int` or `float` values, of the same type; None without values.
+    """Sum of `int` or `float` values, of the same type; None without values.
 
-    A sum of whole numbers that leaves 64 bits is an `OverflowError`, and fails the micro-batch.
+    Raises `OverflowError` for a sum of whole numbers that exceeds 64 bits, and `ValueError` for a float that is NaN or
+    infinite; either fails the micro-batch.
     """
 
     def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
-        """Return what keeps the state of it, for a result of type `result` (without None)."""
+        """Return its accumulator, for a result of type `result` (without None)."""
         del record
         return SumAccumulator(str(self), result)
 
 
 @dataclass(frozen=True, slots=True)
 class Avg(_Adding):
-    """The mean of `int` or `float` values, as a `float`; None without values. Errors are those of `Sum`."""
+    """Mean of `int` or `float` values, as a `float`; None without values. Errors are those of `Sum`."""
 
     def checked(self, value: ValueType, shown: Value | None) -> ValueType:
-        """Return the type of the result for values of a type; `TypeError` for values that cannot be aggregated."""
+        """Return the type of the result for values of a type. Raises `TypeError` for values that cannot be aggregated."""
         return ValueType(float, may_be_none=_Adding.checked(self, value, shown).may_be_none)
 
     def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
-        """Return what keeps the state of it, for a result of type `result` (without None)."""
+        """Return its accumulator, for a result of type `result` (without None)."""
         del record, result
         return AvgAccumulator(str(self))
 
 
 class _Ordered(Aggregate):
-    """Values are compared."""
+    """Aggregates that compare values."""
 
     __slots__ = ()
 
     def checked(self, value: ValueType, shown: Value | None) -> ValueType:
+        """Return the type of the result for values of a type. Raises `TypeError` for values that cannot be aggregated."""
         if value.type is not None and value.type not in _ORDERED:
             msg = f"{self}: {_shown(shown)} is {value}, and only int, float, str, bool and bytes can be compared"
             raise TypeError(msg)
@@ -157,27 +160,27 @@ class _Ordered(Aggregate):
 
 @dataclass(frozen=True, slots=True)
 class Min(_Ordered):
-    """The smallest value; None without values."""
+    """Smallest value; None without values."""
 
     def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
-        """Return what keeps the state of it, for a result of type `result` (without None)."""
+        """Return its accumulator, for a result of type `result` (without None)."""
         del record
         return ExtremeAccumulator(str(self), result, takes_larger=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Max(_Ordered):
-    """The largest value; None without values."""
+    """Largest value; None without values."""
 
     def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
-        """Return what keeps the state of it, for a result of type `result` (without None)."""
+        """Return its accumulator, for a result of type `result` (without None)."""
         del record
         return ExtremeAccumulator(str(self), result, takes_larger=True)
 
 
 @dataclass(frozen=True, slots=True)
 class _ExtremeBy(_Ordered):
-    """`value` of the record with the smallest or largest `by`."""
+    """Value of the record with the smallest or largest `by`."""
 
     takes_larger: ClassVar[bool]
 
@@ -197,7 +200,10 @@ class _ExtremeBy(_Ordered):
         return self.checked(value_type(record, self.by), self.by)
 
     def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
-        """Return what keeps the state of it, for a result of type `result` (without None). Raises `TypeError` where nothing says the type of `by`."""
+        """Return its accumulator, for a result of type `result` (without None).
+
+        Raises `TypeError` where nothing declares the type of `by`.
+        """
         by = self._by(record).type
         if by is None:
             msg = f"{self}: annotate what the function of 'by' returns, or give a field"
@@ -207,10 +213,10 @@ class _ExtremeBy(_Ordered):
 
 @dataclass(frozen=True, slots=True)
 class ArgMax(_ExtremeBy):
-    """`value` of the record whose `by` is largest: `ArgMax("bidder", by="price")`; without a value, the record itself.
+    """Value of the record with the largest `by`: `ArgMax("bidder", by="price")`; without a value, the record itself.
 
-    Of several records with the largest `by` it is the one with the earliest event time, and of those the first to arrive. Records
-    in which one of the two is None are left out; None without records.
+    Of several records with the largest `by`, the one with the earliest event time counts, and of those the first to
+    arrive. Records in which either of the two is None are skipped; None without records.
     """
 
     takes_larger = True
@@ -218,29 +224,29 @@ class ArgMax(_ExtremeBy):
 
 @dataclass(frozen=True, slots=True)
 class ArgMin(_ExtremeBy):
-    """`value` of the record whose `by` is smallest; else as `ArgMax`."""
+    """Value of the record with the smallest `by`; otherwise as `ArgMax`."""
 
     takes_larger = False
 
 
 @dataclass(frozen=True, slots=True)
 class First(Aggregate):
-    """The value of the first record by event time, of several the first to arrive; without a value, the record itself."""
+    """Value of the first record by event time, of several the first to arrive; without a value, the record itself."""
 
     value: Value | None = None
 
     def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
-        """Return what keeps the state of it, for a result of type `result` (without None)."""
+        """Return its accumulator, for a result of type `result` (without None)."""
         del record
         return FirstAccumulator(str(self), result)
 
 
 @dataclass(frozen=True, slots=True)
 class Last(First):
-    """The value of the last record by event time, of several the last to arrive; without a value, the record itself."""
+    """Value of the last record by event time, of several the last to arrive; without a value, the record itself."""
 
     def accumulator(self, record: type[Struct], result: Any) -> Accumulator:
-        """Return what keeps the state of it, for a result of type `result` (without None)."""
+        """Return its accumulator, for a result of type `result` (without None)."""
         del record
         return LastAccumulator(str(self), result)
 

@@ -29,17 +29,18 @@ class Waiting(Struct, frozen=True):
 
 
 class Version(Struct, frozen=True):
-    """The record of a key from an event time (ms) on; None where it was deleted."""
+    """Record of a key that is valid from an event time (ms) on; None if the key was deleted then."""
 
     at: int
     record: Any
 
 
 class AsOfJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunction):
-    """Joins left records with the versions that the right stream makes of a key.
+    """Joins left records with the versions of a key that the right stream defines.
 
-    `waiting` has the left records that the watermark has not reached, in the namespace of their event time (ms), with a timer of that
-    time. `versions` has the versions by event time, as a text that sorts; a timer at each one frees those before it.
+    `waiting` holds the left records that the watermark has not reached, in the namespace of their event time (ms), with
+    a timer for that time. `versions` holds the versions by event time, as a text that sorts; a timer for each one frees
+    those before it.
     """
 
     KIND = "as-of join"
@@ -58,7 +59,7 @@ class AsOfJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunctio
         retracting: bool,
         ttl: StateTtl | None,
     ) -> None:
-        """`types` are those of left records, of what waits, and of versions."""
+        """Take the types of left records, of waiting records and of versions."""
         self._left, self._waiting, self._version = types
         self._emit = emit
         self._how = how
@@ -66,7 +67,7 @@ class AsOfJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunctio
         self.retracts = retracting
 
     async def process1(self, record: Left, ctx: Context, /) -> None:
-        """Let a left record wait until no earlier version can come. One that the watermark has reached is late."""
+        """Store a left record until no earlier version can arrive. A record that the watermark has reached is late."""
         if ctx.timestamp <= ctx.watermark:
             if self.LATE in self.declared:
                 ctx.output(self.LATE, record)
@@ -76,7 +77,7 @@ class AsOfJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunctio
         ctx.timers.register_event_time(ctx.timestamp)
 
     async def process2(self, record: Right, ctx: Context, /) -> None:
-        """Take in a version. `-U` changes nothing: the row that replaces it has its own event time. `-D` ends the version before it."""
+        """Store a version. `-D` ends the version before it. `-U` does nothing: the row that replaces it has its own event time."""
         if ctx.row_kind is RowKind.UPDATE_BEFORE:
             return
         is_deleted = ctx.row_kind is RowKind.DELETE
@@ -88,7 +89,7 @@ class AsOfJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunctio
             await self._valid(ctx.watermark)
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
-        """Join the left records of this moment, and free the versions that no later one can need."""
+        """Join the left records of this moment, and free the versions that no later record needs."""
         version = await self._valid(timestamp)
         right = None if version is None else version.record
         waiting = self.waiting.namespace(str(timestamp))
@@ -98,9 +99,9 @@ class AsOfJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunctio
         await waiting.clear()
 
     async def _valid(self, at: int) -> Any:
-        """Return the version that is valid at a moment (ms), None without one, and free those before it.
+        """Return the version that is valid at a moment (ms), or None; free those before it.
 
-        A deletion stays as versions do: a late version from before it must not come back to life.
+        A deletion is kept like a version: otherwise a late version from before it would become valid again.
         """
         valid = None
         async for version in self.versions.values():
@@ -112,11 +113,11 @@ class AsOfJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunctio
         return valid
 
     def side_types(self) -> dict[str, type[Struct]]:
-        """Return the side outputs that the function has, and the types of their records."""
+        """Return the function's side outputs, and the types of their records."""
         return {self.LATE: self._left}
 
     def described(self) -> dict[str, Any]:
-        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
+        """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
         return {
             "join": self._how.value,
             "late_records": "go to side output 'late'" if self.LATE in self.declared else "are dropped",

@@ -1,4 +1,4 @@
-"""The calendar: times that `datetime`, SQL and the tables can say."""
+"""Calendar: the times that `datetime`, SQL and the tables can represent."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ LAST_TIME = 253_402_300_799_999
 
 
 def check_in_calendar(ctx: Context, start: int, end: int, lateness: int = 0, *, what: str = "window") -> None:
-    """Raise `ValueError` for a window that begins before the year 1, or ends, or takes late records, after the year 9999 (ms).
+    """Check that a window lies in the years 1 to 9999; `start`, `end` and `lateness` are in ms.
 
-    `what` names it for people.
+    Raises `ValueError` for a window that begins before, or that ends or takes late records after. `what` names it for
+    people.
     """
     if start >= FIRST_TIME and end + lateness <= LAST_TIME:
         return

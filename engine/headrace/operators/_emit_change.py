@@ -1,4 +1,4 @@
-"""Emit what has become of a result."""
+"""Emit the change of a result."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from headrace.api import Context, RowKind
 
 
 def emit_change(ctx: Context, before: Any, after: Any, *, at: int) -> None:
-    """Emit what has become of a result: nothing where it is the same; None is no result.
+    """Emit the change of a result from `before` to `after`: nothing if they are equal. None means no result.
 
-    `at` is the event time of both (ms): a result is taken back with the time that it was emitted with, so windows downstream find it
-    where they have put it.
+    `at` is the event time of both (ms): a result is retracted with its original event time, so that windows downstream
+    find it in its window.
     """
     if before == after:
         return

@@ -1,4 +1,4 @@
-"""The first or last record of each key by event time (Flink: `RowTimeDeduplicateFunction`)."""
+"""First or last record of each key by event time (Flink: `RowTimeDeduplicateFunction`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Out = TypeVar("Out", bound=Struct)
 
 
 class Kept(Struct, frozen=True):
-    """The record that is kept, and its event time (ms). `emitted` says that it went out."""
+    """Stored record of a key, and its event time (ms). `emitted` says that it was emitted."""
 
     at: int
     record: Any
@@ -23,10 +23,10 @@ class Kept(Struct, frozen=True):
 
 
 class FirstByTimeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
-    """The first record of each key by event time; of several at one moment, the first to arrive.
+    """First record of each key by event time; of several at one moment, the first to arrive.
 
-    With `at_watermark` it goes out when the watermark reaches its event time, and is final. Else it goes out at once, and is
-    taken back when an earlier one comes.
+    With `at_watermark` it is emitted when the watermark reaches its event time, and is final. Otherwise it is emitted
+    at once, and retracted when an earlier one arrives.
     """
 
     KIND = "first by event time"
@@ -35,18 +35,18 @@ class FirstByTimeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
     kept: ValueState[Any]
 
     def __init__(self, kept: Any, ttl: StateTtl | None, *, at_watermark: bool) -> None:
-        """`kept` is the type of the state, `ttl` that of its life."""
+        """Take the type of the state, and its TTL."""
         self._kept = kept
         self._ttl = ttl
         self._at_watermark = at_watermark
         self.retracts = not at_watermark
 
     def replaces(self, at: int, kept_at: int) -> bool:
-        """Return whether a new record with event time `at` takes the place of the one that is kept (ms)."""
+        """Return whether a new record with event time `at` replaces the stored one (ms)."""
         return at < kept_at
 
     async def process(self, record: In, ctx: Context, /) -> None:
-        """Keep a record, or drop it. Raises `ValueError` for one that is taken back."""
+        """Keep a record, or drop it. Raises `ValueError` for a retraction."""
         if ctx.row_kind.is_retraction:
             msg = f"{self.TAKER} cannot take a record back, and this one is {ctx.row_kind.symbol}: use top() with n=1 there"
             raise ValueError(msg)
@@ -54,7 +54,7 @@ class FirstByTimeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         if kept is not None and not self.replaces(ctx.timestamp, kept.at):
             return
         if kept is not None and kept.emitted and self._at_watermark:
-            return  # it was final: this record is late
+            return  # the stored record was final: this one is late
         emits_now = not self._at_watermark or ctx.timestamp <= ctx.watermark
         await self.kept.update(self._kept(at=ctx.timestamp, record=record, emitted=emits_now))
         if kept is not None and not kept.emitted:
@@ -68,14 +68,14 @@ class FirstByTimeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
             ctx.collect(record, RowKind.UPDATE_AFTER)
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
-        """Emit the first record, which is final now."""
+        """Emit the first record, which is now final."""
         kept = await self.kept.value()
         if kept is not None and kept.at == timestamp and not kept.emitted:
             await self.kept.update(self._kept(at=kept.at, record=kept.record, emitted=True))
             ctx.collect(kept.record)
 
     def described(self) -> dict[str, Any]:
-        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
+        """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
         emits = "when the watermark reaches it" if self._at_watermark else "at once, and corrects"
         kept = "a row for each key, with one record" + (
             ", and a timer until it is emitted" if self._at_watermark else ""
@@ -84,13 +84,13 @@ class FirstByTimeFunction(KeyedProcessFunction[In, Out], OperatorFunction):
 
 
 class LastByTimeFunction(FirstByTimeFunction[In, Out]):
-    """The last record of each key by event time; of several at one moment, the last to arrive."""
+    """Last record of each key by event time; of several at one moment, the last to arrive."""
 
     KIND = "last by event time"
     TAKER = "last_by_time"
 
     def replaces(self, at: int, kept_at: int) -> bool:
-        """Return whether a new record with event time `at` takes the place of the one that is kept (ms)."""
+        """Return whether a new record with event time `at` replaces the stored one (ms)."""
         return at >= kept_at
 
 

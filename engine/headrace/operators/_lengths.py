@@ -6,6 +6,6 @@ _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms"
 
 
 def shown_length(milliseconds: int) -> str:
-    """Return a length in the largest unit that it is a multiple of: `5m`. Names of states have it, so it must not change."""
+    """Return a length in its largest whole unit: `5m`. Names of states contain it, so the text must not change."""
     unit, size = next((unit, size) for unit, size in _UNITS if milliseconds % size == 0)
     return f"{milliseconds // size}{unit}"

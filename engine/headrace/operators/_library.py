@@ -1,4 +1,4 @@
-"""The functions behind the methods of streams: what `headrace.api.operator_library` opens the door to."""
+"""Functions behind the methods of streams; `headrace.api.operator_library` imports this module."""
 
 from __future__ import annotations
 

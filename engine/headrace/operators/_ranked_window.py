@@ -1,4 +1,4 @@
-"""The first records of a window: what a ranking makes of its records."""
+"""First records of a window, by a ranking."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from headrace.operators._window_result import WindowResult
 
 
 class _Rows(Struct):
-    """The stored part of some records: the first of them, or where records may be taken back, all of them."""
+    """Stored part of some records: the first of them or, where records may be retracted, all of them."""
 
     first: list[Any]
 
 
 class RankedWindow(WindowResult):
-    """The first records of a window. Its result is the list of what is emitted."""
+    """First records of a window. Its result is the list of emitted records."""
 
     def __init__(self, takes: type[Struct], ranks: Ranks, *, retracting: bool) -> None:
-        """`retracting` says that records may be taken back: then all of a window are kept. Errors are those of `Ranking`."""
+        """Take the ranking. `retracting` says that records may be retracted: then all records are kept. Errors are those of `Ranking`."""
         self._ranking = Ranking(takes, ranks, windowed=True)
         self._retracting = retracting
         self.takes, self.gives = takes, self._ranking.gives
@@ -31,15 +31,15 @@ class RankedWindow(WindowResult):
 
     @property
     def result_type(self) -> Any:
-        """Return the type of a window's result: what `result` returns, and `emit` takes."""
+        """Return the type of a window's result, which `result` returns and `emit` takes."""
         return list[self.gives]  # type: ignore[name-defined]  # known when it is called
 
     def create(self) -> Any:
-        """Return the part of no records."""
+        """Return an empty part."""
         return self.slice(first=[])
 
     def add(self, change: Change, part: Any) -> Any:
-        """Return `part` with a change in it. A record that is taken back, and was never there, changes nothing."""
+        """Return `part` with a change applied. A retraction of a record that is not there changes nothing."""
         row = self._ranking.row_of(change.record, change.at)
         if change.sign < 0:
             place = self._ranking.place_of(part.first, row)
@@ -50,7 +50,7 @@ class RankedWindow(WindowResult):
         return part
 
     def merge(self, one: Any, other: Any) -> Any:
-        """Return `one` with all that is in `other`, which stays as it is; the records of `one` are the earlier ones."""
+        """Return `one` with the records of `other` merged in. `other` does not change; the records of `one` are earlier."""
         rows = one.first
         for row in other.first:
             rows = self._ranking.inserted(rows, row)
@@ -61,22 +61,22 @@ class RankedWindow(WindowResult):
         return rows if self._retracting else rows[: self._ranking.n]
 
     def result(self, part: Any, key: Any, start: int, end: int) -> Any:
-        """Return the result of a key's window (start and end in ms); None where it has no records."""
+        """Return the result of a key's window (start and end in ms); None if it has no records."""
         del key
         if part is None or not part.first:
             return None
         return self._ranking.results(part.first[: self._ranking.n], start, end)
 
     def emit(self, ctx: Context, before: Any, after: Any, *, at: int) -> None:
-        """Emit what has become of a result; None is no result. `at` is the event time of both (ms)."""
+        """Emit the change of a result from `before` to `after`; None means no result. `at` is the event time of both (ms)."""
         self._ranking.emit(ctx, [(result, at) for result in before or ()], [(result, at) for result in after or ()])
 
     def retraction_refused_by(self) -> list[str]:
-        """Return nothing if all records are kept; else the ranking."""
+        """Return an empty list if all records are kept; else the ranking."""
         return [] if self._retracting else ["the ranking"]
 
     def described(self) -> dict[str, Any]:
-        """Return what `headrace explain` shows of it."""
+        """Return the properties that `headrace explain` shows."""
         kept = (
             "all records of the window" if self._retracting else f"{self._ranking.n} records for each slice or session"
         )

@@ -1,4 +1,4 @@
-"""The first records of a key in some order, and the changes that they make to a table of ranks."""
+"""First records of a key in some order, and the changes that they make to a table of ranks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ WINDOW_END = "window_end"
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """The field of a result that takes the rank: `rank: Annotated[int, Rank()]`. The first record has rank 1."""
+    """Marks the field of a result that takes the rank: `rank: Annotated[int, Rank()]`. The first record has rank 1."""
 
 
 class Row(Struct, frozen=True):
-    """The stored form of a record: a text that sorts as the value does that it is ranked by, and its event time (ms)."""
+    """Stored form of a record: a text that sorts like its ranked value, and its event time (ms)."""
 
     order: str
     at: int
@@ -33,20 +33,20 @@ class Row(Struct, frozen=True):
 
 
 Maker = Callable[[Any, int, int, int], Any]
-"""Makes a field of the result of a record, its rank, and the window's start and end (ms)."""
+"""Function that makes a field of the result from a record, its rank, and the window's start and end (ms)."""
 
 
 class Ranking:
-    """How records are ranked, and what is emitted of them.
+    """Order of the records, and the results that are emitted for them.
 
     Of several with equal values, the one with the earliest event time comes first, and of those the first to arrive.
 
-    `row` is the type of what is stored of a record, `rows` that of a list of them. Raises `TypeError` for what cannot be compared, and for a field of the result that
-    says nothing of how it is made; `ValueError` for a field that the records lack.
+    `row` is the type of a stored record, `rows` of a list of them. Raises `TypeError` for values that cannot be
+    compared, and for a field of the result that nothing defines; `ValueError` for a field that the records lack.
     """
 
     def __init__(self, takes: type[Struct], ranks: Ranks, *, windowed: bool) -> None:
-        """`windowed` says that there are windows, whose start and end the result may have."""
+        """Read the types. `windowed` says that there are windows, whose start and end the result may contain."""
         self.takes = takes
         self.gives = ranks.result or takes
         self.n = ranks.n
@@ -58,8 +58,10 @@ class Ranking:
         self._is_ranked = False
         self._makers: list[tuple[str, Maker]] | None = None
         if ranks.result is not None:
-            made = [(field.name, self._maker(field, windowed=windowed)) for field in msgspec.structs.fields(self.gives)]
-            self._makers = made
+            makers = [
+                (field.name, self._maker(field, windowed=windowed)) for field in msgspec.structs.fields(self.gives)
+            ]
+            self._makers = makers
         self.row: Any = msgspec.defstruct(
             f"Ranked{takes.__name__}", [("order", str), ("at", int), ("record", takes)], bases=(Row,), frozen=True
         )
@@ -70,7 +72,7 @@ class Ranking:
     def _maker(self, field: msgspec.structs.FieldInfo, *, windowed: bool) -> Maker:
         wanted = annotated_type(field.type)
         metadata = get_args(field.type)[1:] if get_origin(field.type) is Annotated else ()
-        if any(isinstance(each, Rank) for each in metadata):
+        if any(isinstance(mark, Rank) for mark in metadata):
             self._check_type(field.name, wanted, ValueType(int, may_be_none=False), "Rank()")
             self._is_ranked = True
             return _rank
@@ -96,21 +98,22 @@ class Ranking:
     # --------------------------------------------------------------------------------------------------------- rows
 
     def row_of(self, record: Any, at: int) -> Any:
-        """Return what is stored of a record; `ValueError` for a value that cannot be compared."""
+        """Return the stored form of a record. Raises `ValueError` for a value that cannot be compared."""
         return self.row(order=self._text(self._by(record)), at=at, record=record)
 
     @staticmethod
     def inserted(rows: Sequence[Any], row: Any, *, before_equal: bool = False) -> list[Any]:
-        """Return sorted rows with one more, which is the last to arrive; with `before_equal`, the first of its value and time."""
+        """Return sorted rows with a new one, the last to arrive; with `before_equal`, the first of its value and time."""
         bisect = bisect_left if before_equal else bisect_right
         place = bisect(rows, _place(row), key=_place)
         return [*rows[:place], row, *rows[place:]]
 
     @staticmethod
     def place_of(rows: Sequence[Any], row: Any) -> int | None:
-        """Return where the first row with an equal record is, if there is one with the same event time; None where there is none.
+        """Return the index of the first row with an equal record, preferring one with the same event time; None without one.
 
-        Event times may differ: a function that takes a record back emits it with the time of another one, unless it says a time.
+        Event times may differ: a function that retracts a record emits the retraction with the time of another record
+        by default.
         """
         places = [place for place, other in enumerate(rows) if other.record == row.record]
         return min(places, key=lambda place: rows[place].at != row.at, default=None)
@@ -118,7 +121,7 @@ class Ranking:
     # ------------------------------------------------------------------------------------------------------ results
 
     def results(self, rows: Sequence[Any], start: int = 0, end: int = 0) -> list[Any]:
-        """Return what is emitted of the first rows: of a window, which has this start and end (ms)."""
+        """Return the results of the first rows, of a window with this start and end (ms)."""
         if self._makers is None:
             return [row.record for row in rows]
         return [
@@ -127,10 +130,10 @@ class Ranking:
         ]
 
     def emit(self, ctx: Context, before: Sequence[Timed], after: Sequence[Timed]) -> None:
-        """Emit what turns one list of results into the other.
+        """Emit the changes from one list of results to another.
 
-        With ranks each rank that has another result is updated. Without them, results that are there no more are deleted, and new
-        ones inserted. A result is taken back with the event time that it was emitted with.
+        With ranks, each rank whose result changes is updated. Without ranks, results that disappeared are deleted, and
+        new ones inserted. A result is retracted with its original event time.
         """
         if self._is_ranked:
             for rank in range(max(len(before), len(after))):
@@ -154,7 +157,7 @@ Timed = tuple[Any, int]
 
 
 def _update(ctx: Context, before: Sequence[Timed], after: Sequence[Timed]) -> None:
-    """Emit what has become of one rank; each of the two has one result or none."""
+    """Emit the change of one rank; `before` and `after` have one result or none."""
     if list(before) == list(after):
         return
     for result, at in before:
@@ -164,7 +167,7 @@ def _update(ctx: Context, before: Sequence[Timed], after: Sequence[Timed]) -> No
 
 
 def _taken(rest: list[Timed], timed: Timed) -> bool:
-    """Take a result out of `rest`, and return whether it was there."""
+    """Remove a result from `rest`, and return whether it was there."""
     if timed in rest:
         rest.remove(timed)
         return True

@@ -1,4 +1,4 @@
-"""The regular join: every record of one side with every record of the other, for as long as both are kept."""
+"""Regular join: every record of one side with every record of the other, for as long as both are kept."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _encode = msgspec.json.Encoder(decimal_format="string", order="sorted").encode
 class _Kept(Struct, frozen=True):
     """A record of one side. The class of a join adds the `record`.
 
-    `at` is its event time (ms). `copies` says how many equal records there are, by the number of records of the other side that they
-    were joined with; a side of which only pairs are shown counts them all under 0.
+    `at` is its event time (ms). `copies` counts equal records by their number of matches on the other side; a side that
+    appears only in pairs counts all its copies under 0.
     """
 
     at: int
@@ -37,22 +37,22 @@ class _Kept(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One side of a join: its number, its name for people, and whether its records are in the result without a match."""
+    """One side of a join: its number, its name for people, and whether its unmatched records are in the result."""
 
     number: int
     name: str
     is_kept: bool
     type: Any
-    """The class that its records are stored as."""
+    """Class in which its records are stored."""
     ttl: StateTtl | None
 
 
 class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
     """Joins two changelogs of equal keys, as Flink's `StreamingJoinOperator` does.
 
-    The state of a side is a multiset: a map from a record's digest to the record and the number of its copies. Of a side whose records are
-    in the result without a match, it also has how many matches each copy has: at the first one its row without a match is taken back, and
-    with the last one it comes again.
+    The state of a side is a multiset: a map from a record's digest to the record and the number of its copies. For a
+    side whose unmatched records are in the result, it also holds the number of matches of each copy: the first match
+    retracts the copy's unmatched row, and the loss of the last match emits it again.
     """
 
     KIND = "join"
@@ -70,7 +70,7 @@ class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
         *,
         retracting: bool,
     ) -> None:
-        """`types` are the classes that records of both sides are stored as, `lives` the TTL of their states."""
+        """Take the stored classes of both sides, and the TTLs of their states."""
         self._emit = emit
         self._how = how
         self._sides = (
@@ -80,11 +80,11 @@ class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
         self.retracts = retracting or how is not JoinType.INNER
 
     async def process1(self, record: In1, ctx: Context, /) -> None:
-        """Add a left record, or take one back."""
+        """Add or retract a left record."""
         await self._process(record, ctx, *self._sides)
 
     async def process2(self, record: In2, ctx: Context, /) -> None:
-        """Add a right record, or take one back."""
+        """Add or retract a right record."""
         await self._process(record, ctx, *reversed(self._sides))
 
     async def _process(self, record: Struct, ctx: Context, side: _Side, other: _Side) -> None:
@@ -117,9 +117,9 @@ class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
         if kept is None:
             ctx.quarantine(_unmatched(ctx.row_kind, side))
             return
-        # Copies have different numbers of matches only where a TTL has ended partners of the earlier ones.
+        # Copies have different numbers of matches only where a TTL removed partners of the earlier ones.
         place = min(kept.copies)
-        copies = {each: count for each, count in kept.copies.items() if each != place}
+        copies = {matches: count for matches, count in kept.copies.items() if matches != place}
         if kept.copies[place] > 1:
             copies[place] = kept.copies[place] - 1
         if copies:
@@ -136,37 +136,37 @@ class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
                 self._show(ctx, RowKind.INSERT, other, partner, partner.copies.get(1, 0))
 
     async def _find(self, record: Struct, side: _Side) -> tuple[str, Any]:
-        """Return a record as it is kept, by the name of its entry; None where it is not.
+        """Return the name and the entry of a stored record; the entry is None if it is not stored.
 
-        A record that was stored before its class had a field with a default has another digest, and is equal all the same.
+        A record that was stored before its class got a field with a default has another digest, but is still equal.
         """
         state, name = self._state(side), _digest(record)
         kept = await state.get(name)
         if kept is not None:
             return name, kept
-        async for name, each in state.entries():
-            if each.record == record:
-                return name, each
+        async for name, entry in state.entries():
+            if entry.record == record:
+                return name, entry
         return name, None
 
     def _state(self, side: _Side) -> MapState[str, Any]:
         return self.right if side.number else self.left
 
     def _show(self, ctx: Context, kind: RowKind, side: _Side, kept: Any, copies: int) -> None:
-        """Emit the row of a record without a match, so many times."""
+        """Emit the row of an unmatched record, `copies` times."""
         pair = (None, kept.record) if side.number else (kept.record, None)
         for _ in range(copies):
             ctx.collect(self._emit(*pair), kind, timestamp=kept.at)
 
     def _show_pairs(self, ctx: Context, kind: RowKind, side: _Side, taken: tuple[Struct, int], partner: Any) -> None:
-        """Emit a record with each copy of a partner; the event time is the later one of both."""
+        """Emit a record with each copy of a partner; the event time is the later one of the two."""
         record, at = taken
         pair = (partner.record, record) if side.number else (record, partner.record)
         for _ in range(partner.total):
             ctx.collect(self._emit(*pair), kind, timestamp=max(at, partner.at))
 
     def described(self) -> dict[str, Any]:
-        """Return the kind of join, how long each side is kept, and when state is freed."""
+        """Return the kind of join, the lifetime of each side, and when state is freed."""
         lives = [_life(side.ttl) for side in self._sides]
         bounded = any(isinstance(life, timedelta) for life in lives)
         renewed = "" if self._how is JoinType.INNER else " or matched"
@@ -182,7 +182,7 @@ class RegularJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
 
 
 def _matched(kept: Any, change: int) -> Any:
-    """Return a record whose copies have one match more, or one less."""
+    """Return a record whose copies have `change` more matches."""
     copies: dict[int, int] = {}
     for matches, count in kept.copies.items():
         place = max(matches + change, 0)
@@ -204,7 +204,7 @@ def _life(ttl: StateTtl | None) -> timedelta | str:
 
 
 def _kept(record: type[Struct]) -> type[Struct]:
-    """Return the class that records of a side are stored as."""
+    """Return the class in which records of a side are stored."""
     return msgspec.defstruct(f"Joined{record.__name__}", [("record", record)], bases=(_Kept,), frozen=True)
 
 
@@ -220,12 +220,12 @@ def regular_join(
 ) -> KeyedCoProcessFunction[In1, In2, Out]:
     """Return the function that joins records of both `sides` into `gives`.
 
-    `lives` are the TTL of left and right; `retracting` says that a side may take records back.
+    `lives` are the TTLs of left and right; `retracting` says that a side may retract records.
     """
     takes1, takes2 = sides
     types = (_kept(takes1), _kept(takes2))
 
-    # The names say of which side matches are counted: with another `how`, the counts that are stored would be wrong.
+    # The names say on which side matches are counted: with another `how`, the stored counts would be wrong.
     class Join(RegularJoin[takes1, takes2, gives]):  # type: ignore[valid-type]  # known when it is called
         left = MapState("left_outer" if how.keeps_left else "left", str, types[0], ttl=lives[0])
         right = MapState("right_outer" if how.keeps_right else "right", str, types[1], ttl=lives[1])

@@ -1,4 +1,4 @@
-"""The result of windows: a record whose annotations say how each field is made."""
+"""Results of windows: records whose annotations define each field."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEY = "key"
 
 @dataclass(frozen=True, slots=True)
 class AggregatedField:
-    """A field of the result that an aggregate makes. `read` and `where` take a record."""
+    """Field of the result that an aggregate makes. `read` and `where` take a record."""
 
     name: str
     aggregate: str
@@ -35,16 +35,16 @@ class AggregatedField:
 
 
 class _Rows(Struct):
-    """The stored part of some records of a key: how many there are, and the accumulators of all aggregates."""
+    """Stored part of some records of a key: their number, and the accumulators of all aggregates."""
 
     rows: int
 
 
 class ResultRecord(WindowResult):
-    """How results are made of records. `takes` and `gives` are the types of both; `key` says what the records are keyed by.
+    """Makes results of records. `takes` and `gives` are the types of both; `key` is the key of the records.
 
-    Raises `TypeError` for a field that says nothing of how it is made, or has another type than what makes it; `ValueError` for
-    a field that the records lack.
+    Raises `TypeError` for a field that nothing defines, or that has another type than its definition gives;
+    `ValueError` for a field that the records lack.
     """
 
     def __init__(self, takes: type[Struct], gives: type[Struct], key: KeyBy) -> None:
@@ -54,12 +54,12 @@ class ResultRecord(WindowResult):
         self._makers: list[tuple[str, Callable[[Any, int, int], Any]]] = []
         for field in msgspec.structs.fields(gives):
             metadata = get_args(field.type)[1:] if get_origin(field.type) is Annotated else ()
-            made = [each for each in metadata if isinstance(each, Aggregate | AggregateFunction)]
-            if len(made) > 1:
-                msg = f"field '{field.name}' of {gives.__name__} has {len(made)} aggregates: make a field for each"
+            aggregates_of_field = [mark for mark in metadata if isinstance(mark, Aggregate | AggregateFunction)]
+            if len(aggregates_of_field) > 1:
+                msg = f"field '{field.name}' of {gives.__name__} has {len(aggregates_of_field)} aggregates: make a field for each"
                 raise TypeError(msg)
-            if made:
-                self.fields.append(self._aggregated(field.name, annotated_type(field.type), made[0]))
+            if aggregates_of_field:
+                self.fields.append(self._aggregated(field.name, annotated_type(field.type), aggregates_of_field[0]))
             else:
                 self._makers.append((field.name, self._maker(field.name, field.type, key)))
         aggregates = msgspec.defstruct(
@@ -102,7 +102,7 @@ class ResultRecord(WindowResult):
             return partial(_key_part, annotation, place)
         if name == KEY and (key.function is not None or len(key.fields) == 1):
             return partial(_key_part, annotation, None)
-        keys = ", ".join(f"'{each}'" for each in key.fields) or f"'{KEY}' for the key"
+        keys = ", ".join(f"'{name_of_field}'" for name_of_field in key.fields) or f"'{KEY}' for the key"
         msg = (
             f"field '{name}' of {self.gives.__name__} does not say how it is made: annotate it with an aggregate, as in "
             f"Annotated[int, Count()]; fields without one are {keys}, '{WINDOW_START}' and '{WINDOW_END}'"
@@ -112,11 +112,11 @@ class ResultRecord(WindowResult):
     # ------------------------------------------------------------------------------------------------------ records
 
     def create(self) -> Any:
-        """Return the part of no records."""
+        """Return an empty part."""
         return self.slice(rows=0, aggregates=self._aggregates(*(field.accumulator.create() for field in self.fields)))
 
     def add(self, change: Change, part: Any) -> Any:
-        """Return `part` with a change in it."""
+        """Return `part` with a change applied."""
         part.rows += change.sign
         states, record = part.aggregates, change.record
         for field in self.fields:
@@ -127,7 +127,7 @@ class ResultRecord(WindowResult):
         return part
 
     def merge(self, one: Any, other: Any) -> Any:
-        """Return `one` with all that is in `other`, which stays as it is; the records of `one` are the earlier ones."""
+        """Return `one` with the records of `other` merged in. `other` does not change; the records of `one` are earlier."""
         one.rows += other.rows
         mine, others = one.aggregates, other.aggregates
         for field in self.fields:
@@ -136,7 +136,7 @@ class ResultRecord(WindowResult):
         return one
 
     def result(self, part: Any, key: Any, start: int, end: int) -> Any:
-        """Return the record of a window of a key; None where it has no records."""
+        """Return the record of a key's window; None if it has no records."""
         if part is None or part.rows <= 0:
             return None
         values = {name: make(key, start, end) for name, make in self._makers}
@@ -145,13 +145,13 @@ class ResultRecord(WindowResult):
         return self.gives(**values)
 
     def emit(self, ctx: Context, before: Any, after: Any, *, at: int) -> None:
-        """Emit what has become of a result; None is no result. `at` is the event time of both (ms)."""
+        """Emit the change of a result from `before` to `after`; None means no result. `at` is the event time of both (ms)."""
         emit_change(ctx, before, after, at=at)
 
     # -------------------------------------------------------------------------------------------------- retractions
 
     def retraction_refused_by(self) -> list[str]:
-        """Return the aggregates that cannot take a record out again."""
+        """Return the aggregates that cannot remove a record again."""
         return [f"{field.name} = {field.aggregate}" for field in self.fields if not field.can_retract]
 
     def described(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class ResultRecord(WindowResult):
 
 
 def sign_of(kind: RowKind) -> int:
-    """Return -1 for a record that is taken back, 1 for others."""
+    """Return -1 for a retraction, 1 for other records."""
     return -1 if kind.is_retraction else 1
 
 

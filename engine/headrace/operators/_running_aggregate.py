@@ -17,9 +17,10 @@ def running_aggregate(
     """Return a keyed function that adds each record to its key's accumulator and emits the result.
 
     `takes` and `gives` are the record types of input and output. A result is an update (+U): write it into a merge sink
-    behind `upsert_materialize`, or into an append sink as a log of results. Use it on insert-only streams: a retraction is
-    added like any other record. The state is called `aggregate`; without `ttl` a key is never forgotten.
-    With it, a record that is older than the watermark by more than `ttl` emits nothing: its result has expired already.
+    behind `upsert_materialize`, or into an append sink as a log of results. Use it on insert-only streams: a retraction
+    is added like any other record. The state's name is `aggregate`. `ttl` is its TTL; by default (None) keys are kept
+    for ever. With a `ttl`, a record that is older than the watermark by more than `ttl` emits nothing: its result has
+    expired already.
 
         .key_by("customer").process("totals", running_aggregate(Totals(), takes=Order, gives=Total))
 

@@ -1,4 +1,4 @@
-"""Aggregates over sessions: a record between two sessions makes one of them, with what both have."""
+"""Aggregates over sessions: a record between two sessions merges them."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ Out = TypeVar("Out", bound=Struct)
 
 
 class Span(Struct, frozen=True):
-    """A session's first moment, and the first one after it (ms)."""
+    """First moment of a session, and the first one after it (ms)."""
 
     start: int
     end: int
 
 
 class Emitted(Struct, frozen=True):
-    """A result that was emitted, and the span that its session had then. The class of an aggregation adds the `result`."""
+    """Emitted result, and the span of its session at that time. The class of an aggregation adds the `result`."""
 
     span: Span
 
     @property
     def at(self) -> int:
-        """The event time of the result (ms)."""
+        """Return the event time of the result (ms)."""
         return self.span.end - 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Live:
-    """A session that can take records, by the name of its accumulators."""
+    """Session that can take records; `name` is the namespace of its accumulators."""
 
     name: str
     span: Span
@@ -49,9 +49,9 @@ class _Live:
 class SessionAggregation(WindowFunction[In, Out]):
     """Aggregates over sessions.
 
-    A session is called after the time of its first record to arrive (ms). `sessions` has the span of each one, `accumulators` what
-    it adds up to, in the namespace of its name. An event-time timer in that namespace, at the session's last moment, makes it fire.
-    Until then, `emitted` has the early result that was emitted last.
+    A session is named after the time of its first record to arrive (ms). `sessions` holds the span of each session,
+    `accumulators` its aggregates, in the namespace of its name. An event-time timer in that namespace, at the session's
+    last moment, makes it fire. Until then, `emitted` holds its latest early result.
     """
 
     sessions: MapState[str, Span]
@@ -61,25 +61,25 @@ class SessionAggregation(WindowFunction[In, Out]):
     def __init__(
         self, shown: str, result: WindowResult, emitted: Any, *, gap: int, lateness: int, early: int | None
     ) -> None:
-        """`shown` names the sessions for people; `emitted` is the type of that state; lengths are in milliseconds."""
+        """Take the names and lengths: `shown` is for people, `emitted` is the type of that state, lengths are in ms."""
         self._shown = shown
         self._gap = gap
-        self._made = result
+        self._window_result = result
         self._emitted = emitted
         self._lateness = lateness
         self._early = early
         self.retracts = lateness > 0 or early is not None
 
     async def process(self, record: In, ctx: Context, /) -> None:
-        """Add a record to its session, and make one of those that it joins. Results that were emitted are corrected."""
+        """Add a record to its session, and merge the sessions that it joins. Corrects emitted results."""
         if ctx.row_kind.is_retraction:
             msg = f"sessions cannot take a record back, and this one is {ctx.row_kind.symbol}"
             raise ValueError(msg)
         alone = Span(ctx.timestamp, ctx.timestamp + self._gap)
         joined = await self._joined(alone)
         whole = Span(
-            min([alone.start, *(each.span.start for each in joined)]),
-            max([alone.end, *(each.span.end for each in joined)]),
+            min([alone.start, *(old.span.start for old in joined)]),
+            max([alone.end, *(old.span.end for old in joined)]),
         )
         if self._over_at(whole) <= ctx.watermark:
             if self.emits_late:
@@ -95,11 +95,11 @@ class SessionAggregation(WindowFunction[In, Out]):
             self._register_early(session, self._early, ctx)
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
-        """Emit a session's result, or what it has so far, or free it."""
+        """Emit a session's result, or its early result, or free it."""
         name = ctx.namespace.removeprefix(FREE).removeprefix(EARLY)
         span = await self.sessions.get(name)
         if span is None:
-            return  # it was freed, or is a part of another session
+            return  # it was freed, or merged into another session
         session = _Live(name, span)
         if ctx.namespace.startswith(EARLY):
             await self._emit_early(session, timestamp, ctx)
@@ -122,12 +122,13 @@ class SessionAggregation(WindowFunction[In, Out]):
             ctx.timers.register_event_time(at, f"{EARLY}{session.name}")
 
     async def _emit_early(self, session: _Live, timestamp: int, ctx: Context) -> None:
-        """Emit what a session has so far, at the end of a step.
+        """Emit a session's early result, at the end of a step.
 
-        A session that has grown does so, too, at the end that it was emitted with: operators behind it can still take that back then.
+        A session that has grown also does so at its former end: operators downstream can still retract the earlier
+        result then.
         """
         if self._has_fired(session.span, ctx):
-            return  # its result comes at this watermark, too
+            return  # its final result follows at this watermark
         emitted = self.emitted.namespace(session.name)
         before = await emitted.value()
         is_step = self._early is not None and (timestamp + 1 - session.span.start) % self._early == 0
@@ -144,21 +145,21 @@ class SessionAggregation(WindowFunction[In, Out]):
 
     async def _joined(self, alone: Span) -> list[_Live]:
         """Return the sessions that a record joins, the earliest first."""
-        found = [
+        joined = [
             _Live(name, span)
             async for name, span in self.sessions.entries()
             if span.start < alone.end and alone.start < span.end
         ]
-        return sorted(found, key=lambda live: live.span.start)
+        return sorted(joined, key=lambda live: live.span.start)
 
     async def _merge(self, session: _Live, joined: Sequence[_Live], ctx: Context) -> None:
-        """Put a session in place of those that it is made of, with their accumulators and without their timers."""
+        """Replace sessions by the one that they merge into: move their accumulators, delete their timers."""
         if len(joined) == 1 and joined[0] == session:
             return
-        for each in joined:
-            ctx.timers.delete_event_time(each.span.end - 1, each.name)
-            ctx.timers.delete_event_time(self._over_at(each.span), f"{FREE}{each.name}")
-        others = [each.name for each in joined[1:]]
+        for old in joined:
+            ctx.timers.delete_event_time(old.span.end - 1, old.name)
+            ctx.timers.delete_event_time(self._over_at(old.span), f"{FREE}{old.name}")
+        others = [old.name for old in joined[1:]]
         if others:
             await self.accumulators.merge_namespaces(session.name, others)
         for name in others:
@@ -170,14 +171,14 @@ class SessionAggregation(WindowFunction[In, Out]):
             ctx.timers.register_event_time(self._over_at(session.span), f"{FREE}{session.name}")
 
     async def _emitted_of(self, joined: Sequence[_Live], ctx: Context) -> list[Any]:
-        """Return the results that a record takes back: those of sessions that have fired, and where several become one, early ones."""
+        """Return the results that a record retracts: those of fired sessions, and early ones where several sessions merge."""
         fired = [await self._result(session, ctx) for session in joined if self._has_fired(session.span, ctx)]
         if len(joined) == 1:
             return fired
         return fired + await self._taken_early([one for one in joined if not self._has_fired(one.span, ctx)])
 
     async def _taken_early(self, sessions: Sequence[_Live]) -> list[Any]:
-        """Return the early results of sessions, and forget them."""
+        """Return the early results of sessions, and remove them."""
         if self._early is None:
             return []
         taken = []
@@ -190,34 +191,34 @@ class SessionAggregation(WindowFunction[In, Out]):
         return taken
 
     def _replace(self, before: Sequence[Any], after: Any, ctx: Context) -> None:
-        """Take results back, and emit the one that holds now, if it is due.
+        """Retract results, and emit the current one, if it is due.
 
-        A session with another span is another row: a table by key and window must lose the one before.
+        A session with another span is another row: a table by key and window must lose the previous row.
         """
         if len(before) == 1 and after is not None and before[0].span == after.span:
-            self._made.emit(ctx, before[0].result, after.result, at=after.at)
+            self._window_result.emit(ctx, before[0].result, after.result, at=after.at)
             return
-        for each in before:
-            self._made.emit(ctx, each.result, None, at=each.at)
+        for retracted in before:
+            self._window_result.emit(ctx, retracted.result, None, at=retracted.at)
         if after is not None:
-            self._made.emit(ctx, None, after.result, at=after.at)
+            self._window_result.emit(ctx, None, after.result, at=after.at)
 
     @staticmethod
     def _has_fired(span: Span, ctx: Context) -> bool:
         return span.end - 1 <= ctx.watermark
 
     def _over_at(self, span: Span) -> int:
-        """Return the moment at which a session takes no more records (ms)."""
+        """Return the moment from which a session takes no more records (ms)."""
         return span.end - 1 + self._lateness
 
     async def _result(self, session: _Live, ctx: Context) -> Any:
-        """Return the result of a session as `emitted` keeps it."""
+        """Return the result of a session, in the type of the state `emitted`."""
         span = session.span
         part = await self.accumulators.namespace(session.name).get()
-        return self._emitted(span=span, result=self._made.result(part, ctx.key, span.start, span.end))
+        return self._emitted(span=span, result=self._window_result.result(part, ctx.key, span.start, span.end))
 
     def described(self) -> dict[str, Any]:
-        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
+        """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
         early: dict[str, Any] = {}
         kept = "two rows and a timer for each key and open session"
         if self._early is not None:
@@ -225,7 +226,7 @@ class SessionAggregation(WindowFunction[In, Out]):
             kept += "; two more timers, and a row with the early result"
         return {
             "windows": self._shown,
-            **self._made.described(),
+            **self._window_result.described(),
             **early,
             "allowed_lateness": timedelta(milliseconds=self._lateness),
             "late_records": "go to side output 'late'" if self.emits_late else "are dropped",
@@ -238,7 +239,7 @@ class SessionAggregation(WindowFunction[In, Out]):
 def session_aggregation(
     name: str, result: WindowResult, /, *, shown: str, gap: int, lateness: int, early: int | None
 ) -> WindowFunction[Any, Any]:
-    """Return the function that makes results of sessions; its states begin with `name`. Lengths are in ms."""
+    """Return the function that makes results of sessions. Names of its states begin with `name`. Lengths are in ms."""
     takes, gives = result.takes, result.gives
     emitted_type: Any = msgspec.defstruct(
         f"Emitted{gives.__name__}", [("result", result.result_type)], bases=(Emitted,), frozen=True

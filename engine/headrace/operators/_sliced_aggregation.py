@@ -17,16 +17,16 @@ In = TypeVar("In", bound=Struct)
 Out = TypeVar("Out", bound=Struct)
 
 FREE = "free "
-"""The namespace of a timer that frees a slice begins with it; then comes the slice's start. It sorts behind that of windows."""
+"""Prefix of the namespace of a timer that frees a slice; the slice's start follows. It sorts after the windows' namespaces."""
 
 
 class SlicedAggregation(WindowFunction[In, Out]):
-    """Results of windows that are made of slices.
+    """Results of windows that consist of slices.
 
-    The state holds what is stored of a slice in the namespace of its start (ms). An event-time timer at the last moment of each
-    window makes it fire; one in a namespace of its own frees a slice when no window can need it any more. With early results, a
-    timer for each open window, in a namespace with the window's end, emits what it has so far. `emitted` keeps that until the window
-    fires.
+    The state stores a slice in the namespace of its start (ms). An event-time timer at the last moment of each window
+    makes it fire; one in a namespace of its own frees a slice when no window needs it any more. With early results, a
+    timer for each open window, in a namespace with the window's end, emits its result so far. `emitted` holds that
+    result until the window fires.
     """
 
     slices: AggregatingState[Change, Any, Any]
@@ -35,18 +35,19 @@ class SlicedAggregation(WindowFunction[In, Out]):
     def __init__(
         self, windows: Sliced, result: WindowResult, *, lateness: int, early: int | None, retracting: bool
     ) -> None:
-        """`lateness` and `early` are in milliseconds."""
+        """Take the windows and their result; `lateness` and `early` are in ms."""
         self._windows = windows
-        self._made = result
+        self._window_result = result
         self._lateness = lateness
         self._early = early
         self._refusing = result.retraction_refused_by()
         self.retracts = lateness > 0 or early is not None or retracting
 
     async def process(self, record: In, ctx: Context, /) -> None:
-        """Add a record to its slice. Windows that have fired already are corrected.
+        """Add a record to its slice. Corrects windows that have fired already.
 
-        Raises `ValueError` for a retraction where something cannot take a record back, and for a window outside the calendar.
+        Raises `ValueError` for a retraction where a field cannot remove a record, and for a window outside the
+        calendar.
         """
         if ctx.row_kind.is_retraction and self._refusing:
             msg = f"{', '.join(self._refusing)} cannot take a record back, and this one is {ctx.row_kind.symbol}"
@@ -65,12 +66,12 @@ class SlicedAggregation(WindowFunction[In, Out]):
             self._register(start, ends, ctx)
         await slice_.add(Change(record, ctx.timestamp, sign_of(ctx.row_kind)))
         for end, result in zip(fired, before, strict=True):
-            self._made.emit(ctx, result, await self._result(end, ctx), at=end - 1)
+            self._window_result.emit(ctx, result, await self._result(end, ctx), at=end - 1)
         if self._early is not None:
             self._register_early(ends, self._early, ctx)
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
-        """Emit a window's result, or what it has so far, or free a slice."""
+        """Emit a window's result, or its early result, or free a slice."""
         if ctx.namespace.startswith(EARLY):
             await self._emit_early(int(ctx.namespace.removeprefix(EARLY)), ctx)
             return
@@ -84,13 +85,13 @@ class SlicedAggregation(WindowFunction[In, Out]):
             emitted = self.emitted.namespace(str(end))
             before = await emitted.value()
             await emitted.clear()
-        self._made.emit(ctx, before, self._merged(parts, end, ctx), at=timestamp)
+        self._window_result.emit(ctx, before, self._merged(parts, end, ctx), at=timestamp)
         for start in parts:
             if self._windows.ends_of(start)[-1] == end:
                 await self._free(start, ctx)
 
     def _register(self, start: int, ends: list[int], ctx: Context) -> None:
-        """Register the timers that a new slice needs. A timer that fires at the end of the input could register none."""
+        """Register the timers of a new slice. A timer that fires at the end of the input could not register them."""
         for end in ends:
             if end - 1 > ctx.watermark:
                 ctx.timers.register_event_time(end - 1)
@@ -110,14 +111,14 @@ class SlicedAggregation(WindowFunction[In, Out]):
         emitted = self.emitted.namespace(str(end))
         before, now = await emitted.value(), await self._result(end, ctx)
         if end - 1 <= ctx.watermark or before == now:
-            return  # the window fires at this watermark, too; or nothing has changed
-        self._made.emit(ctx, before, now, at=end - 1)
+            return  # the window fires at this watermark, too; or the result has not changed
+        self._window_result.emit(ctx, before, now, at=end - 1)
         await emitted.update(now)
 
     # ----------------------------------------------------------------------------------------------------- results
 
     async def _free(self, start: int, ctx: Context) -> None:
-        """Free a slice, or come back when it is time to: when its timer was set, the lateness may have been another one."""
+        """Free a slice, or register the timer again: the lateness may have changed since the timer was registered."""
         over_at = self._over_at(self._windows.ends_of(start)[-1])
         if over_at <= ctx.timestamp:
             await self.slices.namespace(str(start)).clear()
@@ -125,38 +126,38 @@ class SlicedAggregation(WindowFunction[In, Out]):
             ctx.timers.register_event_time(over_at, f"{FREE}{start}")
 
     def _over_at(self, end: int) -> int:
-        """Return the moment at which a window takes no more records (ms)."""
+        """Return the moment from which a window takes no more records (ms)."""
         return end - 1 + self._lateness
 
     async def _result(self, end: int, ctx: Context) -> Any:
-        """Return the result of a window; None where it has no records."""
+        """Return the result of a window; None if it has no records."""
         return self._merged(await self._parts(end), end, ctx)
 
     async def _parts(self, end: int) -> dict[int, Any]:
-        """Return the slices of a window that are there, by start, the earliest first."""
+        """Return the stored slices of a window, by start, the earliest first."""
         starts = slices_between(self._windows, end)
         reads = [(start, self.slices.namespace(str(start)).get()) for start in starts]
         return {start: part for start, read in reads if (part := await read) is not None}
 
     def _merged(self, parts: dict[int, Any], end: int, ctx: Context) -> Any:
-        """Return the result of a window of these slices."""
+        """Return the result of a window that consists of these slices."""
         if not parts:
             return None
         first, *others = parts.values()
-        whole = self._made.merge(self._made.create(), first) if others else first
+        whole = self._window_result.merge(self._window_result.create(), first) if others else first
         for part in others:
-            whole = self._made.merge(whole, part)
-        return self._made.result(whole, ctx.key, self._windows.start_of(end), end)
+            whole = self._window_result.merge(whole, part)
+        return self._window_result.result(whole, ctx.key, self._windows.start_of(end), end)
 
     def described(self) -> dict[str, Any]:
-        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
+        """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
         early = {} if self._early is None else {"early_results": timedelta(milliseconds=self._early)}
         kept = "a row for each key and slice, a timer for each key and open window"
         if early:
             kept += "; for early results, one more row and timer for each key and open window"
         return {
             "windows": str(self._windows),
-            **self._made.described(),
+            **self._window_result.described(),
             **early,
             "allowed_lateness": timedelta(milliseconds=self._lateness),
             "late_records": "go to side output 'late'" if self.emits_late else "are dropped",
@@ -169,9 +170,9 @@ class SlicedAggregation(WindowFunction[In, Out]):
 def sliced_aggregation(
     windows: Sliced, result: WindowResult, /, *, lateness: int, early: int | None, retracting: bool
 ) -> WindowFunction[Any, Any]:
-    """Return the function that makes results of windows. `lateness` and `early` are in milliseconds.
+    """Return the function that makes results of windows. `lateness` and `early` are in ms.
 
-    Raises `ValueError` where the input may take records back, and the result cannot.
+    Raises `ValueError` where the input may retract records, and the result cannot.
     """
     if retracting and (refusing := result.retraction_refused_by()):
         msg = (

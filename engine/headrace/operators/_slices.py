@@ -1,4 +1,4 @@
-"""Slices: the parts that windows share, so that a record is added to one accumulator and not to one for each window."""
+"""Slices: parts that windows share, so that a record is added to one accumulator and not to one for each window."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Protocol
 
 
 class Sliced(Protocol):
-    """Windows that are made of slices, each as long as all others. Times are milliseconds; windows and slices half open."""
+    """Windows that consist of slices of equal length. Times are ms; windows and slices are half open."""
 
     @property
     def name(self) -> str:
-        """Return what the state of these windows is called: other windows never read it."""
+        """Return the name of these windows' state: other windows never read it."""
         ...
 
     @property
@@ -20,15 +20,15 @@ class Sliced(Protocol):
         ...
 
     def slice_of(self, at: int) -> int:
-        """Return the start of the slice of a moment."""
+        """Return the start of the slice that contains a moment."""
         ...
 
     def ends_of(self, start: int) -> list[int]:
-        """Return the ends of the windows that a slice is in, the earliest first."""
+        """Return the ends of the windows that contain a slice, the earliest first."""
         ...
 
     def start_of(self, end: int) -> int:
-        """Return the start of the window that ends there."""
+        """Return the start of the window that ends at `end`."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""Texts that sort as values do: what a ranking compares, and what its state is sorted by.
+"""Texts that sort like values: rankings compare them, and their state is sorted by them.
 
-A text is ASCII, and no text is the beginning of another one for values of the same type. So texts of several values can be put one
-behind the other, and JSON keeps their order.
+A text is ASCII, and no text is a prefix of another one for values of the same type. So texts of several values can be
+concatenated, and JSON keeps their order.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ _NULL, _VALUE = "0", "1"
 
 
 def sort_text(shown: str, by: ValueType, *, descending: bool) -> SortText:
-    """Return the function that makes texts of values of a type. None sorts before all values; `descending` turns the order around.
+    """Return the function that makes texts of values of a type. None sorts before all values; `descending` reverses the order.
 
-    `shown` names the values for errors. The function raises `ValueError` for a whole number of more than 64 bits, and a float that is NaN or
-    infinite, and `TypeError` for a value of another type. Raises `TypeError` where the type is not known, or has no order.
+    `shown` names the values in errors. The function raises `ValueError` for a whole number of more than 64 bits, and a
+    float that is NaN or infinite, and `TypeError` for a value of another type. Raises `TypeError` where the type is not
+    known, or has no order.
     """
     ascending = _text_of(shown, by)
     if descending:

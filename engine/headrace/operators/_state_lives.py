@@ -1,4 +1,4 @@
-"""When the state of an operator is freed, in the words of `headrace explain`."""
+"""When the state of an operator is freed, as `headrace explain` shows it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from headrace.operators._lengths import shown_length
 
 
 def freed_by(ttl: StateTtl | None) -> str:
-    """Return when the state of a key is freed that only a TTL ends."""
+    """Return the text that says when a TTL frees the state of a key."""
     if ttl is None or not ttl.is_active:
         return "never (Lifetime.FOREVER)"
     return f"when its state_ttl of {shown_length(ttl.milliseconds)} is over"

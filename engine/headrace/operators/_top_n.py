@@ -1,4 +1,4 @@
-"""The first records of each key, with their ranks, as a changelog (Flink: `ROW_NUMBER() OVER (...) <= n`)."""
+"""First records of each key, with their ranks, as a changelog (Flink: `ROW_NUMBER() OVER (...) <= n`)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Out = TypeVar("Out", bound=Struct)
 
 
 class TopFunction(KeyedProcessFunction[In, Out], OperatorFunction):
-    """The first records of a stream that takes nothing back (Flink: `AppendOnlyTopNFunction`).
+    """First records of a stream without retractions (Flink: `AppendOnlyTopNFunction`).
 
-    The state keeps the first records of a key, in order, in one value; what falls behind them is forgotten.
+    The state holds the first records of a key, in order, in one value; records behind them are dropped.
     """
 
     KIND = "top n"
@@ -28,12 +28,12 @@ class TopFunction(KeyedProcessFunction[In, Out], OperatorFunction):
     top: ValueState[list[Any]]
 
     def __init__(self, ranking: Ranking, ttl: StateTtl | None) -> None:
-        """`ttl` is that of the states."""
+        """Take the ranking, and the TTL of the states."""
         self._ranking = ranking
         self._ttl = ttl
 
     async def process(self, record: In, ctx: Context, /) -> None:
-        """Put a record in its place. Raises `ValueError` for one that is taken back."""
+        """Insert a record in its place. Raises `ValueError` for a retraction."""
         if ctx.row_kind.is_retraction:
             msg = (
                 f"this top-N was made for a stream that takes nothing back, and this record is {ctx.row_kind.symbol}: "
@@ -49,7 +49,7 @@ class TopFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         self._emit(ctx, before, after)
 
     def _emit(self, ctx: Context, before: Sequence[Any], after: Sequence[Any]) -> None:
-        """Emit the changes from one list of rows to another one. A result has the event time of its record."""
+        """Emit the changes from one list of rows to another. A result has the event time of its record."""
         ranking = self._ranking
         ranking.emit(
             ctx,
@@ -58,7 +58,7 @@ class TopFunction(KeyedProcessFunction[In, Out], OperatorFunction):
         )
 
     def described(self) -> dict[str, Any]:
-        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
+        """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
         return {
             **self._ranking.described(),
             "state_kept": f"a row for each key, with its first {self._ranking.n} records",
@@ -67,10 +67,10 @@ class TopFunction(KeyedProcessFunction[In, Out], OperatorFunction):
 
 
 class RetractableTopFunction(TopFunction[In, Out]):
-    """The first records of a stream that may take records back (Flink: `RetractableTopNFunction`).
+    """First records of a stream that may retract records (Flink: `RetractableTopNFunction`).
 
-    `top` has the first records of a key, `rest` all others: by the text that their values sort by, and those of one value sorted by
-    event time and arrival. The first record of `rest` moves up when one of `top` is taken back.
+    `top` holds the first records of a key, `rest` all others: by the sort text of their values, and those of one value
+    in order of event time and arrival. The first record of `rest` moves up when one of `top` is retracted.
     """
 
     UNMATCHED = "unmatched"
@@ -78,9 +78,9 @@ class RetractableTopFunction(TopFunction[In, Out]):
     rest: MapState[str, list[Any]]
 
     async def process(self, record: In, ctx: Context, /) -> None:
-        """Put a record in its place, or take one away: of several that are equal, the first.
+        """Insert a record in its place, or remove a retracted one: of several equal ones, the first.
 
-        A record that is taken back, and is not there, goes to the side output `unmatched`.
+        A retraction of a record that is not there goes to the side output `unmatched`.
         """
         stored = await self.top.value() or []
         row = self._ranking.row_of(record, ctx.timestamp)
@@ -97,7 +97,7 @@ class RetractableTopFunction(TopFunction[In, Out]):
             self._emit(ctx, stored, after)
 
     async def _without(self, rows: list[Any], row: Any) -> list[Any] | None:
-        """Return the first rows without one; None where there is no such row."""
+        """Return the first rows without `row`; None if there is no such row."""
         place = self._ranking.place_of(rows, row)
         if place is not None:
             return await self._filled([*rows[:place], *rows[place + 1 :]])
@@ -109,7 +109,7 @@ class RetractableTopFunction(TopFunction[In, Out]):
         return rows
 
     async def _trimmed(self, rows: list[Any], new: Any) -> list[Any]:
-        """Return the first rows, and put the others into `rest`: before those of equal value and time, but for a new row."""
+        """Return the first rows, and move the others into `rest`: before those of equal value and time, except for a new row."""
         first, others = rows[: self._ranking.n], rows[self._ranking.n :]
         for row in reversed(others):
             equal = await self.rest.get(row.order) or []
@@ -117,16 +117,16 @@ class RetractableTopFunction(TopFunction[In, Out]):
         return first
 
     async def _filled(self, rows: list[Any]) -> list[Any]:
-        """Return `n` rows, where there are so many: those behind them move up. There may be more, where `n` was larger before."""
+        """Return `n` rows, if there are as many: rows of `rest` move up. There may be more, if `n` was larger before."""
         rows = list(rows)
         while len(rows) < self._ranking.n:
-            found = None
+            first_entry = None
             async for entry in self.rest.entries():
-                found = entry
+                first_entry = entry
                 break
-            if found is None:
+            if first_entry is None:
                 break
-            order, (first, *others) = found
+            order, (first, *others) = first_entry
             await self._keep(order, others)
             rows.append(first)
         return rows
@@ -139,11 +139,11 @@ class RetractableTopFunction(TopFunction[In, Out]):
             ctx.output(self.UNMATCHED, record)
 
     def side_types(self) -> dict[str, type[Struct]]:
-        """Return the side outputs that the function has, and the types of their records."""
+        """Return the function's side outputs, and the types of their records."""
         return {self.UNMATCHED: self._ranking.takes}
 
     def described(self) -> dict[str, Any]:
-        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
+        """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
         kept = f"a row for each key, with its first {self._ranking.n} records, and a row for each different value behind them"
         unmatched = "go to side output 'unmatched'" if self.UNMATCHED in self.declared else "are dropped"
         return {**super().described(), "state_kept": kept, "unmatched_retractions": unmatched}

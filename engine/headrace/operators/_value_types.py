@@ -1,4 +1,4 @@
-"""The types of values that are aggregated, as far as annotations say them."""
+"""Types of aggregated values, as annotations declare them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from headrace.api.stream_types import check_field, check_plain, hints_of
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """A type without None; None where nothing says it. `may_be_none` says whether a value may be None."""
+    """A type without None; None if nothing declares it. `may_be_none` says whether a value may be None."""
 
     type: Any
     may_be_none: bool
 
     def __str__(self) -> str:
-        """Return it as an annotation would have it."""
+        """Return the type as an annotation."""
         name = self.type.__name__ if isinstance(self.type, type) and not get_args(self.type) else str(self.type)
         return f"{name} | None" if self.may_be_none else name
 
     def or_none(self) -> ValueType:
-        """Return the type of values that may be missing as well."""
+        """Return the type of values that may also be None."""
         return ValueType(self.type, may_be_none=True)
 
 
@@ -35,9 +35,9 @@ _UNKNOWN = ValueType(None, may_be_none=False)
 
 
 def value_type(record: type[Struct], value: str | Callable[[Any], Any] | None) -> ValueType:
-    """Return the type of a field of a record, of what a function makes of it, or for None, of the record itself.
+    """Return the type of a field of a record, of the result of a function of it, or for None, of the record itself.
 
-    Raises `ValueError` for a field that the record lacks, `TypeError` for something else than these.
+    Raises `ValueError` for a field that the record lacks, `TypeError` for any other kind of value.
     """
     if value is None:
         return ValueType(record, may_be_none=False)
@@ -50,7 +50,7 @@ def value_type(record: type[Struct], value: str | Callable[[Any], Any] | None) -
 
 
 def annotated_type(annotation: Any) -> ValueType:
-    """Return the type that an annotation says, without metadata."""
+    """Return the type that an annotation declares, without metadata."""
     if get_origin(annotation) is Annotated:
         return annotated_type(get_args(annotation)[0])
     if get_origin(annotation) not in {Union, types.UnionType}:
@@ -64,7 +64,7 @@ def annotated_type(annotation: Any) -> ValueType:
 
 
 def reader(value: str | Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    """Return a function that takes a value out of a record."""
+    """Return a function that reads a value from a record."""
     if value is None:
         return _itself
     return attrgetter(value) if isinstance(value, str) else value

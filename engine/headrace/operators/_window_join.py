@@ -17,10 +17,10 @@ Out = TypeVar("Out", bound=Struct)
 
 
 class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunction):
-    """Joins what two streams have in each window, when the watermark reaches its end.
+    """Joins the records of two streams in each window, when the watermark reaches its end.
 
-    A record is stored once, in the namespace of its slice's start (ms). An event-time timer at the last moment of each window joins the
-    records of its slices.
+    A record is stored once, in the namespace of its slice's start (ms). An event-time timer at the last moment of each
+    window joins the records of its slices.
     """
 
     KIND = "window join"
@@ -32,7 +32,7 @@ class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunct
     right: ListState[Any]
 
     def __init__(self, windows: Sliced, join: WindowJoin) -> None:
-        """`join` says what comes out of a window."""
+        """Take the windows; `join` makes the results."""
         self._windows = windows
         self._join = join
 
@@ -66,7 +66,7 @@ class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunct
                 ctx.timers.register_event_time(end - 1)
 
     async def on_timer(self, timestamp: int, ctx: Context, /) -> None:
-        """Join the records of the window that ends now, and free the slices that it was the last one of."""
+        """Join the records of the window that ends now, and free the slices that no later window needs."""
         end = timestamp + 1
         starts = list(slices_between(self._windows, end))
         lefts, rights = await self._records(self.left, starts), await self._records(self.right, starts)
@@ -83,11 +83,11 @@ class WindowJoinFunction(KeyedCoProcessFunction[Left, Right, Out], OperatorFunct
         return [record for read in reads for record in await read]
 
     def side_types(self) -> dict[str, type[Struct]]:
-        """Return the side outputs that the function has, and the types of their records."""
+        """Return the function's side outputs, and the types of their records."""
         return {self.LATE_LEFT: self._join.left, self.LATE_RIGHT: self._join.right}
 
     def described(self) -> dict[str, Any]:
-        """Return what `headrace explain` shows of it: texts, lists of them, and durations."""
+        """Return the properties that `headrace explain` shows: texts, lists of texts, and durations."""
         sides = " and ".join(f"'{name}'" for name in sorted(self.declared))
         return {
             "windows": str(self._windows),

@@ -10,64 +10,64 @@ from headrace.operators._accumulators import Change
 
 
 class WindowResult(abc.ABC):
-    """How the result of a window is made of its records. A *part* is what is stored of some of them, and may be changed in place."""
+    """How the result of a window is made of its records. A *part* is the stored form of some of them, and may be changed in place."""
 
     takes: type[Struct]
-    """The type of the records."""
+    """Type of the records."""
     gives: type[Struct]
-    """The type of what is emitted."""
+    """Type of the emitted results."""
     slice: Any
-    """The type of a part."""
+    """Type of a part."""
 
     @property
     def result_type(self) -> Any:
-        """Return the type of a window's result: what `result` returns, and `emit` takes."""
+        """Return the type of a window's result, which `result` returns and `emit` takes."""
         return self.gives
 
     @abc.abstractmethod
     def create(self) -> Any:
-        """Return the part of no records."""
+        """Return an empty part."""
 
     @abc.abstractmethod
     def add(self, change: Change, part: Any) -> Any:
-        """Return `part` with a change in it."""
+        """Return `part` with a change applied."""
 
     @abc.abstractmethod
     def merge(self, one: Any, other: Any) -> Any:
-        """Return `one` with all that is in `other`, which stays as it is; the records of `one` are the earlier ones."""
+        """Return `one` with the records of `other` merged in. `other` does not change; the records of `one` are earlier."""
 
     @abc.abstractmethod
     def result(self, part: Any, key: Any, start: int, end: int) -> Any:
-        """Return the result of a key's window (start and end in ms); None where it has no records."""
+        """Return the result of a key's window (start and end in ms); None if it has no records."""
 
     @abc.abstractmethod
     def emit(self, ctx: Context, before: Any, after: Any, *, at: int) -> None:
-        """Emit what has become of a result; None is no result. `at` is the event time of both (ms)."""
+        """Emit the change of a result from `before` to `after`; None means no result. `at` is the event time of both (ms)."""
 
     @abc.abstractmethod
     def retraction_refused_by(self) -> list[str]:
-        """Return what cannot take a record out again."""
+        """Return descriptions of the parts of the result that cannot remove a record again."""
 
     @abc.abstractmethod
     def described(self) -> dict[str, Any]:
-        """Return what `headrace explain` shows of it."""
+        """Return the properties that `headrace explain` shows."""
 
 
-def aggregate_function(made: WindowResult) -> AggregateFunction[Change, Any, Any]:
-    """Return the function of a state that holds parts; its result is the part itself."""
-    part_type = made.slice
+def aggregate_function(window_result: WindowResult) -> AggregateFunction[Change, Any, Any]:
+    """Return the aggregate function of a state that holds parts; its result is the part itself."""
+    part_type = window_result.slice
 
     class Parts(AggregateFunction[Change, part_type, part_type]):  # type: ignore[valid-type]  # known when it is called
         def create_accumulator(self) -> Any:
-            return made.create()
+            return window_result.create()
 
         def add(self, value: Change, accumulator: Any, /) -> Any:
-            return made.add(value, accumulator)
+            return window_result.add(value, accumulator)
 
         def get_result(self, accumulator: Any, /) -> Any:
             return accumulator
 
         def merge(self, one: Any, other: Any, /) -> Any:
-            return made.merge(one, other)
+            return window_result.merge(one, other)
 
     return Parts()

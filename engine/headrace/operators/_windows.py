@@ -1,6 +1,7 @@
-"""Windows of event time: which moments lie in which window, as the window functions of Flink SQL have it.
+"""Windows of event time, with the bounds of Flink SQL's window functions.
 
-Windows are half open: a record at `window_end` is in the next one. They have fixed lengths and are aligned to 1970-01-01 00:00 UTC.
+Windows are half open: a record at `window_end` is in the next one. They have fixed lengths and are aligned to
+1970-01-01 00:00 UTC.
 """
 
 from __future__ import annotations
@@ -58,9 +59,11 @@ class Tumbling(_SlicedWindows):
     """Windows of one `size`, one after the other: `Tumbling(timedelta(minutes=5))`.
 
     They begin at multiples of `size` since 1970-01-01 00:00 UTC, plus `offset`: days in Berlin's winter time are
-    `Tumbling(timedelta(days=1), offset=timedelta(hours=-1))`. A window is as long as any other: daylight saving time is not followed.
+    `Tumbling(timedelta(days=1), offset=timedelta(hours=-1))`. All windows have the same length: daylight saving time is
+    ignored.
 
-    Raises `ValueError` unless `size` is from 1 ms to 36,500 days, and `offset` shorter than it, both in whole milliseconds.
+    Raises `ValueError` unless `size` is from 1 ms to 36,500 days, and `offset` shorter than it, both in whole
+    milliseconds.
     """
 
     size: timedelta
@@ -71,12 +74,12 @@ class Tumbling(_SlicedWindows):
         _check_offset(self.offset, "size", _length("size", self.size))
 
     def __str__(self) -> str:
-        """Return it for people."""
+        """Return the windows as people write them."""
         return f"tumbling, {_shown(self.size)}{_shown_offset(self.offset)}"
 
     @property
     def name(self) -> str:
-        """Return what the state of these windows is called: other windows never read it."""
+        """Return the name of these windows' state: other windows never read it."""
         return f"tumbling_{_shown(self.size)}{_named_offset(self.offset)}"
 
     @property
@@ -85,15 +88,15 @@ class Tumbling(_SlicedWindows):
         return self.size // _MILLISECOND
 
     def slice_of(self, at: int) -> int:
-        """Return the start of the slice of a moment."""
+        """Return the start of the slice that contains a moment."""
         return _floor(at, self.slice_length, self.offset)
 
     def ends_of(self, start: int) -> list[int]:
-        """Return the ends of the windows that a slice is in, the earliest first."""
+        """Return the ends of the windows that contain a slice, the earliest first."""
         return [start + self.slice_length]
 
     def start_of(self, end: int) -> int:
-        """Return the start of the window that ends there."""
+        """Return the start of the window that ends at `end`."""
         return end - self.slice_length
 
 
@@ -101,10 +104,10 @@ class Tumbling(_SlicedWindows):
 class Hopping(_SlicedWindows):
     """Windows of one `size` that begin every `slide`, so that they overlap: `Hopping(timedelta(hours=1), timedelta(minutes=5))`.
 
-    A record is in `size / slide` windows, and is stored once. See `Tumbling` for `offset`.
+    A record is in `size / slide` windows, but is stored once. For `offset` see `Tumbling`.
 
-    Raises `ValueError` unless `size` is from 1 ms to 36,500 days, `slide` at most `size`, and `offset` shorter than `slide`,
-    all in whole milliseconds.
+    Raises `ValueError` unless `size` is from 1 ms to 36,500 days, `slide` at most `size`, and `offset` shorter than
+    `slide`, all in whole milliseconds.
     """
 
     size: timedelta
@@ -122,12 +125,12 @@ class Hopping(_SlicedWindows):
         _check_offset(self.offset, "slide", slide)
 
     def __str__(self) -> str:
-        """Return it for people."""
+        """Return the windows as people write them."""
         return f"hopping, {_shown(self.size)} every {_shown(self.slide)}{_shown_offset(self.offset)}"
 
     @property
     def name(self) -> str:
-        """Return what the state of these windows is called: other windows never read it."""
+        """Return the name of these windows' state: other windows never read it."""
         return f"hopping_{_shown(self.size)}_by_{_shown(self.slide)}{_named_offset(self.offset)}"
 
     @property
@@ -136,18 +139,18 @@ class Hopping(_SlicedWindows):
         return math.gcd(self.size // _MILLISECOND, self.slide // _MILLISECOND)
 
     def slice_of(self, at: int) -> int:
-        """Return the start of the slice of a moment."""
+        """Return the start of the slice that contains a moment."""
         return _floor(at, self.slice_length, self.offset)
 
     def ends_of(self, start: int) -> list[int]:
-        """Return the ends of the windows that a slice is in, the earliest first."""
+        """Return the ends of the windows that contain a slice, the earliest first."""
         size, slide = self.size // _MILLISECOND, self.slide // _MILLISECOND
         last = _floor(start, slide, self.offset)
         first = last - (size - 1 - (start - last)) // slide * slide
         return list(range(first + size, last + size + 1, slide))
 
     def start_of(self, end: int) -> int:
-        """Return the start of the window that ends there."""
+        """Return the start of the window that ends at `end`."""
         return end - self.size // _MILLISECOND
 
 
@@ -155,10 +158,10 @@ class Hopping(_SlicedWindows):
 class Cumulative(_SlicedWindows):
     """Windows that begin together every `max_size`, and end `step` after `step`: `Cumulative(timedelta(days=1), timedelta(hours=1))`.
 
-    That gives the day so far, every hour. A record is stored once. See `Tumbling` for `offset`.
+    The example gives the day so far, every hour. A record is stored once. For `offset` see `Tumbling`.
 
-    Raises `ValueError` unless `max_size` is from 1 ms to 36,500 days and a multiple of `step`, and `offset` shorter than
-    `max_size`, all in whole milliseconds.
+    Raises `ValueError` unless `max_size` is from 1 ms to 36,500 days and a multiple of `step`, and `offset` shorter
+    than `max_size`, all in whole milliseconds.
     """
 
     max_size: timedelta
@@ -174,12 +177,12 @@ class Cumulative(_SlicedWindows):
         _check_offset(self.offset, "max_size", size)
 
     def __str__(self) -> str:
-        """Return it for people."""
+        """Return the windows as people write them."""
         return f"cumulative, up to {_shown(self.max_size)} by {_shown(self.step)}{_shown_offset(self.offset)}"
 
     @property
     def name(self) -> str:
-        """Return what the state of these windows is called: other windows never read it."""
+        """Return the name of these windows' state: other windows never read it."""
         return f"cumulative_{_shown(self.max_size)}_by_{_shown(self.step)}{_named_offset(self.offset)}"
 
     @property
@@ -188,16 +191,16 @@ class Cumulative(_SlicedWindows):
         return self.step // _MILLISECOND
 
     def slice_of(self, at: int) -> int:
-        """Return the start of the slice of a moment."""
+        """Return the start of the slice that contains a moment."""
         return _floor(at, self.slice_length, self.offset)
 
     def ends_of(self, start: int) -> list[int]:
-        """Return the ends of the windows that a slice is in, the earliest first."""
+        """Return the ends of the windows that contain a slice, the earliest first."""
         last = self.start_of(start + 1) + self.max_size // _MILLISECOND
         return list(range(start + self.slice_length, last + 1, self.slice_length))
 
     def start_of(self, end: int) -> int:
-        """Return the start of the window that ends there."""
+        """Return the start of the window that ends at `end`."""
         return _floor(end - 1, self.max_size // _MILLISECOND, self.offset)
 
 
@@ -205,9 +208,10 @@ class Cumulative(_SlicedWindows):
 class Session(Windows):
     """Records of a key that follow each other in less than `gap`: `Session(timedelta(minutes=30))`.
 
-    A session begins with its first record and ends `gap` after its last one; a record at that very moment begins the next one, as in
-    Beam. In Flink (`TimeWindow.intersects`) it goes to the session before it, if that has not fired: then records that are not
-    late would be grouped by how far the watermark has come, and here they are not. A record between two sessions makes one of them. Sessions need a stream that takes nothing back.
+    A session begins with its first record and ends `gap` after its last one; a record at exactly that moment begins the
+    next one, as in Beam. In Flink (`TimeWindow.intersects`) it joins the session before it, if that has not fired:
+    there, records that are not late are grouped by the progress of the watermark; here they are not. A record between
+    two sessions merges them. Sessions need a stream without retractions.
 
     Raises `ValueError` unless `gap` is from 1 ms to 36,500 days, in whole milliseconds.
     """
@@ -219,12 +223,12 @@ class Session(Windows):
         _length("gap", self.gap)
 
     def __str__(self) -> str:
-        """Return it for people."""
+        """Return the windows as people write them."""
         return f"sessions, gap {_shown(self.gap)}"
 
     @property
     def name(self) -> str:
-        """Return what the state of these sessions is called."""
+        """Return the name of these sessions' state."""
         return f"session_{_shown(self.gap)}"
 
     def aggregation(self, takes: type[In], gives: type[Out], options: WindowOptions, /) -> WindowFunction[In, Out]:
@@ -238,7 +242,7 @@ class Session(Windows):
         return self._function(RankedWindow(takes, ranks, retracting=False), options)
 
     def joining(self, join: WindowJoin, /) -> KeyedCoProcessFunction[Any, Any, Any]:
-        """Refuse: see `Windows.joining`."""
+        """Refuse: sessions cannot be joined. Raises `ValueError` always."""
         del join
         msg = "sessions of two streams have no common windows: join Tumbling, Hopping or Cumulative windows"
         raise ValueError(msg)
@@ -260,12 +264,12 @@ class Session(Windows):
 
 
 def _floor(at: int, length: int, offset: timedelta) -> int:
-    """Return the last multiple of `length`, moved by `offset`, that is not after `at`: below 0, too."""
+    """Return the last multiple of `length`, shifted by `offset`, at or before `at`, which may be negative."""
     return at - (at - offset // _MILLISECOND) % length
 
 
 def _length(what: str, given: object, least: timedelta = _MILLISECOND) -> int:
-    """Return a length in ms. Raises `ValueError` for one out of range or with fractions of a millisecond."""
+    """Return a length in ms. Raises `TypeError` unless it is a timedelta, `ValueError` out of range or with fractions of a ms."""
     if not isinstance(given, timedelta):
         msg = f"{what} must be a timedelta, not {given!r:.60}"
         raise TypeError(msg)
@@ -294,7 +298,7 @@ def _check_whole(what: str, given: timedelta) -> None:
 
 
 def _shown(length: timedelta) -> str:
-    """Return a length in the largest unit that it is a multiple of: `5m`."""
+    """Return a length in its largest whole unit: `5m`."""
     return shown_length(length // _MILLISECOND)
 
 

@@ -1,1 +1,1 @@
-"""From a pipeline to what runs: stages, columns of records, sinks. Knows no Spark."""
+"""From a pipeline to its plan: stages, columns of records, sinks. It imports no Spark."""

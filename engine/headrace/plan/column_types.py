@@ -1,4 +1,4 @@
-"""The columns of a record: each field's Arrow type, from its annotation."""
+"""Columns of a record: each field's Arrow type, from its annotation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.api.records import TIMESTAMP
 from headrace.errors import ConfigError
 
 SINK_TIMESTAMP = pa.timestamp("us", tz="UTC")
-"""The type of a time in the table of a sink."""
+"""Type of a time in the table of a sink."""
 
 _SCALARS: dict[type, tuple[type, pa.DataType]] = {
     inspect.IntType: (int, pa.int64()),
@@ -26,7 +26,7 @@ _SCALARS: dict[type, tuple[type, pa.DataType]] = {
     inspect.BytesType: (bytes, pa.binary()),
 }
 _Within = tuple[type[msgspec.Struct], ...]
-"""The structs that a field is within, from the outermost on."""
+"""Structs that contain a field, from the outermost on."""
 
 _LIMITS = ("gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length")
 
@@ -37,31 +37,31 @@ class Column:
 
     name: str
     type: pa.DataType
-    """As it travels between stages: a time is an int64 of milliseconds, an enum is its text."""
+    """Type between stages: a time is an int64 of milliseconds, an enum is its text."""
 
     sink_type: pa.DataType
-    """As it is in the table of a sink: a time is a timestamp."""
+    """Type in the table of a sink: a time is a timestamp."""
 
     nullable: bool = False
     required: bool = True
     default: Any = msgspec.NODEFAULT
-    """The value of a field that a row lacks; NODEFAULT also where a factory makes it."""
+    """Value of a field that a row lacks; NODEFAULT also where a factory makes it."""
 
     is_time: bool = False
     allowed: dict[str, Any] = field(default_factory=dict)
-    """The values of a literal or enum by their texts; empty where any value will do."""
+    """Values of a literal or enum by their texts; empty where every value is allowed."""
 
     limits: Any = None
-    """The annotation with the `Meta` that limits the values: decoders of msgspec check it, constructors do not."""
+    """Annotation with the `Meta` that limits the values: decoders of msgspec check it, constructors do not."""
 
     parts: tuple[Column, ...] = ()
-    """The items of a list, the keys and the values of a map, or the fields of a struct."""
+    """Items of a list, keys and values of a map, or fields of a struct."""
 
     record: type[msgspec.Struct] | None = None
-    """The class of a struct."""
+    """Class of a struct."""
 
     annotation: Any = None
-    """The annotation of a field; parts of a list or map have none."""
+    """Annotation of a field; parts of a list or map have none."""
 
     @property
     def is_enum(self) -> bool:
@@ -97,7 +97,7 @@ def struct_column(record: type[msgspec.Struct], columns: Sequence[Column], name:
 
 def _columns(record: type[msgspec.Struct], within: _Within) -> tuple[Column, ...]:
     if record in within:
-        path = " > ".join(each.__name__ for each in (*within, record))
+        path = " > ".join(outer.__name__ for outer in (*within, record))
         msg = f"{record.__name__} contains itself ({path}), which columns cannot: give the depth a limit, or keep it as text"
         raise ConfigError(msg)
     infos = fields(record)
@@ -123,7 +123,7 @@ def _field(record: type[msgspec.Struct], info: FieldInfo, within: _Within) -> Co
 
 
 def _column(name: str, info: inspect.Type, within: _Within) -> Column | None:
-    """Return the column of a type; None where it has none."""
+    """Return the column of a type; None for a type without one."""
     make = _MAKERS.get(type(info))
     return make(name, info, within) if make is not None else None
 
@@ -170,15 +170,15 @@ def _list(name: str, info: inspect.ListType | inspect.VarTupleType, within: _Wit
     items = _column("element", info.item_type, within)
     if items is None:
         return None
-    kind, sink_kind = (pa.list_(pa.field("element", each)) for each in (items.type, items.sink_type))
+    kind, sink_kind = (pa.list_(pa.field("element", element_type)) for element_type in (items.type, items.sink_type))
     return Column(name, kind, sink_kind, limits=_limits(info, list[Any]), parts=(items,))
 
 
 def _map(name: str, info: inspect.DictType, within: _Within) -> Column | None:
-    keys, values = (_column(*each, within) for each in (("key", info.key_type), ("value", info.value_type)))
+    keys, values = (_column(*part, within) for part in (("key", info.key_type), ("value", info.value_type)))
     if keys is None or values is None or keys.nullable or keys.type != pa.string():
         return None
-    kind, sink_kind = (pa.map_(pa.string(), each) for each in (values.type, values.sink_type))
+    kind, sink_kind = (pa.map_(pa.string(), part) for part in (values.type, values.sink_type))
     return Column(name, kind, sink_kind, limits=_limits(info, dict[str, Any]), parts=(keys, values))
 
 

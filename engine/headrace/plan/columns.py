@@ -1,6 +1,6 @@
-"""Between Arrow tables and records: the rows of a source become records, records become rows of a sink.
+"""Conversion between Arrow tables and records: rows of a source become records, records become rows of a sink.
 
-Rows are never taken out of a batch one by one (`RecordBatch.to_pylist` costs ten times as much as
+Rows are never read from a batch one by one (`RecordBatch.to_pylist` costs ten times as much as
 zipping column lists).
 """
 
@@ -37,7 +37,7 @@ __all__ = [
 ROW_KIND = "_row_kind"
 """Column with the kind of a change: +I, +U or -D."""
 ORDER = "_order"
-"""Column with a text that sorts as the changes were made, over all micro-batches."""
+"""Column with a text that sorts in the order of the changes, over all micro-batches."""
 
 NO_FAULTS: Final[Mapping[int, str]] = {}
 
@@ -46,7 +46,7 @@ _KINDS = [kind.symbol for kind in RowKind]
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that does not fit the record type: its position in the batch, and why."""
+    """A row that does not fit the record type: its position in the batch, and the reason."""
 
     position: int
     error: str
@@ -73,7 +73,7 @@ def sink_schema(record: type[msgspec.Struct], keys: Sequence[str] = ()) -> pa.Sc
 
 
 def changelog_schema(sink: pa.Schema) -> pa.Schema:
-    """The schema of a sink that is a log of changes: what each did, and where it stands among all of them."""
+    """Return the schema of a sink that is a log of changes: their kinds, and their places in the order of all changes."""
     return sink.append(pa.field(ROW_KIND, pa.string(), nullable=False)).append(
         pa.field(ORDER, pa.string(), nullable=False)
     )
@@ -97,10 +97,10 @@ def to_columns(records: Sequence[msgspec.Struct], schema: pa.Schema) -> pa.Table
 
 
 class RecordReader:
-    """Turns tables of a source into records of one type, and tells which rows do not fit."""
+    """Converts tables of a source to records of one type, and reports rows that do not fit."""
 
     def __init__(self, record: type[msgspec.Struct], row_kind: str | None) -> None:
-        """`row_kind` names the column with `+I`, `-U`, `+U`, `-D`, if there is one."""
+        """Take the record type; `row_kind` names the column with `+I`, `-U`, `+U`, `-D`, if there is one."""
         self._record = record
         self._columns = columns_of(record)
         self._row_kind = row_kind
@@ -109,7 +109,7 @@ class RecordReader:
         )
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """The required columns that are not among `names`."""
+        """Return the required columns that are not in `names`."""
         wanted = [column.name for column in self._columns if column.required]
         if self._row_kind is not None:
             wanted.append(self._row_kind)
@@ -120,7 +120,7 @@ class RecordReader:
     ) -> tuple[list[msgspec.Struct | None], list[int], list[BadRow]]:
         """Return records and row kinds by position, and the rows that do not fit (None among the records).
 
-        `faults` has rows that are known not to, and why.
+        `faults` holds the rows that are known not to fit, with the reasons.
         """
         errors = {**faults}
         columns = [column for column in self._columns if column.name in table.schema.names]
@@ -133,10 +133,10 @@ class RecordReader:
     def read_columns(
         self, table: pa.Table, faults: Mapping[int, str] = NO_FAULTS
     ) -> tuple[pa.StructArray | None, pa.Int32Array, list[BadRow]]:
-        """Return what `read` does, but the records as `to_struct_array` has them, without making one.
+        """Return what `read` does, but the records as an array of `to_struct_array`, without making record objects.
 
-        A row that does not fit is a null. Where records check their values (a `__post_init__`, a constraint), hold lists,
-        maps or structs, or have a default that a column cannot hold, the array is None: then call `read`.
+        A row that does not fit is a null. Where records check their values (a `__post_init__`, a constraint), hold
+        lists, maps or structs, or have a default that a column cannot hold, the array is None: then call `read`.
         """
         errors = {**faults}
         arrays = [self._array(table, column, errors) for column in self._columns] if self._is_flat else [None]
@@ -167,7 +167,7 @@ class RecordReader:
             return (
                 [None if position in errors else next(records) for position in range(count)] if errors else [*records]
             )
-        except (ValueError, TypeError):  # from a __post_init__: find out which rows it refuses
+        except (ValueError, TypeError):  # a __post_init__ raised it: find the rows that it refuses
             return list(self._build_one_by_one(names, rows, errors))
 
     def _build_one_by_one(
@@ -205,7 +205,7 @@ def _fitting(table: pa.Table, column: Column, errors: dict[int, str]) -> pa.Chun
 
 
 def _values(array: pa.ChunkedArray, column: Column, errors: dict[int, str]) -> list[Any]:
-    """Return a column's values as records hold them, with the constraints of the annotation checked."""
+    """Return a column's values as records hold them; check the constraints of the annotation."""
     if not column.parts and column.limits is None:
         return column_values(array, column)
     keep = [position not in errors for position in range(len(array))]

@@ -1,4 +1,4 @@
-"""The key of a record: what `key_by` makes of it."""
+"""Key of a record, as `key_by` defines it."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ _Scalar = str | int | float | bool | bytes
 
 
 def key_reader(key: KeyBy) -> Callable[[msgspec.Struct], object]:
-    """Return what gives a record's key: a scalar, a tuple of several, or None when any part of it is null.
+    """Return the function that computes a record's key: a scalar, a tuple of several, or None when any part of it is null.
 
-    What it returns raises `TypeError` for a key that a function has made of something else, and `ValueError` for NaN and
-    infinity.
+    It raises `TypeError` where a user's function returns anything else, and `ValueError` for NaN and infinity.
     """
     if key.function is None:
         fields = key.fields
         return lambda record: stage_key(record, fields)
     function = key.function
-    return lambda record: _made(function(record))
+    return lambda record: _normalised(function(record))
 
 
 def stage_key(record: msgspec.Struct, fields: tuple[str, ...]) -> object:
-    """A record's key: the field, or a tuple of several; None when any of them is null.
+    """Return a record's key: the field, or a tuple of several; None when any of them is null.
 
-    It is what the key is after the record was stored and read again, so 5 in a field of type float is 5.0. And
-    -0.0 is 0.0, as it is to SQL: a table has one row for both.
+    The key equals that of the record after it was stored and read again, so 5 in a field of type float is 5.0. And
+    -0.0 is 0.0, as in SQL: a table has one row for both.
     """
     floats = float_fields(type(record), fields)
     values = [getattr(record, field) for field in fields]
@@ -47,15 +46,15 @@ def stage_key(record: msgspec.Struct, fields: tuple[str, ...]) -> object:
 
 @cache
 def float_fields(record: type[msgspec.Struct], fields: tuple[str, ...]) -> frozenset[str]:
-    """Return those of the fields that hold floats alone."""
+    """Return the fields that hold only floats."""
     types = {field.name: [*_parts(field.type)] for field in msgspec.structs.fields(record)}
     return frozenset(name for name in fields if float in types[name] and int not in types[name])
 
 
-def _made(key: object) -> object:
-    """A key that a function has made, with -0.0 as 0.0."""
+def _normalised(key: object) -> object:
+    """Return a key of a user's function, with -0.0 as 0.0. Raises `TypeError` for another type, `ValueError` for NaN."""
     if isinstance(key, tuple):
-        parts = [_made(part) for part in key]
+        parts = [_normalised(part) for part in key]
         return None if None in parts else tuple(parts)
     if isinstance(key, float):
         return _finite(key) + 0.0
@@ -73,7 +72,7 @@ def _finite(key: float) -> float:
 
 
 def _parts(annotation: object) -> Iterator[object]:
-    """An annotation, and what it is made of."""
+    """Yield an annotation and the types that it contains."""
     yield annotation
     for part in get_args(annotation):
         yield from _parts(part)

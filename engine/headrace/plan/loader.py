@@ -1,4 +1,4 @@
-"""The one loader of user code: driver, tasks and command line import pipelines through it."""
+"""Loader of user code: driver, tasks and command line import pipelines only through it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OWN_CODE = str(Path(__file__).parent.parent) + os.sep
 
 
 class PipelineCode(msgspec.Struct, frozen=True):
-    """Where a pipeline is: `package.module:variable`, and what its modules are imported from."""
+    """Location of a pipeline: `package.module:variable`, and the places of its modules."""
 
     reference: str
 
@@ -38,7 +38,7 @@ class PipelineCode(msgspec.Struct, frozen=True):
                 sys.path.insert(0, entry)
 
     def described(self) -> str:
-        """Return the places that are searched, for messages."""
+        """Return the searched places, for messages."""
         archives = f", its py_files ({', '.join(self.py_files)})" if self.py_files else ""
         return f"the job's home folder ({self.home}){archives} or the environment of {sys.executable}"
 
@@ -73,13 +73,13 @@ def _module(name: str, code: PipelineCode) -> ModuleType:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        # User code runs here, so anything may come out; the reader needs their place, not ours.
+        # User code runs here, so any error is possible; the reader needs its place in user code, not ours.
         msg = f"module '{name}' cannot be imported: {_reason(name, error, code)}"
         raise ConfigError(msg) from error
 
 
 def _reason(name: str, error: Exception, code: PipelineCode) -> str:
-    """Return what went wrong in the import of the module `name`, and where in user code."""
+    """Return the error of the import of module `name`, and its place in user code."""
     if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
         return f"there is no module '{error.name}' in {code.described()}"
     frames = traceback.extract_tb(error.__traceback__)

@@ -11,15 +11,15 @@ Bytes compare as the order does:
       micro-batch whose first record is 8         [<namespace> 00]
     a watermark between ordinals 7 and 8        compares as ordinal 8, before any record of it
 
-A stream that is used once adds nothing; each of several uses adds its number, so that both arms of a diamond keep
-records apart where they meet again.
+A stream that is used once adds nothing; each of several uses adds its number, so that records on both arms of a diamond
+stay distinct where the arms meet again.
 
-So an output sorts with what caused it, whatever task made it, and the order downstream is as
+So an output sorts with its cause, whichever task made it, and the order downstream is as
 deterministic as at the source, under any parallelism and any split into micro-batches. A watermark
-reaches an operator after all that its timers upstream caused: hence timers sort by stage first.
-Processing time is read before a micro-batch begins, so an operator fires its own timers before it takes in
-what those upstream caused: later stages come first. Micro-batches without records have only their
-numbers to be told apart by.
+reaches an operator after all effects of its timers upstream: hence timers sort by stage first.
+Processing time is read before a micro-batch begins, so an operator fires its own timers before it processes
+the effects of those upstream: later stages come first. Only their numbers distinguish micro-batches
+without records.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ _AFTER_ALL_STAGES = b"\xff\xff"
 
 
 def record_order(ordinal: int) -> bytes:
-    """The place of the record with this arrival ordinal, and of a watermark right before it."""
+    """Return the place of the record with this arrival ordinal, and of a watermark right before it."""
     return _ORDINAL.pack(ordinal)
 
 
 def output_order(cause: bytes, index: int) -> bytes:
-    """The place of the `index`-th output of what stands at `cause`."""
+    """Return the place of the `index`-th output of the element at `cause`."""
     return cause + _INDEX.pack(index)
 
 
 def edge_order(order: bytes, edge: int) -> bytes:
-    """The place of what stands at `order`, as the `edge`-th use of its stream gets it."""
+    """Return the place of the element at `order` in the `edge`-th use of its stream."""
     return order + _EDGES[edge]
 
 
 def timer_order(watermark: bytes, timestamp: int, key_json: bytes, stage: int = 0, namespace: str = "") -> bytes:
-    """The place of a timer that this watermark fires in the `stage`-th keyed operator of the pipeline.
+    """Return the place of a timer that this watermark fires in the `stage`-th keyed operator of the pipeline.
 
-    That is after all that precedes the watermark, timers of earlier stages and what they caused included.
+    It is after everything before the watermark, including timers of earlier stages and their effects.
     """
     (ordinal,) = _ORDINAL.unpack_from(watermark)
     time = _TIMER.pack(stage, timestamp + _BIAS)
@@ -61,15 +61,15 @@ def timer_order(watermark: bytes, timestamp: int, key_json: bytes, stage: int = 
 
 
 def before_timers(watermark: bytes) -> bytes:
-    """Return the place right before all timers that the watermark at this place fires, and after all that precedes it."""
+    """Return the place right before all timers fired by the watermark at this place, and after everything before it."""
     (ordinal,) = _ORDINAL.unpack_from(watermark)
     return _ORDINAL.pack(ordinal - 1) + b"\xfe"
 
 
 def processing_time_order(ordinal: int, micro_batch: int) -> bytes:
-    """The place before a micro-batch whose first record has, or would have, this ordinal.
+    """Return the place before a micro-batch whose first record has, or would have, this ordinal.
 
-    That is after all that earlier micro-batches caused, the timers of their last watermark included.
+    It is after all effects of earlier micro-batches, including the timers of their last watermark.
     """
     return _ORDINAL.pack(max(ordinal, 1) - 1) + _AFTER_ALL_STAGES + _ORDINAL.pack(micro_batch)
 
@@ -77,11 +77,11 @@ def processing_time_order(ordinal: int, micro_batch: int) -> bytes:
 def processing_timer_order(
     processing_time: bytes, timestamp: int, key_json: bytes, stage: int = 0, namespace: str = ""
 ) -> bytes:
-    """The place of a timer that fires at the processing time of this place in the `stage`-th keyed operator."""
+    """Return the place of a timer that fires at the processing time of this place in the `stage`-th keyed operator."""
     time = _TIMER.pack(_LAST_STAGE - stage, timestamp + _BIAS)
     return b"%b%b%b" % (processing_time, time, _owner(key_json, namespace))
 
 
 def _owner(key_json: bytes, namespace: str) -> bytes:
-    # What follows is the index of an output, whose first byte is 0: less than that of any namespace.
+    # The index of an output follows. Its first byte is 0: less than that of any namespace.
     return b"%b\x00%b\x00" % (key_json, namespace.encode()) if namespace else key_json + b"\x00"

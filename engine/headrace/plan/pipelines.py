@@ -23,14 +23,14 @@ def plan_of(code: PipelineCode) -> Plan:
 
 
 def sink_schemas(plan: Plan, appended: Collection[str] = ()) -> dict[str, tuple[pa.Schema, tuple[str, ...]]]:
-    """The Arrow schema and the primary key (empty: append-only) of each of the pipeline's sinks.
+    """Return the Arrow schema and the primary key (empty: append-only) of each of the pipeline's sinks.
 
-    A materializer's sink that is among those `appended` to is a log of its changes.
+    A materializer's sink in `appended` is a log of its changes.
     """
-    found: dict[str, tuple[pa.Schema, tuple[str, ...]]] = {}
+    schemas: dict[str, tuple[pa.Schema, tuple[str, ...]]] = {}
     for sink in plan.sinks.values():
         schema, keys = sink_schema(sink.record, sink.primary_key), sink.primary_key
         if keys and sink.name in appended:
             schema, keys = changelog_schema(schema), ()
-        found[sink.name] = (schema, keys)
-    return found
+        schemas[sink.name] = (schema, keys)
+    return schemas

@@ -1,7 +1,7 @@
-"""Plain values of Python, as JSON, CSV and Avro hold them, as columns of a record.
+"""Plain Python values, as JSON, CSV and Avro hold them, as columns of a record.
 
-The rules are those of `headrace.plan.source_values`: text is never guessed into numbers, nor numbers into truth. A time is the
-exception, since these formats have none: a number is milliseconds since 1970, a text is ISO 8601.
+The rules are those of `headrace.plan.source_values`: text never becomes a number, nor a number a truth value. Times are
+the exception, since these formats have none: a number is milliseconds since 1970, a text is ISO 8601.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.plan.source_values import Fault, Faults
 from headrace.plan.value_arrays import UnfitRecord, to_array
 
 MISSING: Final = msgspec.UNSET
-"""Stands for a field that a row does not have."""
+"""Marks a field that a row does not have."""
 
 _SHOWN: Final = 200
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -40,7 +40,7 @@ _FAST: Final[Mapping[pa.DataType, frozenset[type]]] = {
     pa.bool_(): frozenset({bool, type(None)}),
     pa.binary(): frozenset({bytes, type(None)}),
 }
-"""Types of Python whose values Arrow takes as they are."""
+"""Python types whose values Arrow accepts unchanged."""
 
 
 class Instant(NamedTuple):
@@ -50,7 +50,7 @@ class Instant(NamedTuple):
 
 
 class OtherType(NamedTuple):
-    """A value of a type that no field of a record has, as an error shows it."""
+    """A value of a type that no field of a record has, as errors show it."""
 
     text: str
 
@@ -71,15 +71,15 @@ _Reader = Callable[[Any], Any]
 def to_column(values: Sequence[Any], column: Column, record: type[msgspec.Struct] | None) -> tuple[pa.Array, Faults]:
     """Return values of one field as an array of the column's type, null where there is a fault.
 
-    `record` has the field, and its default for rows that have none (`MISSING`); None: missing values are nulls. Nulls that the
-    field does not allow, and values that it does not, are left for `headrace.plan.source_values.fitting` to refuse.
+    `record` has the field, and its default for rows without a value (`MISSING`); None: missing values are nulls. Nulls
+    and values that the field does not allow are left for `headrace.plan.source_values.fitting` to refuse.
     """
     types = {type(value) for value in values}
     if types <= _FAST.get(column.type, frozenset()):
         try:
             return pa.array(values, column.type), {}
         except (pa.ArrowException, OverflowError, UnicodeEncodeError):
-            pass  # one by one, to find which
+            pass  # one by one, to find the value that Arrow refuses
     read = _reader(column, record)
     plain, faults = [], {}
     for position, value in enumerate(values):
@@ -92,7 +92,7 @@ def to_column(values: Sequence[Any], column: Column, record: type[msgspec.Struct
 
 
 def _reader(column: Column, record: type[msgspec.Struct] | None) -> _Reader:
-    """Return the function that gives a value of a column as Arrow takes it, or raises `_UnfitValue`."""
+    """Return the function that converts a value of a column for Arrow, or raises `_UnfitValue`."""
     read = _present_reader(column)
 
     def read_any(value: Any) -> Any:
@@ -106,7 +106,7 @@ def _reader(column: Column, record: type[msgspec.Struct] | None) -> _Reader:
 
 
 def _default(column: Column, record: type[msgspec.Struct] | None) -> Any:
-    """Return what a row has whose field is missing: the default, else null where the field may be null."""
+    """Return the value of a missing field: the default, else null where the field may be null. Raises `_UnfitValue` otherwise."""
     if record is None:
         return None
     defaults = _defaults(record)
@@ -119,7 +119,7 @@ def _default(column: Column, record: type[msgspec.Struct] | None) -> Any:
 
 @cache
 def _defaults(record: type[msgspec.Struct]) -> Mapping[str, Any]:
-    """Return the default of each field that has one which a column can hold, as Arrow takes it."""
+    """Return the default of each field that has one which a column can hold, converted for Arrow."""
     columns = {column.name: column for column in columns_of(record)}
     defaults = {}
     for info in fields(record):
@@ -216,9 +216,9 @@ _SCALARS: Final[Mapping[pa.DataType, Callable[[Any, Column], Any]]] = {
 
 
 def milliseconds_of(text: str) -> int | None:
-    """Return a time that ISO 8601 gives as a day, or as a day and a time of day, in milliseconds since 1970.
+    """Return a text of ISO 8601, a day or a day and a time of day, in milliseconds since 1970.
 
-    Without a zone it is in UTC. Parts of a millisecond are cut off. None for any other text.
+    Without a zone it is in UTC. Fractions of a millisecond are cut off. None for any other text.
     """
     if _ISO.fullmatch(text) is None:
         return None

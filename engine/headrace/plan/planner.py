@@ -1,4 +1,4 @@
-"""Cuts a graph into stages, and refuses one that cannot run."""
+"""Splits a graph into stages, and refuses a graph that cannot run."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from headrace.plan.columns import columns_of
 from headrace.plan.stages import Flow, Keyed, KeyedStage, Plan, SinkPlan, SourceStage, Through, ToSink, ToStage, Use
 
 MOST_EDGES = 250
-"""Uses of one stream: an edge is one byte, whose last values belong to timers."""
+"""Largest number of uses of one stream: an edge is one byte, whose last values belong to timers."""
 
 MOST_STAGES = 250
-"""Keyed operators: the number of one is a byte in the order of its timers, whose last values belong to processing time."""
+"""Largest number of keyed operators: its number is a byte in the order of its timers, whose last values belong to processing time."""
 
 
 def plan_stages(pipeline: Pipeline) -> Plan:
-    """Cut a pipeline into stages.
+    """Split a pipeline into stages.
 
-    Raises `ConfigError` that lists all that keeps it from running, one problem a line: no source or sink, a stream that nobody
-    reads, an async wait where it cannot be, two streams into one sink, a materializer without a sink of its own, an event time
-    that may be missing, a field without a column.
+    Raises `ConfigError` that lists everything that prevents it from running, one problem a line: no source or sink, an
+    unused stream, an async wait in a wrong place, two streams into one sink, a materializer without a sink of its own,
+    an event time that may be missing, a field without a column.
     """
     if problems := problems_of(pipeline):
         raise ConfigError("\n".join(problems))
@@ -38,18 +38,18 @@ def plan_stages(pipeline: Pipeline) -> Plan:
 
 
 def problems_of(pipeline: Pipeline) -> list[str]:
-    """Return all that keeps a pipeline from being planned, in sentences."""
+    """Return everything that prevents a pipeline from being planned, in sentences."""
     problems = dict.fromkeys([*_Graph(pipeline).problems(), *_problems_of_records(pipeline)])
     return [f"pipeline '{pipeline.name}': {problem}" for problem in problems]
 
 
 def sources_of(pipeline: Pipeline) -> tuple[SourceNode, ...]:
-    """Return the sources of a pipeline as a plan has them: with Spark's steps over them. It need not be one that can run."""
+    """Return the sources of a pipeline as a plan has them: with Spark's steps over them. The pipeline need not be runnable."""
     return _Graph(pipeline).sources()
 
 
 class _Graph:
-    """A pipeline's nodes, and who uses what of them."""
+    """A pipeline's nodes, and the uses of their outputs."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -57,7 +57,7 @@ class _Graph:
 
     @cached_property
     def _uses(self) -> dict[tuple[Node, str | None], list[tuple[Node, int]]]:
-        """By output (node and side): the nodes that take it, each with the number of its input there."""
+        """Return, by output (node and side), the nodes that take it, each with the number of its input."""
         uses: dict[tuple[Node, str | None], list[tuple[Node, int]]] = {}
         for node in self._nodes:
             for number, one in enumerate(node.inputs):
@@ -67,7 +67,7 @@ class _Graph:
     # ---------------------------------------------------------------------------------------------------- problems
 
     def problems(self) -> Iterator[str]:
-        """Yield what is wrong with the graph as such."""
+        """Yield the problems of the graph."""
         operators = self._pipeline.operators
         if not any(isinstance(operator, SourceNode) for operator in operators):
             yield "it has no source: begin with source()"
@@ -133,7 +133,7 @@ class _Graph:
 
     @cached_property
     def _begins(self) -> dict[Node, Counter[Node]]:
-        """By node: the nodes that begin the stages from which its records come, with the number of ways."""
+        """Return, by node, the nodes that begin the stages of its records, with the number of ways."""
         begins: dict[Node, Counter[Node]] = {}
         for node in self._nodes:
             begins[node] = Counter()
@@ -154,7 +154,7 @@ class _Graph:
     # -------------------------------------------------------------------------------------------------------- plan
 
     def plan(self) -> Plan:
-        """Return the stages."""
+        """Return the plan."""
         return Plan(
             self._pipeline.name,
             tuple(
@@ -167,11 +167,11 @@ class _Graph:
 
     @cached_property
     def _sources(self) -> dict[Node, Node | None]:
-        """The sources, each with Spark's step over it."""
+        """Return the sources, each with Spark's step over it."""
         return {node: step_over(node, self._nodes) for node in self._nodes if isinstance(node.operator, SourceNode)}
 
     def sources(self) -> tuple[SourceNode, ...]:
-        """Return the sources as declared; `record` is that of the rows that Spark makes of theirs."""
+        """Return the sources as declared; `record` is the type of the rows that Spark makes of theirs."""
         return tuple(self._source(cast("SourceNode", node.operator), step) for node, step in self._sources.items())
 
     @staticmethod
@@ -183,7 +183,7 @@ class _Graph:
 
     @cached_property
     def _ranks(self) -> list[Node]:
-        """Return the keyed operators: after those that feed them, else as declared."""
+        """Return the keyed operators: after their inputs, otherwise in the declared order."""
         depths: dict[Node, int] = {}
         for node in self._nodes:
             depths[node] = max((depths[one.node] + _is_keyed(one.node) for one in node.inputs), default=0)
@@ -205,7 +205,7 @@ class _Graph:
 
     @cached_property
     def _before(self) -> dict[Node, dict[Node, None]]:
-        """By node: all nodes that its records may come through, first ones first."""
+        """Return, by node, all nodes that its records may come through, first ones first."""
         before: dict[Node, dict[Node, None]] = {}
         for node in self._nodes:
             before[node] = {}
@@ -231,7 +231,7 @@ class _Graph:
 
 
 def record_of(one: Input) -> type[msgspec.Struct]:
-    """Return the type of the records that an output gives."""
+    """Return the type of the records of an output."""
     operator = one.node.operator
     if one.side is not None:
         return next(side.record for side in cast("Process", operator).side_outputs if side.name == one.side)
@@ -249,7 +249,7 @@ def _is_keyed(node: Node) -> bool:
 
 
 def _outputs_of(operator: object) -> Iterator[tuple[str | None, str]]:
-    """Yield the outputs of an operator: the side, and what to call it."""
+    """Yield the outputs of an operator: the side, and its name for people."""
     if isinstance(operator, SinkNode):
         return
     name = cast("SourceNode", operator).name
@@ -269,7 +269,7 @@ def _problems_of_time(what: str, record: type[msgspec.Struct], name: str) -> Ite
     try:
         column = next(column for column in columns_of(record) if column.name == name)
     except ConfigError:
-        return  # that of the record is told for all its users
+        return  # reported for the record, for all its users
     if column.nullable or column.type != pa.int64():
         yield f"{what} '{name}' of {record.__name__} must be a Timestamp, and not optional"
 
@@ -279,7 +279,7 @@ def _listed(names: Iterable[Node | str]) -> str:
 
 
 def _problems_of_records(pipeline: Pipeline) -> Iterator[str]:
-    """Yield what columns cannot carry."""
+    """Yield the problems of records that columns cannot hold."""
     outputs = [(node, side) for node in pipeline.nodes for side, _ in _outputs_of(node.operator)]
     for record in dict.fromkeys(record_of(Input(node, side)) for node, side in outputs):
         try:

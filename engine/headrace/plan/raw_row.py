@@ -1,4 +1,4 @@
-"""Rows and values of a source as text, whatever is in them: what describes a bad row must not fail on it."""
+"""Rows and values of a source as text, whatever they contain: the description of a bad row must not fail."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import msgspec
 import pyarrow as pa
 
 _WITHOUT_PYTHON = (ValueError, OverflowError, KeyError, TypeError)
-"""What pyarrow raises for no UTF-8, a time that no calendar has, a name or key that is there twice, and a list as key."""
+"""Errors of pyarrow for bytes that are not UTF-8, times outside the calendar, duplicate names or keys, and lists as keys."""
 
 _SHOWN = 200
-"""Characters of a value that an error shows."""
+"""Number of characters of a value that an error shows."""
 
 
 def raw_row(table: pa.Table, position: int) -> str:
-    r"""Return a row as a JSON object. Never raises for what a cell holds.
+    r"""Return a row as a JSON object. Never raises, whatever a cell holds.
 
-    A time that no calendar has is a text of its number and unit; a byte that is not UTF-8 is written as `\xff`.
+    A time outside the calendar becomes a text of its number and unit; a byte that is not UTF-8 is written as `\xff`.
     """
     row = {name: readable(column[position]) for name, column in zip(table.schema.names, table.columns, strict=True)}
     return msgspec.json.encode(row, enc_hook=str).decode()
@@ -29,7 +29,7 @@ def shown_value(value: pa.Scalar) -> str:
 
 
 def readable(value: pa.Scalar) -> Any:
-    """Return a value as Python has it, a map as a dict, with text in place of what Python has not."""
+    """Return a value as Python has it, a map as a dict, and text for a value that Python cannot represent."""
     try:
         return value.as_py(maps_as_pydicts="strict")
     except _WITHOUT_PYTHON:
@@ -44,7 +44,7 @@ def _piecewise(value: pa.Scalar) -> Any:
         names = [field.name for field in kind]
         return {name: readable(value[at]) for at, name in enumerate(names)}
     if pa.types.is_map(kind) or pa.types.is_nested(kind):
-        return [readable(each) for each in value.values]
+        return [readable(item) for item in value.values]
     if hasattr(value, "as_buffer"):
         return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
     return f"{value.value} {getattr(kind, 'unit', kind)}"

@@ -1,4 +1,4 @@
-"""Records as columns of their own schema: how they travel between stages."""
+"""Records as columns of their own schema, for the way between stages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.plan.value_arrays import UnfitRecord, to_array
 __all__ = ["UnfitRecord", "build_records", "from_struct_array", "spark_ddl", "struct_type", "to_struct_array"]
 
 _AT_ONCE = 4096
-"""Records whose columns are made at once: so many stay in the processor's cache, which saves a quarter of the time."""
+"""Number of records converted at once: they fit the processor's cache, which saves a quarter of the time."""
 
 _DDL: dict[pa.DataType, str] = {
     pa.int32(): "int",
@@ -41,8 +41,9 @@ def struct_type(record: type[msgspec.Struct]) -> pa.StructType:
 def to_struct_array(records: Sequence[msgspec.Struct | None], record: type[msgspec.Struct]) -> pa.StructArray:
     """Return records as structs; None, a row of another input, is a null.
 
-    What comes out equals what JSON would bring back. Raises `UnfitRecord` for anything that columns and JSON do not
-    carry alike: NaN and infinity, integers beyond 64 bits, text that is not UTF-8, and what decoding JSON would refuse.
+    The structs decode to what JSON would give. Raises `UnfitRecord` for values that columns and JSON do not represent
+    equally: NaN and infinity, integers beyond 64 bits, text that is not UTF-8, and values that decoding JSON would
+    refuse.
     """
     root = _root(record)
     arrays = []
@@ -79,14 +80,14 @@ def column_values(array: pa.Array, column: Column) -> list[Any]:
 def build_records(
     record: type[msgspec.Struct], names: Sequence[str], rows: Iterable[tuple[Any, ...]]
 ) -> Iterable[msgspec.Struct]:
-    """Make a record of each row; `names` says which fields its values are for. Constraints are not checked."""
+    """Make a record of each row; `names` are the fields of its values. Constraints are not checked."""
     if names == _positional(record)[: len(names)]:
         return itertools.starmap(record, rows)
     return (record(**dict(zip(names, row, strict=True))) for row in rows)
 
 
 def spark_ddl(kind: pa.DataType) -> str:
-    """Return a type that columns have as Spark's DDL writes it, as in "struct<`a`: bigint>"."""
+    """Return the type of a column in Spark's DDL, as in "struct<`a`: bigint>"."""
     if pa.types.is_struct(kind):
         return f"struct<{', '.join(f'{_quoted(field.name)}: {spark_ddl(field.type)}' for field in kind)}>"
     if pa.types.is_list(kind):
@@ -108,4 +109,4 @@ def _root(record: type[msgspec.Struct]) -> Column:
 @cache
 def _positional(record: type[msgspec.Struct]) -> list[str]:
     parameters = inspect.signature(record).parameters.values()
-    return [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]

@@ -1,4 +1,4 @@
-"""Columns that the engine adds to the rows of a source: their places in the order of arrival, and their event times."""
+"""Columns that the engine adds to the rows of a source: their places in arrival order, and their event times."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def order_column(ordinals: pa.Int64Array) -> pa.BinaryArray:
 
 
 def arrival_order(table: pa.Table, source: SourceNode) -> pa.Array | None:
-    """Return the numbers of a table's rows in arrival order, by the `order_by` of their source; None: they arrive as they lie.
+    """Return the indices of a table's rows in arrival order, by the `order_by` of their source; None: they are in order already.
 
-    Rows without a value come last. A column that the table does not have orders nothing: all rows have the default of the field.
-    Nor does one of a type that has no order, such as a list: each of its values is refused. Raises `pa.ArrowException` for a
-    field that is a list or a map itself.
+    Rows without a value come last. A column that the table lacks orders nothing: all rows have the default of the
+    field. Nor does a column of a type without order, such as a list: each of its values is refused. Raises
+    `pa.ArrowException` for a field that is itself a list or a map.
     """
     nested = {column.name for column in columns_of(source.record) if column.parts}
     columns = {name: _sortable(table[name]) for name in source.order_by if name in table.schema.names}
@@ -42,7 +42,7 @@ def arrival_order(table: pa.Table, source: SourceNode) -> pa.Array | None:
 
 
 def _sortable(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return values in a type that Arrow can sort, where they have an order that it knows in another type alone."""
+    """Return values in a type that Arrow can sort, if it can sort them only in another type."""
     kind = values.type
     if pa.types.is_dictionary(kind):
         return _sortable(pa.chunked_array([chunk.dictionary_decode() for chunk in values.chunks], kind.value_type))
@@ -53,7 +53,7 @@ def _sortable(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _has_order(values: pa.ChunkedArray) -> bool:
-    """Tell whether Arrow can sort by these values. It looks into a struct only where there is a row."""
+    """Return whether Arrow can sort by these values. It checks a struct's fields only if there is a row."""
     try:
         pc.sort_indices(pa.table({"values": values.slice(0, 1)}), [("values", "ascending")])
     except pa.ArrowException:
@@ -64,7 +64,7 @@ def _has_order(values: pa.ChunkedArray) -> bool:
 def event_times(table: pa.Table, source: SourceNode) -> pa.ChunkedArray:
     """Return the event time of each row of a source in milliseconds.
 
-    It is null where a row has none that can be read, or one outside the years 1 to 9999. Text is no time.
+    It is null for a row without a readable time, or with one outside the years 1 to 9999. Text is no time.
     """
     if source.event_time not in table.schema.names:
         return pa.chunked_array([pa.nulls(table.num_rows, pa.int64())])

@@ -19,20 +19,20 @@ LAST_TIME = 253_402_300_799_999
 
 
 class Fault(NamedTuple):
-    """Why a value does not fit: the path below its column, as in `[2].price`, and the reason."""
+    """Reason why a value does not fit: the path below its column, as in `[2].price`, and a text."""
 
     path: str
     why: str
 
 
 Faults = dict[int, Fault]
-"""By position, the first fault of each value."""
+"""First fault of each value, by position."""
 
 
 def fitting(values: pa.ChunkedArray, column: Column) -> tuple[pa.ChunkedArray, Faults]:
     """Return the values in the column's type, null where there is a fault.
 
-    Fields of a struct that the source has not are left out, if they have a default.
+    Fields of a struct that the source lacks are left out, if they have a default.
     """
     chunks, faults, start = [], {}, 0
     for chunk in values.chunks or [pa.nulls(0, values.type)]:
@@ -44,7 +44,7 @@ def fitting(values: pa.ChunkedArray, column: Column) -> tuple[pa.ChunkedArray, F
 
 
 def times(values: pa.ChunkedArray, column: Column) -> pa.ChunkedArray:
-    """Return times in milliseconds, null where there is none that can be read, or one outside the years 1 to 9999."""
+    """Return times in milliseconds, null for a value that is no time, or one outside the years 1 to 9999."""
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     if pa.types.is_timestamp(kind) or _family(kind) == "number":
         return fitting(values, column)[0]
@@ -74,7 +74,7 @@ def _fitting(array: pa.Array, column: Column) -> tuple[pa.Array, Faults]:
 def is_kindred(kind: pa.DataType, column: Column) -> bool:
     """Return whether values of a type may be values of a column.
 
-    Text is never guessed into numbers, numbers into truth or instants into integers: that hides mistakes upstream.
+    Text never becomes a number, a number a truth value, or an instant an integer: that would hide mistakes upstream.
     """
     return _family(kind) == _family(column.type) or (column.is_time and pa.types.is_timestamp(kind))
 
@@ -91,7 +91,7 @@ _FAMILIES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
 
 
 def _family(kind: pa.DataType) -> str:
-    """Return the name of the types between which a cast keeps the meaning; any other type is a family of its own."""
+    """Return the name of the family of types between which a cast keeps the meaning; any other type is its own family."""
     return next((name for name, tests in _FAMILIES.items() if any(test(kind) for test in tests)), str(kind))
 
 
@@ -128,7 +128,7 @@ def _scalars(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
         wrong = pc.and_(pc.is_valid(array), pc.invert(pc.is_in(array, pa.array(column.allowed, column.type))))
         return _refuse(array, wrong, faults, f", not one of {', '.join(column.allowed)}")
     if pa.types.is_floating(column.type):
-        # JSON makes null of NaN; it would make null of infinity as well.
+        # JSON writes NaN as null; it would write infinity as null, too.
         array = _refuse(array, pc.is_inf(array), faults, ", which JSON cannot hold")
         return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
     return array
@@ -140,7 +140,7 @@ _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000}
 
 def _milliseconds(array: pa.Array, faults: Faults) -> pa.Array:
     unit = array.type.unit
-    if unit != "ns":  # 64 bits of them end within those years
+    if unit != "ns":  # 64 bits of nanoseconds end within those years
         numbers, per_second = array.cast(pa.int64()), _PER_SECOND[unit]
         first, end = FIRST_TIME // 1_000 * per_second, (LAST_TIME + 1) // 1_000 * per_second
         wrong = pc.or_(pc.less(numbers, first), pc.greater_equal(numbers, end))
@@ -166,7 +166,7 @@ def _is_broken(text: pa.StringScalar) -> bool:
 
 
 def _cast(array: pa.Array, column: Column, faults: Faults, start: int = 0) -> pa.Array:
-    """Return the array in the column's type. Arrow refuses arrays whole, so halves are tried to find what it refuses."""
+    """Return the array in the column's type. Arrow refuses whole arrays, so halves are tried to find the refused values."""
     try:
         return array.cast(column.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
@@ -180,23 +180,23 @@ def _cast(array: pa.Array, column: Column, faults: Faults, start: int = 0) -> pa
 
 def _structs(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
     names = [field.name for field in array.type]
-    children, found = [], []
+    children, names_present = [], []
     for part in column.parts:
         if part.name in names:
             child, child_faults = _fitting(array.field(names.index(part.name)), part)
             children.append(child)
-            found.append(part.name)
+            names_present.append(part.name)
             _add(faults, ((at, f".{part.name}", fault) for at, fault in child_faults.items()), array)
         elif part.required:
             missing = Fault("", "is missing")
             _add(faults, ((at, f".{part.name}", missing) for at in range(len(array))), array)
     if not children:
         return pa.array([{} if valid else None for valid in array.is_valid().to_pylist()], pa.struct([]))
-    return pa.StructArray.from_arrays(children, found, mask=array.is_null())
+    return pa.StructArray.from_arrays(children, names_present, mask=array.is_null())
 
 
 def _add(faults: Faults, parts: Iterable[tuple[int, str, Fault]], array: pa.Array) -> None:
-    """Add the faults of parts to those of the values that they belong to; what is below a null does not matter."""
+    """Add the faults of parts to those of the values that contain them; faults below a null do not count."""
     for position, path, fault in parts:
         if position not in faults and array[position].is_valid:
             faults[position] = Fault(path + fault.path, fault.why)
@@ -213,8 +213,8 @@ def _lists(array: pa.Array, column: Column, faults: Faults) -> pa.Array:
 def _offsets(array: pa.Array) -> list[int]:
     """Return where the items of each list begin among the values, and where the last ones end.
 
-    A cast to one type of list would say so, too. But pyarrow 26 cuts off the values of a list of nulls when it casts it to a list
-    of nulls: to as many as there are lists.
+    A cast to one type of list would give the offsets, too. But pyarrow 26 truncates the values of a list of nulls when
+    it casts it to a list of nulls: to as many as there are lists.
     """
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size

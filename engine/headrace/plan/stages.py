@@ -1,7 +1,8 @@
-"""From a graph to stages: a stage is what runs between two shuffles.
+"""From a graph to stages: a stage runs between two shuffles.
 
-Each source begins a stage, and each keyed operator does. Steps without state (map, filter, ...) and the async calls behind
-a source run in the stage before them, so a stage ends in a tree: its records flow through steps to other stages and sinks.
+Each source and each keyed operator begins a stage. Steps without state (map, filter, ...) and the async calls behind a
+source run in the stage before them, so a stage ends in a tree: its records flow through steps to other stages and
+sinks.
 
     orders ── filter ─┬─────────────── sink large_orders          stage orders: filter, two uses
                       └─ key_by ── totals ── sink totals          stage totals
@@ -22,7 +23,7 @@ Keyed = Process | UpsertMaterialize | AsyncWait
 
 @dataclass(frozen=True, slots=True)
 class ToStage:
-    """The end of a flow at a keyed operator: its input `number`, keyed by `key`; without a key, for all of its tasks."""
+    """End of a flow at a keyed operator: its input `number`, keyed by `key`; without a key, all of its tasks get the records."""
 
     stage: str
     number: int
@@ -31,14 +32,14 @@ class ToStage:
 
 @dataclass(frozen=True, slots=True)
 class ToSink:
-    """The end of a flow at a sink."""
+    """End of a flow at a sink."""
 
     sink: str
 
 
 @dataclass(frozen=True, slots=True)
 class Through:
-    """A step within a stage, and how its records flow on."""
+    """A step within a stage, and the flow of its outputs."""
 
     step: StatelessStep | AsyncWait
     flow: Flow
@@ -46,7 +47,7 @@ class Through:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One use of a stream. `edge` tells its records from those of other uses where they meet again; None if it is the only one."""
+    """One use of a stream. `edge` distinguishes its records from those of other uses where they meet again; None for the only use."""
 
     edge: int | None
     to: ToStage | ToSink | Through
@@ -54,7 +55,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A stream within a stage: the type of its records and where they go. Each use gets all of them."""
+    """A stream within a stage: the type of its records and their uses. Each use gets all records."""
 
     record: type[msgspec.Struct]
     uses: tuple[Use, ...]
@@ -62,23 +63,23 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class SourceStage:
-    """Read a source, and take its records as far as they go without a shuffle."""
+    """Stage of a source: reads it, and runs all steps before the next shuffle."""
 
     source: SourceNode
     flow: Flow
 
     @property
     def name(self) -> str:
-        """The source's name."""
+        """Return the source's name."""
         return self.source.name
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedStage:
-    """One keyed operator. `takes` are the types of its inputs; `flows` its outputs: None is the main one, others by name.
+    """Stage of one keyed operator. `takes` are the types of its inputs; `flows` its outputs: None is the main one, others by name.
 
-    `number` is its rank: an operator that feeds another has a lower one. `sources` are all that reach it, `after` all
-    keyed operators and async waits before it.
+    `number` is its rank: an operator that feeds another has a lower one. `sources` are all sources that reach it,
+    `after` all keyed operators and async waits before it.
     """
 
     operator: Keyed
@@ -91,18 +92,18 @@ class KeyedStage:
 
     @property
     def name(self) -> str:
-        """The operator's name."""
+        """Return the operator's name."""
         return self.operator.name
 
     @property
     def record(self) -> type[msgspec.Struct]:
-        """The type of the main output's records."""
+        """Return the type of the main output's records."""
         return self.flows[None].record
 
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """What a sink takes: records, and the primary key that a merge goes by (empty: it is only appended to)."""
+    """Records of a sink, and the primary key that merges them (empty: append-only)."""
 
     name: str
     record: type[msgspec.Struct]
@@ -111,7 +112,7 @@ class SinkPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The stages of a pipeline: those of its sources as declared, keyed ones by rank."""
+    """Stages of a pipeline: those of its sources as declared, keyed ones by rank."""
 
     name: str
     source_stages: tuple[SourceStage, ...]
@@ -120,12 +121,12 @@ class Plan:
 
     @property
     def sources(self) -> tuple[SourceNode, ...]:
-        """The sources, as declared."""
+        """Return the sources, as declared."""
         return tuple(stage.source for stage in self.source_stages)
 
     @property
     def groups(self) -> tuple[tuple[str, ...], ...]:
-        """Names of sources that meet in a keyed operator, and so share one arrival order; others are alone."""
+        """Return groups of sources that meet in a keyed operator, and so share one arrival order; others are alone."""
         groups = [{source.name} for source in self.sources]
         for stage in self.keyed:
             meeting = [group for group in groups if group & {*stage.sources}]
@@ -135,24 +136,24 @@ class Plan:
         return tuple(sorted(ordered, key=lambda group: names.index(group[0])))
 
     def group_of(self, stage: str) -> tuple[str, ...]:
-        """Return the sources whose arrival order a stage, or a source, belongs to."""
+        """Return the sources whose arrival order a stage, or a source, has."""
         source = next((keyed.sources[0] for keyed in self.keyed if keyed.name == stage), stage)
         return next(group for group in self.groups if source in group)
 
     def lines(self) -> dict[str, str]:
-        """Return the first source of the line that each operator belongs to, async waits behind a source included."""
+        """Return the first source of each operator's line, including async waits behind a source."""
         lines = {wait.name: self.group_of(one.name)[0] for one in self.source_stages for wait in waits_in(one.flow)}
         return lines | {stage.name: self.group_of(stage.name)[0] for stage in self.keyed}
 
     def numbers(self) -> dict[str, int]:
-        """Return the numbers that are in the order of records: ranks of keyed operators, and edges.
+        """Return the numbers that are part of the order of records: ranks of keyed operators, and edges.
 
             operator:totals           0    rank of an operator
             edge:orders#0->large      0    first use of the source's stream; it leads to the sink large
             edge:orders#1#0->totals   0    first use of what the second one gives
             edge:orders#1#1->joined/2 1    the second input of joined
 
-        Records that are held were ordered by them, so while rows are held a plan must not change them.
+        Held records are ordered by them, so a plan must not change them while rows are held.
         """
         numbers = {f"operator:{stage.name}": stage.number for stage in self.keyed}
         for source in self.source_stages:
@@ -174,7 +175,7 @@ class Plan:
         return numbers
 
     def _ends(self, use: Use) -> Iterator[str]:
-        """The sinks and the inputs of stages that a use leads to."""
+        """Yield the sinks and the inputs of stages that a use leads to."""
         if isinstance(use.to, Through):
             for following in use.to.flow.uses:
                 yield from self._ends(following)
@@ -190,7 +191,7 @@ class Plan:
 
 
 def walk(flow: Flow) -> Iterator[Use]:
-    """Return all uses in a flow, steps before what follows them."""
+    """Yield all uses in a flow, steps before their followers."""
     for use in flow.uses:
         yield use
         if isinstance(use.to, Through):
@@ -208,7 +209,7 @@ def waits_in(flow: Flow) -> list[AsyncWait]:
 
 
 def waits_of(plan: Plan) -> list[AsyncWait]:
-    """All async waits of a plan, in the order in which records pass them."""
+    """Return all async waits of a plan, in the order in which records pass them."""
     ahead = [wait for stage in plan.source_stages for wait in waits_in(stage.flow)]
     return [
         *ahead,

@@ -1,4 +1,4 @@
-"""Values of records as Arrow arrays, checked whole columns at a time: single values are looked at to name a culprit."""
+"""Values of records as Arrow arrays, checked as whole columns; single values are checked only to name the wrong one."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _PYTHON: dict[pa.DataType, type] = {
 }
 _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 _SHOWN = 200
-"""Characters of a value that an error shows."""
+"""Number of characters of a value that an error shows."""
 
 
 class UnfitRecord(ValueError):  # noqa: N818 - it names the record, as "bad row" does
-    """A record holds what its columns cannot carry as JSON does.
+    """A record holds a value that its columns cannot represent as JSON does.
 
     `index` is its position among the records, `field` the path to the value in it, as in `lines[2].price`.
     """
@@ -88,11 +88,13 @@ def _structs(
 
 @cache
 def attributes(name: str) -> Callable[[Sequence[Any]], list[Any]]:
-    """Return a function that lists the attribute of each record.
+    """Return a function that lists an attribute of each record.
 
-    Compiled for its name it takes half the time of `attrgetter`, and a fifth of the whole way to columns.
+    Compiled for its name it takes half the time of `attrgetter`, which saves a fifth of the conversion to columns.
     """
-    if not name.isascii() or not name.isidentifier() or iskeyword(name):  # source is normalised, names are not
+    if (
+        not name.isascii() or not name.isidentifier() or iskeyword(name)
+    ):  # Python normalises source text, not attribute names
         return lambda records: [getattr(record, name) for record in records]
     function: Callable[[Sequence[Any]], list[Any]] = eval(f"lambda records: [record.{name} for record in records]")  # noqa: S307 - an identifier
     return function
@@ -117,7 +119,10 @@ def _maps(values: Sequence[Any], column: Column, *, sink: bool) -> pa.Array:
     keys = [*chain.from_iterable(values)]
     items = [*chain.from_iterable(value.values() for value in values)]
     try:
-        arrays = [to_array(each, part, sink=sink) for each, part in zip((keys, items), column.parts, strict=True)]
+        arrays = [
+            to_array(values_of_part, part, sink=sink)
+            for values_of_part, part in zip((keys, items), column.parts, strict=True)
+        ]
     except UnfitRecord as error:
         row = bisect_right(ends, error.index) - 1
         raise UnfitRecord(row, f"[{_shown(keys[error.index])}]{error.field}", error.why) from None
@@ -143,7 +148,7 @@ def _scalars(values: Sequence[Any], column: Column, *, sink: bool) -> pa.Array:
 
 
 def _checked(values: Sequence[Any], column: Column, python: type) -> Sequence[Any]:
-    """Return values of a column's type as JSON would bring them back; refuse any other."""
+    """Return values of a column's type as JSON would decode them. Raises `UnfitRecord` for any other value."""
     if python is bytes and column.limits is None and {*map(type, values)} == {bytes}:
         return values
     if python is bytes:  # msgspec would take text for base64
@@ -154,7 +159,7 @@ def _checked(values: Sequence[Any], column: Column, python: type) -> Sequence[An
     if column.nullable:
         wanted = wanted | None
     try:
-        # This takes a third of the time of looking at the types in Python.
+        # This takes a third of the time of checking the types in Python.
         checked: list[Any] = msgspec.convert(values, list[wanted])
     except msgspec.ValidationError:
         return _plain(values, column, python)

@@ -1,7 +1,7 @@
 """Watermarks of a line of ordinals, which sources that meet share. Pure: no files, no clock.
 
-A source that meets no other gives a watermark behind each full *bucket* of arrival order: so many ordinals, whatever
-micro-batches they come in. `sources.arrival` moves lines where sources merge.
+A source that meets no other emits a watermark after each full *bucket*: a fixed number of ordinals in arrival order,
+whatever the micro-batches. `sources.arrival` moves lines where sources merge.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import msgspec
 from headrace.plan.order import before_timers, record_order
 
 Watermarks = list[tuple[int, int]]
-"""Watermarks in arrival order: the ordinal that each stands before, and its time (ms)."""
+"""Watermarks in arrival order: the ordinal after each of them, and its time (ms)."""
 
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 class Bucket(msgspec.Struct, frozen=True):
-    """Where the watermark generator stands: the next ordinal, and the open bucket's latest time."""
+    """State of the watermark generator: the next ordinal, and the open bucket's latest time."""
 
     next_ordinal: int = 0
     open_max: int | None = None
@@ -31,12 +31,12 @@ class Bucket(msgspec.Struct, frozen=True):
 def advance(
     before: Bucket, seen: Mapping[int, int], rows: int, *, size: int, lag: int, watermark: int | None
 ) -> tuple[Bucket, Watermarks]:
-    """Close the buckets of arrival order that `rows` more rows fill; give a watermark after each.
+    """Close the buckets of arrival order that `rows` more rows fill; return a watermark after each.
 
-    `seen` has the latest event time by bucket number, `size` the rows a bucket, `lag` how far the
-    watermark stays behind (ms), `watermark` the last one. Buckets are cut by the global ordinal, so
-    the split into micro-batches moves nothing: with size 10, rows 0-7 close none; rows 8-25 close
-    buckets 0 and 1, with watermarks before ordinals 10 and 20.
+    `seen` has the latest event time by bucket number, `size` is the number of rows in a bucket, `lag` the distance of
+    the watermark behind the latest time (ms), `watermark` the last one. Bucket bounds are global ordinals, so the split
+    into micro-batches changes nothing: with size 10, rows 0-7 close none; rows 8-25 close buckets 0 and 1, with
+    watermarks before ordinals 10 and 20.
     """
     end = before.next_ordinal + rows
     first = before.next_ordinal // size
@@ -55,17 +55,17 @@ def advance(
 
 
 def lag_of(out_of_orderness: timedelta) -> int:
-    """Return how far the watermark stays behind the latest event time (ms): rows that are late by just this much are in time."""
+    """Return the distance of the watermark behind the latest event time (ms): rows that are late by exactly this much are in time."""
     return out_of_orderness // _MILLISECOND + 1
 
 
 def latest(times: Iterable[int | None]) -> int | None:
-    """Return the latest of some moments (ms); None if none is known."""
+    """Return the latest of some moments (ms); None without known ones."""
     return max((time for time in times if time is not None), default=None)
 
 
 def latest_by_bucket(parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
-    """Return the latest event time by bucket number (ms) of rows that several tasks have read."""
+    """Return the latest event time (ms) by bucket number of rows that several tasks have read."""
     times: dict[int, int] = {}
     for part in parts:
         for number, time in part.items():
@@ -81,16 +81,16 @@ def watermarks_of_line(
 ) -> Watermarks:
     """Return the watermarks that the operators of a line get in a micro-batch, in arrival order.
 
-    First those that are `repeated`, since not all operators have seen them. Then the line's last one where lines have `joined`
-    since: operators of a line that was behind have not seen that. Then the `new` ones.
+    First the `repeated` ones, which not all operators have seen. Then the line's last one if lines have `joined`
+    since: operators of a line that was behind have not seen it. Then the `new` ones.
     """
     return [*repeated, *([] if joined is None else [joined]), *new]
 
 
 def cut_at_block(block: bytes, watermarks: Iterable[tuple[int, int]]) -> bytes | None:
-    """Return up to where an operator has come whose element at the place `block` waits and lets others pass.
+    """Return the place up to which an operator is done when its element at `block` waits and lets others pass.
 
-    That is the place right before the first watermark behind the element, and None where there is no such watermark.
+    It is the place right before the first watermark after the element, and None without such a watermark.
     """
     places = (record_order(ordinal) for ordinal, _ in watermarks)
     return next((before_timers(place) for place in places if place > block), None)

@@ -1,1 +1,1 @@
-"""Keyed state: key groups, codecs, backends and the stores that sit on them."""
+"""Keyed state: key groups, codecs, backends, and the stores above them."""

@@ -20,17 +20,17 @@ Out = TypeVar("Out")
 
 
 class AccumulatorStore(SingleStore):
-    """The accumulators of all keys."""
+    """Accumulators of all keys."""
 
     merged: Callable[[Any, Any], Any]
-    """Makes one accumulator of two."""
+    """Merges two accumulators into one."""
 
     def added(self, accumulator: Any, value: Any) -> Any:
-        """The accumulator with `value` in it; None stands for there being none yet."""
+        """Return the accumulator with `value` added; None stands for no accumulator yet."""
         raise NotImplementedError
 
     def result(self, accumulator: Any) -> Any:
-        """What user code gets to see of an accumulator."""
+        """Return the result of an accumulator, for user code."""
         raise NotImplementedError
 
     def add(self, name: bytes, value: Any, own_ttl: int) -> StateFuture[None]:
@@ -42,7 +42,7 @@ class AccumulatorStore(SingleStore):
         return cast("StateFuture[None]", self.read(self.cells, name, add))
 
     def get(self, name: bytes) -> Any:
-        """The result of an accumulator."""
+        """Read the result of an accumulator."""
 
         def get(moment: Moment, cell: Cell) -> Any:
             accumulator = self.alive(moment, cell)
@@ -51,15 +51,15 @@ class AccumulatorStore(SingleStore):
         return self.read(self.cells, name, get, resumes=b"\x00" not in name)
 
     def resume(self) -> StateFuture[Any]:
-        """See `StateStore.resume`."""
+        """Read the key's state outside of namespaces, which a declared block may wait for when the run ends."""
         return cast("StateFuture[Any]", self.get(self.moment.key_json))
 
     def merge(self, names: Sequence[bytes]) -> StateFuture[None]:
         """Merge accumulators, in this order, into the first one, and clear the others."""
         unknown = [name for name in names if name not in self.cells.by_name]
 
-        def finish(moment: Moment, found: Sequence[Any]) -> None:
-            for name, stored in zip(unknown, found, strict=True):
+        def finish(moment: Moment, stored_values: Sequence[Any]) -> None:
+            for name, stored in zip(unknown, stored_values, strict=True):
                 if name not in self.cells.by_name:
                     self.cells.by_name[name] = self.decode(stored)
             self._merge_cells(moment, [self.cells.by_name[name] for name in names])
@@ -81,7 +81,7 @@ class AccumulatorStore(SingleStore):
             self.set(moment, target, whole)
 
     def _seen(self, moment: Moment, cell: Cell) -> Any:
-        """What is to be added to: nothing, if it is dead and must not be seen. This is no read: what may be seen stays."""
+        """Return the value to add to; None if it is expired and invisible. This is no read: an expired visible value stays."""
         ttl = self._ttl
         if ttl is None or ttl.returns_expired or not ttl.is_dead(moment, cell.stamp, cell.own_ttl):
             return cell.value
@@ -89,68 +89,68 @@ class AccumulatorStore(SingleStore):
 
 
 class ReducingStore(AccumulatorStore):
-    """The values into which others are reduced."""
+    """Values into which added values are reduced."""
 
     def __init__(self, declared: ReducingState[Any], *arguments: Any, **options: Any) -> None:
-        """See `StateStore`."""
+        """Take the declaration and the arguments of `StateStore`."""
         super().__init__(declared, *arguments, **options)
         self.merged = declared.reduce
 
     @property
     def handle(self) -> ReducingState[Any]:
-        """See `StateStore.handle`."""
+        """Return the handle that user code uses."""
         return ReducingHandle(self)
 
     def added(self, accumulator: Any, value: Any) -> Any:
-        """See `AccumulatorStore.added`."""
+        """Return the accumulator with `value` added; None stands for no accumulator yet."""
         return value if accumulator is None else self.merged(accumulator, value)
 
     def result(self, accumulator: Any) -> Any:
-        """See `AccumulatorStore.result`."""
+        """Return the result of an accumulator, for user code."""
         return accumulator
 
 
 class AggregatingStore(AccumulatorStore):
-    """The accumulators of an `AggregateFunction`."""
+    """Accumulators of an `AggregateFunction`."""
 
     def __init__(self, declared: AggregatingState[Any, Any, Any], *arguments: Any, **options: Any) -> None:
-        """See `StateStore`."""
+        """Take the declaration and the arguments of `StateStore`."""
         super().__init__(declared, *arguments, **options)
         self._function = declared.function
         self.merged = declared.function.merge
 
     @property
     def handle(self) -> AggregatingState[Any, Any, Any]:
-        """See `StateStore.handle`."""
+        """Return the handle that user code uses."""
         return AggregatingHandle(self)
 
     def result(self, accumulator: Any) -> Any:
-        """See `AccumulatorStore.result`."""
+        """Return the result of an accumulator, for user code."""
         return self._function.get_result(accumulator)
 
     def added(self, accumulator: Any, value: Any) -> Any:
-        """See `AccumulatorStore.added`."""
+        """Return the accumulator with `value` added; None stands for no accumulator yet."""
         return self._function.add(value, self._function.create_accumulator() if accumulator is None else accumulator)
 
 
 class AccumulatorHandle(SingleHandle):
-    """What the handles of accumulators have in common."""
+    """Base of the handles of accumulators."""
 
     _store: AccumulatorStore
 
     def add(self, value: Any, /, ttl: timedelta | None = None) -> StateFuture[None]:
-        """See `ReducingState.add`."""
+        """Add `value` to the accumulator. Raises `ValueError` for None."""
         if value is None:
             msg = f"{self._store.what} was given None, which cannot be added"
             raise ValueError(msg)
         return self._store.add(self._here, value, self._store.own_ttl(ttl))
 
     def get(self) -> StateFuture[Any]:
-        """See `ReducingState.get`."""
+        """Read the result; `None` if nothing was added, or it has expired."""
         return cast("StateFuture[Any]", self._store.get(self._here))
 
     def merge_namespaces(self, target: str, sources: Sequence[str]) -> StateFuture[None]:
-        """See `ReducingState.merge_namespaces`."""
+        """Merge the namespaces `target` and then `sources`, in this order, into `target`, and clear `sources`."""
         key_json = self._store.moment.key_json
         for namespace in (target, *sources):
             check_namespace(namespace)
@@ -158,8 +158,8 @@ class AccumulatorHandle(SingleHandle):
 
 
 class ReducingHandle(AccumulatorHandle, ReducingState[V]):
-    """The live handle of a declared `ReducingState`: it answers for the key of the code that runs."""
+    """Live handle of a declared `ReducingState`, for the key of the code that runs."""
 
 
 class AggregatingHandle(AccumulatorHandle, AggregatingState[In, Acc, Out]):
-    """The live handle of a declared `AggregatingState`: it answers for the key of the code that runs."""
+    """Live handle of a declared `AggregatingState`, for the key of the code that runs."""

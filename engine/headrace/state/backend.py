@@ -1,7 +1,7 @@
-"""What a state backend is, and the one in memory.
+"""State backends: their interface, and the backend in memory.
 
-A backend holds the *committed* entries of one operator and key-group range plus what the current
-task has flushed. It speaks in batches of raw bytes; types, TTL and caching sit above it.
+A backend holds the *committed* entries of one operator and key-group range, plus the entries that the current
+task has flushed. It works on batches of raw bytes; types, TTL and caching are above it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VALUE_PREFIX = b"v"
 GROUPED_PREFIX = b"e"
 TIMER_PREFIX = b"t"
 HISTORY_PREFIX = b"h"
-"""First byte of every entry: the kind of state it belongs to."""
+"""First byte of every entry: its kind of state."""
 
 _GROUPED, _TIMERS = GROUPED_PREFIX[0], TIMER_PREFIX[0]
 
@@ -28,13 +28,13 @@ V = TypeVar("V")
 
 
 class StateBackend(Protocol):
-    """A map from bytes to bytes."""
+    """Map from bytes to bytes."""
 
     answers_at_once: bool
-    """Whether reading one entry costs no more than asking for it later in a batch would: it is in memory."""
+    """True: entries are in memory, so reading one at once costs no more than reading it later in a batch."""
 
     def get_many(self, keys: Sequence[bytes], /) -> list[bytes | None]:
-        """The value of each key, `None` where there is none."""
+        """Return the value of each key; `None` for a key without one."""
         ...
 
     def write_batch(self, writes: Iterable[Write], /) -> None:
@@ -42,31 +42,31 @@ class StateBackend(Protocol):
         ...
 
     def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
-        """Entries with `start <= key < end`, in byte order.
+        """Iterate over entries with `start <= key < end`, in byte order.
 
         Only timers may be scanned, and the entries of one group, up to its `end_of_group`.
         """
         ...
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """All entries, in no particular order."""
+        """Iterate over all entries, in no particular order."""
         ...
 
     def visit(self, count: int, /) -> Iterable[tuple[bytes, bytes]]:
-        """The `count` entries of keyed state behind those of the last call, from the beginning after the last one.
+        """Return the next `count` entries of keyed state after those of the last call, starting over after the last one.
 
-        Loosely: of what is written between two calls, some may be passed over, or seen twice. Nothing where entries lie
-        elsewhere.
+        Entries written between two calls may be skipped, or returned twice. Empty where the backend does not hold the
+        entries.
         """
         ...
 
     def close(self) -> None:
-        """Let go of files and memory. Nothing may be called afterwards."""
+        """Release files and memory. No other method may be called afterwards."""
         ...
 
 
 class Page(NamedTuple):
-    """What is asked of a backend: entries of one group, from `start` on and before `end`, at most `limit` of them (None: all)."""
+    """Request for entries of one group, from `start` on and before `end`, at most `limit` of them (None: all)."""
 
     start: bytes
     end: bytes
@@ -74,16 +74,16 @@ class Page(NamedTuple):
 
 
 Action = bytes | Page | None
-"""What a request asks of a backend: the value of an entry, a page, or nothing (FLIP-425's "empty" request)."""
+"""Read that a request asks a backend for: the value of an entry, a page, or nothing (FLIP-425's "empty" request)."""
 
 
 def answers(backend: StateBackend, actions: Sequence[Action]) -> list[object]:
-    """The answer to each action, with one call to the backend for all entries: a value or None, a list of pairs, None."""
+    """Return the answer to each action, with one call to the backend for all entries: a value or None, a list of pairs, None."""
     entries = [action for action in actions if isinstance(action, bytes)]
     if len(entries) == len(actions):
         return list(backend.get_many(entries))
-    found = iter(backend.get_many(entries))
-    return [next(found) if isinstance(action, bytes) else _page(backend, action) for action in actions]
+    values = iter(backend.get_many(entries))
+    return [next(values) if isinstance(action, bytes) else _page(backend, action) for action in actions]
 
 
 def _page(backend: StateBackend, page: Page | None) -> list[tuple[bytes, bytes]] | None:
@@ -91,22 +91,22 @@ def _page(backend: StateBackend, page: Page | None) -> list[tuple[bytes, bytes]]
 
 
 def after(entry: bytes) -> bytes:
-    """Where a page starts that goes on behind `entry`."""
+    """Return the start of a page that continues after `entry`."""
     return entry + b"\x00"
 
 
 def end_of_group(group: bytes) -> bytes:
-    """What comes right behind all entries that begin with `group`, which ends in a zero byte."""
+    """Return the first key after all entries that begin with `group`, which ends in a zero byte."""
     return group[:-1] + b"\x01"
 
 
 def group_of(entry: bytes) -> bytes:
-    """What the entries of one group begin with: kind, state, key and namespace, each up to a zero byte."""
+    """Return the common prefix of a group's entries: kind, state, key and namespace, each ended by a zero byte."""
     return entry[: entry.rindex(b"\x00") + 1]
 
 
 class EntryGroups(Generic[V]):
-    """Entries by their group. A group is sorted when it is scanned, if it has changed since."""
+    """Entries by their group. A scan sorts its group, if the group has changed since the last one."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -114,7 +114,7 @@ class EntryGroups(Generic[V]):
         self._sorted: dict[bytes, list[bytes]] = {}
 
     def get(self, entry: bytes) -> V | None:
-        """The value of an entry, None where there is none."""
+        """Return the value of an entry; None without one."""
         group = self._groups.get(group_of(entry))
         return None if group is None else group.get(entry)
 
@@ -137,7 +137,7 @@ class EntryGroups(Generic[V]):
             del self._groups[name]
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, V]]:
-        """Entries of the group that ends at `end`, from `start` on, in byte order."""
+        """Iterate over entries of the group that ends at `end`, from `start` on, in byte order."""
         name = end[:-1] + b"\x00"
         group = self._groups.get(name, {})
         order = self._sorted.get(name)
@@ -147,13 +147,13 @@ class EntryGroups(Generic[V]):
             yield order[place], group[order[place]]
 
     def items(self) -> Iterator[tuple[bytes, V]]:
-        """All entries, group by group."""
+        """Iterate over all entries, group by group."""
         for group in self._groups.values():
             yield from group.items()
 
 
 class HashMapBackend:
-    """Python dicts. Timers are kept sorted; groups are sorted when they are scanned."""
+    """Backend of Python dicts. Timers are kept sorted; groups are sorted when they are scanned."""
 
     answers_at_once = True
 
@@ -165,12 +165,12 @@ class HashMapBackend:
         self._visited = 0
 
     def get_many(self, keys: Sequence[bytes], /) -> list[bytes | None]:
-        """See `StateBackend.get_many`."""
+        """Return the value of each key; `None` for a key without one."""
         entries = self._entries
         return [entries.get(key) if key[:1] not in _SCANNED else self._get(key) for key in keys]
 
     def write_batch(self, writes: Iterable[Write], /) -> None:
-        """See `StateBackend.write_batch`."""
+        """Apply writes in order; a later one for the same entry wins."""
         entries, groups, timers = self._entries, self._groups, self._timers
         for key, value in writes:
             kind = key[0]
@@ -187,7 +187,7 @@ class HashMapBackend:
                 target[key] = value
 
     def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
-        """See `StateBackend.scan`."""
+        """Iterate over entries with `start <= key < end`, in byte order."""
         if start[:1] == GROUPED_PREFIX:
             yield from self._groups.scan(start, end)
             return
@@ -195,20 +195,20 @@ class HashMapBackend:
             yield key, self._timers[key]
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """See `StateBackend.items`."""
+        """Iterate over all entries, in no particular order."""
         yield from self._entries.items()
         yield from self._groups.items()
         yield from self._timers.items()
 
     def visit(self, count: int, /) -> Sequence[tuple[bytes, bytes]]:
-        """See `StateBackend.visit`."""
+        """Return the next `count` entries of keyed state, starting over after the last one."""
         ahead = islice(chain(self._entries.items(), self._groups.items()), self._visited, self._visited + count)
-        found = list(ahead)
-        self._visited = self._visited + count if len(found) == count else 0
-        return [pair for pair in found if pair[0][0] in _KEYED]
+        visited = list(ahead)
+        self._visited = self._visited + count if len(visited) == count else 0
+        return [pair for pair in visited if pair[0][0] in _KEYED]
 
     def close(self) -> None:
-        """See `StateBackend.close`."""
+        """Release memory. No other method may be called afterwards."""
 
     def _get(self, key: bytes) -> bytes | None:
         return self._timers.get(key) if key[:1] == TIMER_PREFIX else self._groups.get(key)

@@ -1,8 +1,8 @@
-"""Broadcast state of one operator and task: a map that is the same in all tasks, wholly in memory, and stored once.
+"""Broadcast state of one operator and task: a map that is the same in all tasks, held in memory, and stored once.
 
-All tasks take in the same broadcast records at the same places in arrival order, so all of them make the same changes. The
-rows of the map are those of a map state under the key `null`, which no record has: so they are rebuilt, migrated, compacted
-and shown like any others, and the task that owns that key's group stores them.
+All tasks process the same broadcast records at the same places in arrival order, so all of them make the same changes.
+The rows of the map are those of a map state under the key `null`, which no record has. So they are rebuilt, migrated,
+compacted and shown like any others, and the task that owns the key group of `null` stores them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 BROADCAST_KEY = b"null"
-"""The key of broadcast records and state, as JSON. A record whose key is null never reaches a keyed operator."""
+"""Key of broadcast records and state, as JSON. A record whose key is null never reaches a keyed operator."""
 
 
 class BroadcastRow(NamedTuple):
-    """One stored entry of an operator's broadcast state: key and value are JSON, `stamp` is when it was put (ms)."""
+    """One stored entry of an operator's broadcast state: key and value are JSON, `stamp` is the time of its `put` (ms)."""
 
     state: str
     user_key: bytes
@@ -32,14 +32,14 @@ class BroadcastRow(NamedTuple):
 
 
 def broadcast_rows(backend: StateBackend, state: str) -> list[BroadcastRow]:
-    """Return the stored entries of a broadcast state, of a backend that has all of them."""
+    """Return the stored entries of a broadcast state from a backend that has all of them."""
     group = entry_group(state, BROADCAST_KEY)
-    found = ((entry[len(group) :], unpacked(value)) for entry, value in backend.scan(group, end_of_group(group)))
-    return [BroadcastRow(state, user_key, stored.raw, stored.stamp) for user_key, stored in found]
+    values = ((entry[len(group) :], unpacked(value)) for entry, value in backend.scan(group, end_of_group(group)))
+    return [BroadcastRow(state, user_key, stored.raw, stored.stamp) for user_key, stored in values]
 
 
 class _Entry(NamedTuple):
-    """An entry in memory. `raw` is its JSON, `stamp` the time of the record that put it (ms)."""
+    """Entry in memory. `raw` is its JSON, `stamp` the time of the record that put it (ms)."""
 
     value: Any
     raw: bytes
@@ -47,18 +47,18 @@ class _Entry(NamedTuple):
 
 
 class BroadcastStore:
-    """The entries of one declared `BroadcastState`. EntryLifetimes as long as the task."""
+    """Entries of one declared `BroadcastState`, for the duration of the task."""
 
     expired = 0
     """Broadcast state has no TTL."""
 
     def __init__(self, declared: BroadcastState[Any, Any], operator: str) -> None:
-        """Start empty; `load` brings in what is stored."""
+        """Start empty; `load` adds the stored entries."""
         self.name = declared.name
         self.what = f"state '{declared.name}' of operator '{operator}'"
         self.keys: KeyCodec[Any] = KeyCodec(declared.key_type, f"a key of {self.what}")
         self.writable_at: int | None = None
-        """The time of the broadcast record that runs (ms); None while none does, and nothing may be changed."""
+        """Time of the broadcast record that runs (ms); None while none runs, when no change is allowed."""
         self._codec: Codec[Any] = Codec(declared.type, self.what)
         self._entries: dict[bytes, _Entry] = {}
         self._stored: dict[bytes, _Entry] = {}
@@ -66,11 +66,11 @@ class BroadcastStore:
 
     @property
     def handle(self) -> BroadcastState[Any, Any]:
-        """What user code finds in its attribute."""
+        """Return the handle that user code finds in its attribute."""
         return BroadcastHandle(self)
 
     def load(self, rows: Iterable[BroadcastRow]) -> None:
-        """Take in what is stored, before the first record. Rows of other states are passed over.
+        """Load the stored entries, before the first record. Rows of other states are skipped.
 
         Raises `StateSchemaError` for a value that does not fit the declared type.
         """
@@ -79,7 +79,7 @@ class BroadcastStore:
                 self._entries[user_key] = self._stored[user_key] = _Entry(self._codec.decode(raw), raw, stamp)
 
     def changes(self) -> list[EntryChange]:
-        """Return the entries that differ from what was loaded, in the order of their keys' JSON."""
+        """Return the entries that differ from the loaded ones, in the order of their keys' JSON."""
         changes = []
         for user_key in sorted(self._touched):
             now, before = self._entries.get(user_key), self._stored.get(user_key)
@@ -89,25 +89,25 @@ class BroadcastStore:
         return changes
 
     def writes(self, changes: Sequence[EntryChange]) -> Iterator[Write]:
-        """Return `changes` as the backend takes them."""
+        """Return `changes` as writes to the backend."""
         for change in changes:
             yield change.entry(self.name), None if change.raw is None else stored_value(change.stamp, change.raw)
 
     def expires_at(self, _stamp: int, _own_ttl: int = 0, /) -> int | None:
-        """Return when an entry dies: never."""
+        """Return None: broadcast entries never expire."""
         return None
 
     def peek(self, _key_json: bytes = BROADCAST_KEY, _namespace: str = "") -> dict[Any, Any]:
-        """Return the map as it stands. For tests and tools."""
+        """Return the current map. For tests and tools."""
         return dict(self.entries())
 
     def get(self, key: Any) -> Any:
-        """Return the value of a key, None if there is none."""
+        """Return the value of a key; None without one."""
         entry = self._entries.get(self.keys.encode(key))
         return None if entry is None else entry.value
 
     def entries(self) -> list[tuple[Any, Any]]:
-        """Return all entries, in the order of their keys' JSON: it is the same in all tasks."""
+        """Return all entries, in the order of their keys' JSON: the same in all tasks."""
         return [(self.keys.decode(user_key), self._entries[user_key].value) for user_key in sorted(self._entries)]
 
     def put(self, key: Any, value: Any) -> None:
@@ -119,7 +119,7 @@ class BroadcastStore:
             self._entries.pop(user_key, None)
             return
         raw = self._codec.encode(value)
-        # As the next run reads it: 5 where a float is declared is 5.0 at once, not only after the micro-batch.
+        # Decoded as the next run reads it: 5 of a declared float is 5.0 at once, not only after the micro-batch.
         self._entries[user_key] = _Entry(self._codec.decode(raw), raw, stamp)
 
     def clear(self) -> None:
@@ -143,50 +143,50 @@ class BroadcastStore:
 
 
 class BroadcastHandle(BroadcastState[K, V]):
-    """The live handle of a declared `BroadcastState`."""
+    """Live handle of a declared `BroadcastState`."""
 
     def __init__(self, store: BroadcastStore) -> None:
         """Answer from `store`."""
         self._store = store
 
     def get(self, key: K, /) -> V | None:
-        """See `BroadcastState.get`."""
+        """Return the value of `key`; `None` if there is none."""
         value: V | None = self._store.get(key)
         return value
 
     def contains(self, key: K, /) -> bool:
-        """See `BroadcastState.contains`."""
+        """Return whether `key` has a value."""
         return self._store.get(key) is not None
 
     def is_empty(self) -> bool:
-        """See `BroadcastState.is_empty`."""
+        """Return whether the map has no entry."""
         return not len(self._store)
 
     def keys(self) -> list[K]:
-        """See `BroadcastState.keys`."""
+        """Return all keys, in the order of their JSON text."""
         return [key for key, _ in self._store.entries()]
 
     def values(self) -> list[V]:
-        """See `BroadcastState.values`."""
+        """Return all values, in the order of their keys' JSON text."""
         return [value for _, value in self._store.entries()]
 
     def items(self) -> list[tuple[K, V]]:
-        """See `BroadcastState.items`."""
+        """Return all keys with their values, in the order of the keys' JSON text."""
         return self._store.entries()
 
     def put(self, key: K, value: V | None, /) -> None:
-        """See `BroadcastState.put`."""
+        """Set the value of `key`; None is the same as `remove`."""
         self._store.put(key, value)
 
     def put_all(self, entries: Mapping[K, V], /) -> None:
-        """See `BroadcastState.put_all`."""
+        """Set the values of several keys."""
         for key, value in entries.items():
             self._store.put(key, value)
 
     def remove(self, key: K, /) -> None:
-        """See `BroadcastState.remove`."""
+        """Remove `key` and its value; do nothing if it isn't there."""
         self._store.put(key, None)
 
     def clear(self) -> None:  # type: ignore[override]  # as in `BroadcastState`
-        """See `BroadcastState.clear`."""
+        """Remove all entries."""
         self._store.clear()

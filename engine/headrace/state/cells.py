@@ -1,4 +1,4 @@
-"""Decoded entries in a task's memory: what is known of them, and what has changed."""
+"""Decoded entries in a task's memory, and their changes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 
 class Cell:
-    """One entry: as decoded, its TTL stamp (ms), and whether backend and cache differ.
+    """One entry: its decoded value, its TTL stamp (ms), and whether backend and cache differ.
 
-    `value` is None where there is none, `stored` where nobody has asked yet whether the backend has the entry. `own_ttl` is a
-    life of its own (ms), 0 for the state's.
+    `value` is None if there is none. `stored` is None until it is known whether the backend has the entry. `own_ttl` is
+    the entry's own lifetime (ms), 0 for the state's.
     """
 
     __slots__ = ("dirty", "own_ttl", "stamp", "stored", "value")
@@ -23,15 +23,15 @@ class Cell:
 
 
 class Cells:
-    """The cells of entries whose names begin with `prefix`, by the rest of their names.
+    """Cells of entries whose names begin with `prefix`, by the rest of their names.
 
-    `cleared` says that what the backend has of them counts no more, apart from what is in the cells.
+    `cleared` says that the backend's entries no longer count, only the cells.
     """
 
     __slots__ = ("by_name", "cleared", "key_json", "namespace", "prefix")
 
     def __init__(self, prefix: bytes, key_json: bytes = b"", namespace: str = "") -> None:
-        """Start with nothing known. `key_json` and `namespace` are given where they are those of all the entries."""
+        """Start empty. `key_json` and `namespace` are given if all entries share them."""
         self.prefix = prefix
         self.key_json = key_json
         self.namespace = namespace
@@ -39,17 +39,17 @@ class Cells:
         self.cleared = False
 
     def blank(self, name: bytes) -> Cell:
-        """A cell for an entry to be written, unread."""
+        """Return a cell for an entry to be written, without reading it."""
         cell = self.by_name[name] = Cell(None, 0, stored=None)
         return cell
 
     def clear(self) -> None:
-        """Forget everything, what the backend has included."""
+        """Remove everything, including the backend's entries."""
         self.by_name = {}
         self.cleared = True
 
     def trim(self) -> None:
-        """Forget what the backend has as well."""
+        """Drop the cells that equal the backend's entries."""
         kept = {name: cell for name, cell in self.by_name.items() if cell.dirty}
         self.by_name.clear()
         self.by_name.update(kept)

@@ -15,21 +15,21 @@ encode = msgspec.json.Encoder(decimal_format="string").encode
 
 
 class Codec(Generic[T]):
-    """Encodes and decodes one declared type. What it has encoded, it can decode."""
+    """Encodes and decodes one declared type. It can decode everything that it has encoded."""
 
     __slots__ = ("_decoder", "_what", "type")
 
     def __init__(self, type: type[T], what: str) -> None:  # noqa: A002
-        """`what` names the state in errors, as in "state 'last_leg' of operator 'delay'"."""
+        """Take the type; `what` names the state in errors, as in "state 'last_leg' of operator 'delay'"."""
         self.type = type
         self._decoder = msgspec.json.Decoder(type)
         self._what = what
 
     def encode(self, value: T) -> bytes:
-        """JSON bytes of a value.
+        """Return the JSON bytes of a value.
 
-        Raises `StateSchemaError` when `decode` could not read them back: were they committed, no run
-        could go on from there.
+        Raises `StateSchemaError` when `decode` could not read them back: if they were committed, no run
+        could continue from them.
         """
         try:
             raw = encode(value)
@@ -43,7 +43,7 @@ class Codec(Generic[T]):
         return raw
 
     def decode(self, raw: bytes) -> T:
-        """The value in `raw`.
+        """Return the value in `raw`.
 
         Raises `StateSchemaError` when the bytes do not fit the declared type.
         """
@@ -64,26 +64,26 @@ class Codec(Generic[T]):
 
 
 def decode_key(raw: bytes) -> Any:
-    """A key from its JSON bytes."""
+    """Return a key from its JSON bytes."""
     return msgspec.json.decode(raw)
 
 
 class KeyCodec(Codec[T]):
-    """Encodes the keys of a map: keys that are equal have the same text."""
+    """Encodes the keys of a map: equal keys have the same text."""
 
     __slots__ = ("_is_plain",)
 
     def __init__(self, type: type[T], what: str) -> None:  # noqa: A002
-        """See `Codec`."""
+        """Take the type of the keys; `what` names the state in errors."""
         super().__init__(type, what)
         self._is_plain = type in {str, int, bool}
 
     def encode(self, value: T) -> bytes:
-        """See `Codec.encode`."""
+        """Return the JSON text of a key. Raises `StateSchemaError` when `decode` could not read it back."""
         if self._is_plain and type(value) is self.type:
             try:
                 return encode(value)
             except (ValueError, OverflowError):
-                return super().encode(value)  # which says so
-        # 1 and 1.0 are one key of type float, so it is written as what is read back would be.
+                return super().encode(value)  # raises the error
+        # 1 and 1.0 are one key of type float, so the text is that of the decoded value.
         return encode(self.decode(super().encode(value)))

@@ -1,16 +1,17 @@
-"""Exact cleanup by timers (FLIP-25): what has expired is gone in the micro-batch in which it does.
+"""Exact cleanup by timers (FLIP-25): an expired entry is removed in the micro-batch in which it expires.
 
-One timer for each entry group (state, key, namespace). When it fires, what is dead goes, and the timer is set anew for the
-entry that dies next. Renewing an entry moves no timer: it fires, finds the entry alive, and waits again.
+There is one timer for each entry group (state, key, namespace). When it fires, expired entries are removed, and the
+timer is set again for the entry that expires next. Renewing an entry moves no timer: it fires, finds the entry alive,
+and waits again.
 
     ttl 16      0            15  16                31
-             written        read  timer: alive      timer: dead, removed
+                written        read  timer: alive      timer: expired, removed
 
-The timer service knows when a timer fires; an entry of the backend tells which timer a group has:
+The timer service knows when a timer fires; an entry of the backend says which timer a group has:
 
     x <state> 00 <key> 00 <namespace>  ->  when it fires (ms)
 
-It is made from the timers wherever those are loaded, so no table has it.
+It is derived from the timers whenever they are loaded, so no table has it.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ CLEANUP_PREFIX = b"x"
 
 CLEANUP_DOMAINS = (EVENT_TIME_CLEANUP, PROCESSING_TIME_CLEANUP)
 _TIME = struct.Struct(">q")
-_SLASH = "/"  # no state has it in its name
+_SLASH = "/"  # never part of a state's name
 
 StoredPairs = list[tuple[bytes, bytes]]
 """Entries with their stored values."""
 
 
 class EntryGroup(NamedTuple):
-    """All that a state has for a key in a namespace."""
+    """All entries of a state for a key in a namespace."""
 
     state: str
     key_json: bytes
@@ -44,33 +45,33 @@ class EntryGroup(NamedTuple):
 
     @property
     def entry(self) -> bytes:
-        """The entry that tells when its timer fires."""
+        """Return the entry that says when its timer fires."""
         return b"%b%b\x00%b\x00%b" % (CLEANUP_PREFIX, self.state.encode(), self.key_json, self.namespace.encode())
 
     def timer(self, time: int, domain: str) -> Timer:
-        """Its timer."""
+        """Return its timer."""
         namespace = f"{self.state}{_SLASH}{self.namespace}" if self.namespace else self.state
         return Timer(time, self.key_json, domain, namespace)
 
 
 def group_of_timer(timer: Timer) -> EntryGroup:
-    """The group that a cleanup timer belongs to."""
+    """Return the group of a cleanup timer."""
     state, _, namespace = timer.namespace.partition(_SLASH)
     return EntryGroup(state, timer.key_json, namespace)
 
 
 def key_of(entry: bytes) -> bytes:
-    """The key of an `EntryGroup.entry`."""
+    """Return the key of an `EntryGroup.entry`."""
     return entry.split(b"\x00")[1]
 
 
 def stored_time(time: int | None) -> bytes | None:
-    """The value of an `EntryGroup.entry`."""
+    """Return the value of an `EntryGroup.entry`."""
     return None if time is None else _TIME.pack(time)
 
 
 def time_of(stored: bytes | None) -> int | None:
-    """When a timer fires, from the value of an `EntryGroup.entry`."""
+    """Return when a timer fires (ms), from the value of an `EntryGroup.entry`."""
     if stored is None:
         return None
     (time,) = _TIME.unpack(stored)
@@ -78,20 +79,20 @@ def time_of(stored: bytes | None) -> int | None:
 
 
 def known_timers(timers: Iterable[Timer]) -> Iterator[Write]:
-    """The entries that follow from the cleanup timers among all that are registered."""
+    """Yield the entries for the cleanup timers among all registered ones."""
     for timer in timers:
         if timer.domain in CLEANUP_DOMAINS:
             yield group_of_timer(timer).entry, stored_time(timer.timestamp)
 
 
 class ExactCleanup:
-    """The cleanup of one state in one task. `fired` are the groups whose timers have."""
+    """Cleanup of one state in one task. `fired` are the groups whose timers fired."""
 
     def __init__(self, state: str, live: LiveTtl, backend: StateBackend, timers: TimerService) -> None:
-        """Nothing is due yet."""
+        """Start with no fired timers."""
         self.fired: set[EntryGroup] = set()
         self.removed = 0
-        """Entries removed so far."""
+        """Number of entries removed so far."""
         self._state = state
         self._live = live
         self._backend = backend
@@ -99,10 +100,10 @@ class ExactCleanup:
         self._domain = EVENT_TIME_CLEANUP if live.by_watermark else PROCESSING_TIME_CLEANUP
         self._set: dict[EntryGroup, int | None] = {}
 
-    def changes(self, made: Iterable[EntryChange], clock: int) -> Iterator[EntryChange]:
-        """What the task has changed, without what is dead by `clock`, and the removal of what is; sets the timers."""
+    def changes(self, task_changes: Iterable[EntryChange], clock: int) -> Iterator[EntryChange]:
+        """Yield the task's changes without entries expired by `clock`, and the removals of expired entries; set the timers."""
         groups: dict[EntryGroup, dict[bytes, EntryChange]] = {group: {} for group in self.fired}
-        for change in made:
+        for change in task_changes:
             group = EntryGroup(self._state, change.key_json, change.namespace)
             groups.setdefault(group, {})[change.entry(self._state)] = change
         known = self._known([group for group in groups if group not in self.fired])
@@ -114,7 +115,7 @@ class ExactCleanup:
             self._set_timer(group, known.get(group), min(deaths, default=None), list(changed.values()))
 
     def writes(self) -> Iterator[Write]:
-        """What the backend has to know of the timers that were set."""
+        """Yield the backend's entries for the timers that were set."""
         for group, time in self._set.items():
             yield group.entry, stored_time(time)
 
@@ -145,7 +146,7 @@ class ExactCleanup:
     def _set_timer(
         self, group: EntryGroup, before: int | None, next_death: int | None, changes: Sequence[EntryChange]
     ) -> None:
-        """Let the group's timer fire no later than its next entry dies; none is needed where nothing is left."""
+        """Set the group's timer no later than its next expiry; an empty group needs no timer."""
         after = next_death
         if group not in self.fired and before is not None:
             is_gone = next_death is None and changes[0].user_key is None
@@ -159,22 +160,22 @@ class ExactCleanup:
         self._set[group] = after
 
     def _known(self, groups: Sequence[EntryGroup]) -> dict[EntryGroup, int | None]:
-        """When the timers of groups fire."""
-        found = self._backend.get_many([group.entry for group in groups])
-        return {group: time_of(stored) for group, stored in zip(groups, found, strict=True)}
+        """Return when the timers of groups fire (ms)."""
+        times = self._backend.get_many([group.entry for group in groups])
+        return {group: time_of(stored) for group, stored in zip(groups, times, strict=True)}
 
     def _stored(self, groups: Iterable[EntryGroup]) -> dict[EntryGroup, StoredPairs]:
-        """All that is stored of groups."""
+        """Return all stored entries of groups."""
         singles = {value_entry(*group): group for group in groups}
-        found: dict[EntryGroup, StoredPairs] = {}
+        pairs: dict[EntryGroup, StoredPairs] = {}
         for (entry, group), value in zip(singles.items(), self._backend.get_many(list(singles)), strict=True):
             prefix = entry_group(*group)
-            found[group] = [] if value is None else [(entry, value)]
-            found[group] += self._backend.scan(prefix, end_of_group(prefix))
-        return found
+            pairs[group] = [] if value is None else [(entry, value)]
+            pairs[group] += self._backend.scan(prefix, end_of_group(prefix))
+        return pairs
 
 
 def removal(entry: bytes) -> EntryChange:
-    """The change that removes an entry."""
+    """Return the change that removes an entry."""
     _, key_json, namespace, user_key = named(entry)
     return EntryChange(key_json, None, 0, 0, namespace, user_key)

@@ -1,11 +1,11 @@
-"""A walk over one group as it was at one moment: pages of the backend, merged with what the task had changed by then.
+"""Iteration over a snapshot of one group: pages of the backend, merged with the task's changes up to the start.
 
     backend, page by page    a1   b2   d4 | e5
     changed by the task      b-   c3
-    the walk                 a1   c3   d4   e5
+    the iteration            a1   c3   d4   e5
 
-The backend stands still while a task runs, so what was changed need only be noted at the start. Nothing that is passed goes
-into the task's cells, unless passing changes it: a life that is renewed, or has ended.
+The backend does not change while a task runs, so only the task's changes are copied at the start. Visited entries are
+not added to the task's cells, unless the visit changes them: a lifetime that is renewed, or has ended.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from headrace.state.state_task import Moment
 
 PAGE = 1000
-"""Entries that are read at once."""
+"""Number of entries in a page."""
 
 
-class Found(NamedTuple):
-    """An entry that the walk has come to."""
+class WalkedEntry(NamedTuple):
+    """An entry that the iteration returns."""
 
     name: bytes
     value: Any
@@ -38,11 +38,11 @@ class _End(enum.Enum):
 
 
 END = _End.END
-"""There is nothing more."""
+"""End of the iteration."""
 
 
 class _Noted(NamedTuple):
-    """An entry as it was at the start; `value` is None where it had been removed."""
+    """An entry as it was at the start; `value` is None if it had been removed."""
 
     name: bytes
     value: Any
@@ -51,36 +51,36 @@ class _Noted(NamedTuple):
 
 
 def first_page(cells: Cells, limit: int | None = PAGE) -> Sequence[Page]:
-    """The first page of a group, or all of it with None; no page where what the backend has counts no more."""
+    """Return the first page of a group, or all of it for None; no page where the backend's entries no longer count."""
     return () if cells.cleared else (Page(cells.prefix, end_of_group(cells.prefix), limit),)
 
 
 class GroupCursor:
-    """The place of a walk."""
+    """Position of an iteration."""
 
     __slots__ = ("_cells", "_changed", "_further", "_page", "_store")
 
-    def __init__(self, store: StateStore, cells: Cells, found: Sequence[Any], limit: int | None = PAGE) -> None:
-        """Note what is changed now. `found` has the answer to `first_page` of the same limit, if there was one."""
+    def __init__(self, store: StateStore, cells: Cells, pages: Sequence[Any], limit: int | None = PAGE) -> None:
+        """Copy the current changes. `pages` has the answer to `first_page` of the same limit, if there was one."""
         self._store = store
         self._cells = cells
         changed = [_Noted(name, c.value, c.stamp, c.own_ttl) for name, c in cells.by_name.items() if c.dirty]
         self._changed = deque(sorted(changed))
         self._page: deque[tuple[bytes, bytes]] = deque()
         self._further: Page | None = None
-        if found and not cells.cleared:
-            self.feed(found[0], limit)
+        if pages and not cells.cleared:
+            self.feed(pages[0], limit)
 
     def feed(self, page: Sequence[tuple[bytes, bytes]], limit: int | None = PAGE) -> None:
-        """Take in the page that `next` has asked for."""
+        """Add the page that `next` asked for."""
         self._page.extend(page)
         is_full = len(page) == limit
         self._further = Page(after(page[-1][0]), end_of_group(self._cells.prefix), limit) if is_full else None
 
-    def next(self, moment: Moment, *, is_read: bool = True) -> Found | Page | _End:
-        """The next entry that may be seen; or the page that is needed to go on, to be given to `feed`; or END.
+    def next(self, moment: Moment, *, is_read: bool = True) -> WalkedEntry | Page | _End:
+        """Return the next visible entry; or the page that is needed to continue, for `feed`; or END.
 
-        `is_read` says that user code gets the entry: that renews its life, or ends it.
+        `is_read` says that user code gets the entry, which renews its lifetime or, if it is expired, removes it.
         """
         while True:
             if not self._page and self._further is not None:
@@ -90,10 +90,10 @@ class GroupCursor:
                 return END
             value = self._passed(moment, noted, clean=clean, is_read=is_read)
             if value is not None:
-                return Found(noted.name, value)
+                return WalkedEntry(noted.name, value)
 
     def _step(self) -> tuple[_Noted | None, bool]:
-        """The next entry in order, and whether it is as the backend has it."""
+        """Return the next entry in order, and whether it equals the backend's."""
         if not self._page:
             return (self._changed.popleft(), False) if self._changed else (None, False)
         entry, stored = self._page[0]
@@ -107,7 +107,7 @@ class GroupCursor:
         return _Noted(name, cell.value, cell.stamp, cell.own_ttl), True
 
     def _passed(self, moment: Moment, noted: _Noted, *, clean: bool, is_read: bool) -> Any:
-        """What may be seen of an entry. If it is dead, it is removed; if it is alive, its life is renewed, if reads do so."""
+        """Return the visible value of an entry. Remove an expired entry; renew a live one, if reads do so."""
         store = self._store
         ttl = store.ttl_logic
         if ttl is None or noted.value is None:
@@ -123,7 +123,7 @@ class GroupCursor:
         return noted.value if is_seen else None
 
     def _cell(self, noted: _Noted, *, changes: bool) -> Cell | None:
-        """A cell for an entry that is about to change; others are passed without a trace."""
+        """Return a cell for an entry that is about to change; None for other entries, which leave no trace."""
         if not changes:
             return None
         cell = self._cells.by_name[noted.name] = Cell(noted.value, noted.stamp, noted.own_ttl, stored=True)

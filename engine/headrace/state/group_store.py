@@ -1,4 +1,4 @@
-"""State that is a group of entries for each key and namespace: maps and lists."""
+"""State with a group of entries for each key and namespace: maps and lists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.api.namespace import check_namespace
 from headrace.state.backend import Page, end_of_group
 from headrace.state.cells import Cell, Cells
 from headrace.state.entry import entry_group
-from headrace.state.group_cursor import END, Found, GroupCursor, first_page
+from headrace.state.group_cursor import END, GroupCursor, WalkedEntry, first_page
 from headrace.state.state_iterator import LiveIterator
 from headrace.state.state_store import StateStore
 from headrace.state.state_task import Moment
@@ -19,19 +19,19 @@ from headrace.state.waiting_calls import More
 
 
 class GroupStore(StateStore):
-    """A `Cells` for each key and namespace, by user key."""
+    """Store with a `Cells` for each key and namespace, by user key."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """See `StateStore`."""
+        """Take the declaration and the arguments of `StateStore`."""
         super().__init__(*arguments, **options)
         self._groups: dict[tuple[bytes, str], Cells] = {}
 
     def groups(self) -> Iterable[Cells]:
-        """See `StateStore.groups`."""
+        """Return all cells of the task."""
         return self._groups.values()
 
     def group(self, key_json: bytes, namespace: str) -> Cells:
-        """The cells of a key's group."""
+        """Return the cells of a key's group."""
         name = (key_json, namespace)
         cells = self._groups.get(name)
         if cells is None:
@@ -47,12 +47,12 @@ class GroupStore(StateStore):
         return cast("StateFuture[None]", self._act(finish))
 
     def _act(self, finish: Callable[[Moment, Sequence[Any]], Any]) -> Any:
-        """Do something that needs to know no entry."""
+        """Run an action that needs no entries."""
         moment = self.moment
         return self.answer(finish(moment, ())) if self.may_act(moment) else self.ask(moment, (), finish)
 
     def put(self, cells: Cells, entries: Sequence[tuple[bytes, Any]], own_ttl: int) -> StateFuture[None]:
-        """Write some entries of a group, which reads nothing unless TTL has to know when they were created."""
+        """Write some entries of a group. It reads nothing, unless TTL needs their creation times."""
         if not self._creation_counts:
             return cast("StateFuture[None]", self._act(partial(self._set_all, cells, entries, own_ttl)))
         actions = [cells.prefix + name for name, _ in entries]
@@ -67,25 +67,30 @@ class GroupStore(StateStore):
             self.set(moment, cells.by_name.get(name) or cells.blank(name), value, own_ttl)
 
     def _set_known(
-        self, cells: Cells, entries: Sequence[tuple[bytes, Any]], own_ttl: int, moment: Moment, found: Sequence[Any]
+        self,
+        cells: Cells,
+        entries: Sequence[tuple[bytes, Any]],
+        own_ttl: int,
+        moment: Moment,
+        stored_values: Sequence[Any],
     ) -> None:
-        for (name, _), stored in zip(entries, found, strict=True):
+        for (name, _), stored in zip(entries, stored_values, strict=True):
             if name not in cells.by_name and not cells.cleared:
                 cells.by_name[name] = self.decode(stored)
         self._set_all(cells, entries, own_ttl, moment, ())
 
     # ------------------------------------------------------------------------------------------------ whole groups
 
-    def iterator(self, cells: Cells, made: Callable[[Found], Any]) -> LiveIterator[Any]:
-        """Walk over a group as it is now; `made` gives what user code gets for an entry."""
-        return LiveIterator(self, cells, made)
+    def iterator(self, cells: Cells, convert: Callable[[WalkedEntry], Any]) -> LiveIterator[Any]:
+        """Iterate over a snapshot of a group; `convert` makes the value for user code from an entry."""
+        return LiveIterator(self, cells, convert)
 
-    def whole(self, cells: Cells, made: Callable[[Found], Any]) -> StateFuture[list[Any]]:
-        """All live entries of a group."""
+    def whole(self, cells: Cells, convert: Callable[[WalkedEntry], Any]) -> StateFuture[list[Any]]:
+        """Read all live entries of a group."""
 
-        def finish(moment: Moment, found: Sequence[Any]) -> list[Any]:
-            cursor = GroupCursor(self, cells, found, None)
-            return [made(cast("Found", entry)) for entry in iter(partial(cursor.next, moment), END)]
+        def finish(moment: Moment, pages: Sequence[Any]) -> list[Any]:
+            cursor = GroupCursor(self, cells, pages, None)
+            return [convert(cast("WalkedEntry", entry)) for entry in iter(partial(cursor.next, moment), END)]
 
         return cast(
             "StateFuture[list[Any]]",
@@ -93,18 +98,18 @@ class GroupStore(StateStore):
         )
 
     def is_empty(self, cells: Cells) -> StateFuture[bool]:
-        """Whether a group has no live entry: looks at pages until there is one."""
+        """Return whether a group has no live entry; read pages until there is one."""
 
-        def finish(moment: Moment, found: Sequence[Any]) -> Any:
-            return go_on(GroupCursor(self, cells, found), moment)
+        def finish(moment: Moment, pages: Sequence[Any]) -> Any:
+            return go_on(GroupCursor(self, cells, pages), moment)
 
         def go_on(cursor: GroupCursor, moment: Moment) -> Any:
             entry = cursor.next(moment, is_read=False)
             if not isinstance(entry, Page):
                 return entry is END
 
-            def feed(moment: Moment, found: Sequence[Any]) -> Any:
-                cursor.feed(found[0])
+            def feed(moment: Moment, pages: Sequence[Any]) -> Any:
+                cursor.feed(pages[0])
                 return go_on(cursor, moment)
 
             return More((entry,), feed)
@@ -112,15 +117,19 @@ class GroupStore(StateStore):
         return cast("StateFuture[bool]", self.ask(self.moment, first_page(cells), finish))
 
     def peek_entries(self, key_json: bytes, namespace: str) -> list[tuple[bytes, Any]]:
-        """User keys and values of a group as it stands, TTL apart. For tests and tools."""
+        """Return the current user keys and values of a group, without TTL. For tests and tools."""
         cells = self.group(key_json, namespace)
         stored = self._backend.scan(cells.prefix, end_of_group(cells.prefix)) if not cells.cleared else ()
-        found = {entry[len(cells.prefix) :]: self.decode(value) for entry, value in stored} | cells.by_name
-        return [(name, found[name].value) for name in sorted(found) if found[name].value is not None]
+        current = {entry[len(cells.prefix) :]: self.decode(value) for entry, value in stored} | cells.by_name
+        return [(name, current[name].value) for name in sorted(current) if current[name].value is not None]
 
-    def moved(self, cells: Cells, found: Sequence[tuple[bytes, bytes]], moment: Moment) -> list[tuple[bytes, Cell]]:
-        """What is alive in a group, as cells for another one; it is cleared. `found` is all that the backend has of it."""
-        held = {entry[len(cells.prefix) :]: self.decode(stored) for entry, stored in found if not cells.cleared}
+    def moved(
+        self, cells: Cells, stored_entries: Sequence[tuple[bytes, bytes]], moment: Moment
+    ) -> list[tuple[bytes, Cell]]:
+        """Clear a group, and return its live entries as cells for another group. `stored_entries` are all that the backend has."""
+        held = {
+            entry[len(cells.prefix) :]: self.decode(stored) for entry, stored in stored_entries if not cells.cleared
+        }
         held |= cells.by_name
         cells.clear()
         return [
@@ -131,23 +140,23 @@ class GroupStore(StateStore):
 
 
 class GroupHandle:
-    """What the handles of groups have in common."""
+    """Base of the handles of groups."""
 
     _store: GroupStore
 
     def __init__(self, store: GroupStore, namespace: str = "") -> None:
-        """A handle for one namespace."""
+        """Make a handle for one namespace."""
         self._store = store
         self.name = store.name
         self._namespace = namespace
 
     def namespace(self, namespace: str, /) -> Any:
-        """See `State.namespace`."""
+        """Return the same state in a namespace."""
         check_namespace(namespace)
         return type(self)(self._store, namespace)
 
     def clear(self) -> StateFuture[None]:
-        """See `State.clear`."""
+        """Remove all entries of the key in this namespace."""
         return self._store.clear(self._here)
 
     @property

@@ -1,4 +1,4 @@
-"""Keys of whole columns as JSON: the bytes that `codec.encode` makes of each key, without a Python object a row."""
+"""Keys of whole columns as JSON: the same bytes as `codec.encode` of each key, without a Python object for each row."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _ESCAPED = bytes(range(0x20)) + b'"\\'
 def key_json_column(*columns: pa.Array) -> pa.BinaryArray:
     """Return the key of each row as JSON: the value of one column, or a list of several.
 
-    The columns are of types that records have between stages. A key is null where any of its values is; -0.0 is 0.0, as it
-    is in `plan.stages.stage_key`.
+    The columns have types that records have between stages. A key is null if any of its values is; -0.0 becomes 0.0, as
+    in `plan.stages.stage_key`.
     """
     texts = [_json(column) for column in columns]
     if len(texts) == 1:
@@ -40,7 +40,7 @@ def _json(column: pa.Array) -> pa.BinaryArray:
 
 
 def _is_plain(column: pa.StringArray) -> bool:
-    """Return whether JSON has all texts as they are."""
+    """Return whether JSON escapes none of the texts."""
     _, offsets, data = column.buffers()
     if data is None:
         return True

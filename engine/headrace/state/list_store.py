@@ -1,7 +1,7 @@
 """List state of one operator and task: a map whose user keys are the ids of elements.
 
-An id is the place in arrival order of the record or timer that adds the element, and a running index there. So ids grow in the
-order of addition, adding reads nothing, and they don't depend on how the input was split into micro-batches.
+An id is the place in arrival order of the record or timer that adds the element, and a running index. So ids grow in
+the order of addition, adding reads nothing, and ids don't depend on the split of the input into micro-batches.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.api import ListState, StateFuture, StateIterator
 from headrace.api.namespace import check_namespace
 from headrace.plan.order import output_order
 from headrace.state.cells import Cells
-from headrace.state.group_cursor import Found, first_page
+from headrace.state.group_cursor import WalkedEntry, first_page
 from headrace.state.group_store import GroupHandle, GroupStore
 from headrace.state.state_task import Moment
 
@@ -23,23 +23,23 @@ V = TypeVar("V")
 
 
 class ListStore(GroupStore):
-    """The lists of all keys."""
+    """Lists of all keys."""
 
     @property
     def handle(self) -> ListState[Any]:
-        """See `StateStore.handle`."""
+        """Return the handle that user code uses."""
         return ListHandle(self)
 
     def peek(self, key_json: bytes, namespace: str = "") -> list[Any]:
-        """A key's list as it stands, TTL apart. For tests and tools."""
+        """Return a key's current list, without TTL. For tests and tools."""
         return [value for _, value in self.peek_entries(key_json, namespace)]
 
     def resume(self) -> StateFuture[Any]:
-        """See `StateStore.resume`."""
+        """Read the key's state outside of namespaces, which a declared block may wait for when the run ends."""
         return self.whole(self.group(self.moment.key_json, ""), _value_of)
 
     def named(self, values: Iterable[Any]) -> list[tuple[bytes, Any]]:
-        """Elements behind ids of their own."""
+        """Return elements with new ids. Raises `ValueError` for None among them."""
         moment = self.moment
         elements = [(_next_id(moment), value) for value in values]
         if any(value is None for _, value in elements):
@@ -52,7 +52,7 @@ class ListStore(GroupStore):
         return cast("StateFuture[None]", self._act(partial(self._set_all, cells, elements, own_ttl)))
 
     def replace(self, cells: Cells, elements: Sequence[tuple[bytes, Any]], own_ttl: int) -> StateFuture[None]:
-        """Put elements in place of those that are there."""
+        """Replace all elements by these."""
 
         def finish(moment: Moment, _: Sequence[Any]) -> None:
             cells.clear()
@@ -62,11 +62,11 @@ class ListStore(GroupStore):
 
     def merge(self, target: Cells, sources: Sequence[Cells]) -> StateFuture[None]:
         """Move all elements of `sources` to `target`."""
-        asked = [cells for cells in sources if not cells.cleared]
-        actions = [page for cells in asked for page in first_page(cells, None)]
+        unread = [cells for cells in sources if not cells.cleared]
+        actions = [page for cells in unread for page in first_page(cells, None)]
 
-        def finish(moment: Moment, found: Sequence[Any]) -> None:
-            stored = dict(zip(map(id, asked), found, strict=True))
+        def finish(moment: Moment, pages: Sequence[Any]) -> None:
+            stored = dict(zip(map(id, unread), pages, strict=True))
             for cells in sources:
                 target.by_name.update(self.moved(cells, stored.get(id(cells), ()), moment))
 
@@ -74,34 +74,34 @@ class ListStore(GroupStore):
 
 
 class ListHandle(GroupHandle, ListState[V]):
-    """The live handle of a declared `ListState`: it answers for the key of the code that runs."""
+    """Live handle of a declared `ListState`, for the key of the code that runs."""
 
     _store: ListStore
 
     def add(self, value: V, /, ttl: timedelta | None = None) -> StateFuture[None]:
-        """See `ListState.add`."""
+        """Append an element. Raises `ValueError` for None."""
         return self.add_all((value,), ttl)
 
     def add_all(self, values: Iterable[V], /, ttl: timedelta | None = None) -> StateFuture[None]:
-        """See `ListState.add_all`."""
+        """Append elements in their order. Raises `ValueError` for None among them."""
         own_ttl = self._store.own_ttl(ttl)
         return self._store.add(self._here, self._store.named(values), own_ttl)
 
     def update(self, values: Iterable[V], /, ttl: timedelta | None = None) -> StateFuture[None]:
-        """See `ListState.update`."""
+        """Replace all elements by these. Raises `ValueError` for None among them."""
         own_ttl = self._store.own_ttl(ttl)
         return self._store.replace(self._here, self._store.named(values), own_ttl)
 
     def get(self) -> StateFuture[list[V]]:
-        """See `ListState.get`."""
+        """Read all elements; an empty list if there are none."""
         return self._store.whole(self._here, _value_of)
 
     def iterate(self) -> StateIterator[V]:
-        """See `ListState.iterate`."""
+        """Return an iterator over the elements, page by page."""
         return self._store.iterator(self._here, _value_of)
 
     def merge_namespaces(self, target: str, sources: Sequence[str]) -> StateFuture[None]:
-        """See `ListState.merge_namespaces`."""
+        """Move the elements of the namespaces `sources` to `target`, with their lifetimes."""
         store, key_json = self._store, self._store.moment.key_json
         for namespace in (target, *sources):
             check_namespace(namespace)
@@ -110,10 +110,10 @@ class ListHandle(GroupHandle, ListState[V]):
 
 
 def _next_id(moment: Moment) -> bytes:
-    made = output_order(moment.order, moment.index)
+    place = output_order(moment.order, moment.index)
     moment.index += 1
-    return b'"%b"' % made.hex().encode()
+    return b'"%b"' % place.hex().encode()
 
 
-def _value_of(found: Found) -> Any:
-    return found.value
+def _value_of(entry: WalkedEntry) -> Any:
+    return entry.value

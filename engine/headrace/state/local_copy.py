@@ -1,13 +1,13 @@
-"""Local copies of state (of rocksdb) or of what is known of it (of delta): folders on a worker's disk that belong to one checkpoint each.
+"""Local copies of state (of rocksdb) or caches of it (of delta): folders on a worker's disk, each for one checkpoint.
 
     <local>/<operator>/<first>-<last>/<checkpoint>-<format>-<copy id>/
 
-A task never writes into the copy of a committed checkpoint. It works on an attempt copy whose table
-files are hard links, so making one costs a few system calls, whatever the size of the state. Which
-attempt copy becomes the base of the next micro-batch is decided by the checkpoint that names it.
-A copy that is missing, has another format or was left by a foreign attempt is never looked at: the state is rebuilt. So it is
-where a file is missing or cut off, which RocksDB itself need not notice: half a MANIFEST opens well, and has
-forgotten the youngest tables. Each copy therefore lists its files and their sizes.
+A task never writes into the copy of a committed checkpoint. It works on an attempt copy whose table files are hard
+links, so making one costs a few system calls, whatever the size of the state. The next checkpoint names the attempt
+copy that becomes the base of the next micro-batch. A copy that is missing, has another format or belongs to another
+attempt is ignored: the state is rebuilt. It is also rebuilt when a file is missing or truncated, which RocksDB may not
+notice: half a MANIFEST opens without an error, and lacks the latest tables. Each copy therefore lists its files and
+their sizes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 from headrace.state.key_groups import KeyGroupRange
 
 _FORMAT = "f2-"
-"""Changes with the form of entries and their values, of caches too."""
+"""Must change with the format of entries or their values, also in caches."""
 
 _COMPLETE = "COMPLETE"
 _NOT_OF_THE_DATABASE = frozenset({_COMPLETE, "LOCK"})
@@ -31,21 +31,21 @@ _IMMUTABLE = ".sst"
 
 @dataclass(frozen=True, slots=True)
 class LocalCopies:
-    """The copies of one operator and key-group range on this machine."""
+    """Copies of one operator and key-group range on this machine."""
 
     folder: Path
 
     @classmethod
     def of(cls, local: Path, operator: str, key_groups: KeyGroupRange, suffix: str = "") -> LocalCopies:
-        """The copies below the job's local folder; `suffix` keeps copies apart that mean different things."""
+        """Return the copies below the job's local folder; `suffix` separates copies of different kinds."""
         return cls(local / operator / f"{key_groups}{suffix}")
 
     def path(self, copy: str) -> Path:
-        """Where a copy is, or would be."""
+        """Return the folder of a copy, whether it exists or not."""
         return self.folder / copy
 
     def is_complete(self, copy: str | None) -> bool:
-        """Whether a copy is here, was finished by its task, and has all of its files in full length."""
+        """Return whether a copy exists, was finished by its task, and has all of its files in full length."""
         if copy is None or not copy.partition("-")[2].startswith(_FORMAT):
             return False
         try:
@@ -55,7 +55,7 @@ class LocalCopies:
         return listed == self._sizes(copy)
 
     def link(self, base: str, attempt: str) -> Path:
-        """Make an attempt copy of `base`: hard links of table files, copies of the small rest."""
+        """Make an attempt copy of `base`: hard links of table files, copies of the small other files."""
         target = self.path(attempt)
         target.mkdir(parents=True)
         for file in self.path(base).iterdir():
@@ -82,7 +82,7 @@ class LocalCopies:
         shutil.rmtree(self.path(attempt), ignore_errors=True)
 
     def discard_before(self, checkpoint_id: int) -> None:
-        """Remove the copies of checkpoints before `checkpoint_id`: nothing starts from them again."""
+        """Remove the copies of checkpoints before `checkpoint_id`: no task starts from them again."""
         if not self.folder.exists():
             return
         for path in self.folder.iterdir():
@@ -96,5 +96,5 @@ class LocalCopies:
 
 
 def copy_name(checkpoint_id: int, copy_id: str) -> str:
-    """The folder name of a copy."""
+    """Return the folder name of a copy."""
     return f"{checkpoint_id}-{_FORMAT}{copy_id}"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from headrace.api import MapState, StateFuture, StateIterator
 from headrace.state.cells import Cell
 from headrace.state.codec import KeyCodec
-from headrace.state.group_cursor import Found
+from headrace.state.group_cursor import WalkedEntry
 from headrace.state.group_store import GroupHandle, GroupStore
 from headrace.state.state_task import Moment
 
@@ -19,81 +19,81 @@ V = TypeVar("V")
 
 
 class MapStore(GroupStore):
-    """The maps of all keys."""
+    """Maps of all keys."""
 
     def __init__(self, declared: MapState[Any, Any], operator: str, *arguments: Any, **options: Any) -> None:
-        """See `StateStore`."""
+        """Take the declaration and the arguments of `StateStore`."""
         super().__init__(declared, operator, *arguments, **options)
         self.keys = KeyCodec(declared.key_type, f"a key of {self.what}")
 
     @property
     def handle(self) -> MapState[Any, Any]:
-        """See `StateStore.handle`."""
+        """Return the handle that user code uses."""
         return MapHandle(self)
 
     def peek(self, key_json: bytes, namespace: str = "") -> dict[Any, Any]:
-        """A key's map as it stands, TTL apart. For tests and tools."""
+        """Return a key's current map, without TTL. For tests and tools."""
         return {self.keys.decode(name): value for name, value in self.peek_entries(key_json, namespace)}
 
     def contains(self, moment: Moment, cell: Cell) -> bool:
-        """Operation: whether there is a value."""
+        """Operation: return whether there is a value."""
         return self.alive(moment, cell) is not None
 
 
 class MapHandle(GroupHandle, MapState[K, V]):
-    """The live handle of a declared `MapState`: it answers for the key of the code that runs."""
+    """Live handle of a declared `MapState`, for the key of the code that runs."""
 
     _store: MapStore
 
     def get(self, key: K, /) -> StateFuture[V | None]:
-        """See `MapState.get`."""
+        """Read the value of `key`; `None` if there is none or it has expired."""
         store = self._store
         return cast("StateFuture[V | None]", store.read(self._here, store.keys.encode(key), store.alive))
 
     def put(self, key: K, value: V, /, ttl: timedelta | None = None) -> StateFuture[None]:
-        """See `MapState.put`."""
+        """Set the value of `key`; None is the same as `remove`."""
         store = self._store
         own_ttl = 0 if ttl is None else store.own_ttl(ttl)
         operation = partial(store.set, value=value, own_ttl=own_ttl)
         return cast("StateFuture[None]", store.write(self._here, store.keys.encode(key), operation))
 
     def put_all(self, entries: Mapping[K, V], /, ttl: timedelta | None = None) -> StateFuture[None]:
-        """See `MapState.put_all`."""
+        """Set the values of several keys."""
         store = self._store
         encoded = [(store.keys.encode(key), value) for key, value in entries.items()]
         return store.put(self._here, encoded, store.own_ttl(ttl))
 
     def remove(self, key: K, /) -> StateFuture[None]:
-        """See `MapState.remove`."""
+        """Remove `key` and its value; do nothing if it isn't there."""
         store = self._store
         return cast("StateFuture[None]", store.write(self._here, store.keys.encode(key), store.remove))
 
     def contains(self, key: K, /) -> StateFuture[bool]:
-        """See `MapState.contains`."""
+        """Return whether `key` has a value. Counts as a read of its entry."""
         store = self._store
         return cast("StateFuture[bool]", store.read(self._here, store.keys.encode(key), store.contains))
 
     def is_empty(self) -> StateFuture[bool]:
-        """See `MapState.is_empty`."""
+        """Return whether the map has no entry. Renews no entry."""
         return self._store.is_empty(self._here)
 
     def keys(self) -> StateIterator[K]:
-        """See `MapState.keys`."""
-        return self._store.iterator(self._here, lambda found: self._store.keys.decode(found.name))
+        """Return an iterator over the keys, page by page."""
+        return self._store.iterator(self._here, lambda entry: self._store.keys.decode(entry.name))
 
     def values(self) -> StateIterator[V]:
-        """See `MapState.values`."""
+        """Return an iterator over the values, page by page."""
         return self._store.iterator(self._here, _value_of)
 
     def entries(self) -> StateIterator[tuple[K, V]]:
-        """See `MapState.entries`."""
-        return self._store.iterator(self._here, lambda found: (self._store.keys.decode(found.name), found.value))
+        """Return an iterator over pairs of key and value, page by page."""
+        return self._store.iterator(self._here, lambda entry: (self._store.keys.decode(entry.name), entry.value))
 
     def remaining(self, key: K, /) -> StateFuture[timedelta | None]:
-        """See `MapState.remaining`."""
+        """Return how long the entry of `key` still lives."""
         store = self._store
         return cast("StateFuture[timedelta | None]", store.read(self._here, store.keys.encode(key), store.left))
 
 
-def _value_of(found: Found) -> Any:
-    return found.value
+def _value_of(entry: WalkedEntry) -> Any:
+    return entry.value

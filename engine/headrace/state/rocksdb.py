@@ -1,4 +1,4 @@
-"""The backend on local disk: one RocksDB database per operator, key-group range and checkpoint."""
+"""Backend on local disk: one RocksDB database for each operator, key-group range and checkpoint."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from rocksdict import Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX, Write, after
 
 _VISITED = b"c"
-"""The entry that tells how far `visit` came: no state."""
+"""Entry with the position of `visit`; it is no state."""
 
 
 class RocksDbBackend:
-    """A RocksDB database in a folder of its own, opened for the length of one task.
+    """RocksDB database in its own folder, opened for the duration of one task.
 
-    There is no write-ahead log: a task's work counts only once it is committed to Delta, and until
-    `close` has flushed it nobody else reads the folder.
+    It has no write-ahead log: a task's work counts only once it is committed to Delta, and until
+    `close` has flushed it nothing else reads the folder.
     """
 
     answers_at_once = False
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
-        """Open the database in `path`, making it if there is none and `create` allows it."""
+        """Open the database in `path`; create it if there is none and `create` is true."""
         options = Options(raw_mode=True)
         options.create_if_missing(create)
         options.set_max_open_files(256)
@@ -36,13 +36,13 @@ class RocksDbBackend:
         self._write_options = write_options
 
     def get_many(self, keys: Sequence[bytes], /) -> list[bytes | None]:
-        """See `StateBackend.get_many`."""
+        """Return the value of each key; `None` for a key without one."""
         if not keys:
             return []
         return cast("list[bytes | None]", self._db.get(list(keys)))
 
     def write_batch(self, writes: Iterable[Write], /) -> None:
-        """See `StateBackend.write_batch`."""
+        """Apply writes in order; a later one for the same entry wins."""
         batch = WriteBatch(raw_mode=True)
         for key, value in writes:
             if value is None:
@@ -52,19 +52,19 @@ class RocksDbBackend:
         self._db.write(batch, self._write_options)
 
     def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
-        """See `StateBackend.scan`."""
+        """Iterate over entries with `start <= key < end`, in byte order."""
         return self._pairs(start, end)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """See `StateBackend.items`."""
+        """Iterate over all entries, in no particular order."""
         return ((entry, value) for entry, value in self._pairs(b"") if entry != _VISITED)
 
     def visit(self, count: int, /) -> list[tuple[bytes, bytes]]:
-        """See `StateBackend.visit`. How far it came is kept in the database, for the next task."""
-        found = list(islice(self._keyed_from(self._db.get(_VISITED) or b""), count))
-        end = after(found[-1][0]) if len(found) == count else b""
+        """Return the next `count` entries of keyed state. The database stores the position for the next task."""
+        entries = list(islice(self._keyed_from(self._db.get(_VISITED) or b""), count))
+        end = after(entries[-1][0]) if len(entries) == count else b""
         self.write_batch([(_VISITED, end)])
-        return found
+        return entries
 
     def _keyed_from(self, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         for kind in (GROUPED_PREFIX, VALUE_PREFIX):  # in byte order
@@ -74,19 +74,19 @@ class RocksDbBackend:
     def _pairs(self, start: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
         options = ReadOptions()
         if end is not None:
-            # Without a bound RocksDB looks for the next live entry behind `end`, and steps over all that were removed there. It reads
-            # the bound out of the bytes object, which this frame keeps for as long as it iterates.
+            # Without a bound RocksDB searches for the next live entry after `end`, and steps over all removed ones there. It reads
+            # the bound from the bytes object, which this frame keeps alive while it iterates.
             options.set_iterate_upper_bound(end)
         entries = self._db.iter(options)
         entries.seek(start)
         while entries.valid():
-            # In raw mode keys and values are bytes; the stub has the union of all modes.
+            # In raw mode keys and values are bytes; the stub declares the union of all modes.
             yield cast("tuple[bytes, bytes]", (entries.key(), entries.value()))
             entries.next()
-        entries.status()  # a file that cannot be read ends the loop, too: raises for it
+        entries.status()  # an unreadable file also ends the loop: this raises for it
 
     def remove_range(self, start: bytes, end: bytes) -> None:
-        """Remove all entries with `start <= key < end`, and give their space back."""
+        """Remove all entries with `start <= key < end`, and free their space."""
         batch = WriteBatch(raw_mode=True)
         batch.delete_range(start, end)
         self._db.write(batch, self._write_options)

@@ -1,4 +1,4 @@
-"""State that is one entry for each key and namespace: values, and accumulators."""
+"""State with one entry for each key and namespace: values, and accumulators."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from headrace.state.state_store import StateStore
 
 
 class SingleStore(StateStore):
-    """One entry for each key and namespace. All of them are in one `Cells`, by key and namespace."""
+    """Store with one entry for each key and namespace, all in one `Cells`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """See `StateStore`."""
+        """Take the declaration and the arguments of `StateStore`."""
         super().__init__(*arguments, **options)
         self.cells = Cells(value_entry(self.name, b""))
 
     def groups(self) -> Iterable[Cells]:
-        """See `StateStore.groups`."""
+        """Return all cells of the task."""
         return (self.cells,)
 
     def prefetch(self, keys: Iterable[bytes]) -> None:
-        """See `StateStore.prefetch`: the keys' values outside of any namespace."""
+        """Load the keys' values outside of namespaces, with one call to the backend."""
         cells = self.cells.by_name
         missing = [key for key in keys if key not in cells]
         stored = self._backend.get_many([self.cells.prefix + key for key in missing])
@@ -35,7 +35,7 @@ class SingleStore(StateStore):
             cells[key] = self.decode(value)
 
     def peek(self, key_json: bytes, namespace: str = "") -> Any:
-        """What a key has as it stands, TTL apart; None if there is nothing. For tests and tools."""
+        """Return the current value of a key, without TTL; None without one. For tests and tools."""
         name = within(key_json, namespace)
         cell = self.cells.by_name.get(name)
         if cell is None:
@@ -49,7 +49,7 @@ class SingleStore(StateStore):
         return EntryChange(key_json, raw, cell.stamp, cell.own_ttl, namespace.decode())
 
     def writes(self, changes: Sequence[EntryChange]) -> Iterator[Write]:
-        """See `StateStore.writes`."""
+        """Return `changes` as writes to the backend."""
         prefix = self.cells.prefix
         for key_json, raw, stamp, own_ttl, namespace, _ in changes:
             value = None if raw is None else stored_value(stamp, raw, own_ttl)
@@ -57,27 +57,27 @@ class SingleStore(StateStore):
 
 
 class SingleHandle:
-    """What the handles of single entries have in common: which entry it is, and calls that need no more than that."""
+    """Base of the handles of single entries: it locates the entry, and has the calls that need no more."""
 
     _store: SingleStore
 
     def __init__(self, store: SingleStore, namespace: str = "") -> None:
-        """A handle for one namespace."""
+        """Make a handle for one namespace."""
         self._store = store
         self.name = store.name
         self._suffix = b"\x00" + namespace.encode() if namespace else b""
 
     def namespace(self, namespace: str, /) -> Any:
-        """See `State.namespace`."""
+        """Return the same state in a namespace."""
         check_namespace(namespace)
         return type(self)(self._store, namespace)
 
     def clear(self) -> StateFuture[None]:
-        """See `State.clear`."""
+        """Remove all entries of the key in this namespace."""
         return cast("StateFuture[None]", self._store.write(self._store.cells, self._here, self._store.remove))
 
     def remaining(self) -> StateFuture[timedelta | None]:
-        """See `ValueState.remaining`."""
+        """Return how long the entry still lives by its expiry clock; `None` without entry or TTL."""
         return cast("StateFuture[timedelta | None]", self._store.read(self._store.cells, self._here, self._store.left))
 
     @property

@@ -1,13 +1,13 @@
-"""A bounded cache of entries on local disk: what is known of state that lies elsewhere.
+"""Bounded cache of entries on local disk, for state that is stored elsewhere.
 
-It knows values and absences, so that a key that isn't there is looked for once. There are two generations.
-Whatever is learned or used goes into the younger one; when that holds half of the bound, the older one is
-dropped whole and the younger takes its place. So an entry that is used at least once per generation stays,
-and forgetting costs one range of RocksDB, without a list of who was used when.
+It caches values and absences, so that an absent key is read only once. There are two generations.
+Entries that are added or used go into the younger one; when that holds half of the bound, the older one is
+dropped as a whole and the younger takes its place. So an entry that is used at least once per generation stays,
+and eviction costs one range delete of RocksDB, without a list of accesses.
 
     bound of 4 entries    put a, b, c    get a      put d, e
     younger                              a
-    older                 a b c          a b c      a d e        b and c are no longer known
+    older                 a b c          a b c      a d e        b and c are evicted
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STATE = b"s"
 _ABSENT = b"a"
 _PRESENT = b"p"
 _CHUNK = 1000
-"""Entries written before the bound is looked at again."""
+"""Entries written between two checks of the bound."""
 
 
 class _Generations(msgspec.Struct):
@@ -35,17 +35,17 @@ class _Generations(msgspec.Struct):
 
 
 class StateCache:
-    """The cache in `database`, which is its alone. Not safe for use by several threads at once."""
+    """Cache in `database`, which nothing else uses. Not safe for several threads at once."""
 
     def __init__(self, database: RocksDbBackend, bound: int) -> None:
-        """`bound` is in bytes of keys and values; up to 1,000 entries more may be there for a moment."""
+        """Take the database; `bound` is in bytes of keys and values, and may be exceeded by up to 1,000 entries for a moment."""
         self._database = database
         self._bound = bound
         (stored,) = database.get_many([_STATE])
         self._generations = _Generations() if stored is None else msgspec.json.decode(stored, type=_Generations)
 
     def get(self, entries: Sequence[bytes]) -> dict[bytes, bytes | None]:
-        """What is known of `entries`: a value, or `None` for one that is known to be absent."""
+        """Return the cached ones of `entries`: a value, or `None` for an entry that is known to be absent."""
         younger, older = self._prefixes()
         known = self._read(younger, entries)
         if len(known) < len(entries):
@@ -55,7 +55,7 @@ class StateCache:
         return known
 
     def put(self, writes: Iterable[Write]) -> None:
-        """Remember values, and absences as `None`."""
+        """Cache values, and absences as `None`."""
         remaining = iter(writes)
         while chunk := list(islice(remaining, _CHUNK)):
             younger, _ = self._prefixes()
@@ -66,15 +66,15 @@ class StateCache:
                 self._drop_older()
 
     def close(self) -> None:
-        """Close the database. Nothing may be called afterwards."""
+        """Close the database. No other method may be called afterwards."""
         self._database.write_batch([(_STATE, msgspec.json.encode(self._generations))])
         self._database.close()
 
     def _read(self, generation: bytes, entries: Sequence[bytes]) -> dict[bytes, bytes | None]:
-        found = self._database.get_many([generation + entry for entry in entries])
+        values = self._database.get_many([generation + entry for entry in entries])
         return {
             entry: None if stored == _ABSENT else stored[1:]
-            for entry, stored in zip(entries, found, strict=True)
+            for entry, stored in zip(entries, values, strict=True)
             if stored is not None
         }
 

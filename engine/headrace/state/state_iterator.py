@@ -1,4 +1,4 @@
-"""The live iterator over a list or map."""
+"""Live iterator over a list or map."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from headrace.api import StateFuture, StateIterator
 from headrace.state.backend import Page
-from headrace.state.group_cursor import END, Found, GroupCursor, first_page
+from headrace.state.group_cursor import END, GroupCursor, WalkedEntry, first_page
 
 if TYPE_CHECKING:
     from headrace.state.cells import Cells
@@ -17,45 +17,45 @@ T = TypeVar("T")
 
 
 class LiveIterator(StateIterator[T]):
-    """Asks for the first page at once, so that it shows what is there now, and for each further one when it comes to it."""
+    """Iterator that asks for the first page at once, to show the state at that time, and for each further page when it needs it."""
 
-    def __init__(self, store: StateStore, cells: Cells, made: Callable[[Found], T]) -> None:
-        """`made` gives what user code gets for an entry."""
+    def __init__(self, store: StateStore, cells: Cells, convert: Callable[[WalkedEntry], T]) -> None:
+        """Start the iteration; `convert` makes the value for user code from an entry."""
         self._store = store
-        self._made = made
-        self._cursor = store.ask(store.moment, first_page(cells), lambda _, found: GroupCursor(store, cells, found))
+        self._convert = convert
+        self._cursor = store.ask(store.moment, first_page(cells), lambda _, pages: GroupCursor(store, cells, pages))
 
     def __aiter__(self) -> AsyncIterator[T]:
-        """See `StateIterator`."""
+        """Return itself. Raises `TypeError` in a plain `def`."""
         self._check_style(blocking=False)
         return self
 
     async def __anext__(self) -> T:
-        """See `StateIterator`."""
-        # Awaited for each entry, so that callbacks run in the same order wherever a page ends.
+        """Return the next entry."""
+        # It awaits for each entry, so that callbacks run in the same order wherever a page ends.
         cursor: GroupCursor = await self._cursor
         while isinstance(entry := cursor.next(self._store.moment), Page):
             await self._further(cursor, entry)
         if entry is END:
             raise StopAsyncIteration
-        return self._made(entry)
+        return self._convert(entry)
 
     def __iter__(self) -> Iterator[T]:
-        """See `StateIterator`."""
+        """Return itself. Raises `TypeError` in an `async def`."""
         self._check_style(blocking=True)
         return self
 
     def __next__(self) -> T:
-        """See `StateIterator`."""
+        """Return the next entry."""
         cursor: GroupCursor = self._cursor
         while isinstance(entry := cursor.next(self._store.moment), Page):
             self._further(cursor, entry)
         if entry is END:
             raise StopIteration
-        return self._made(entry)
+        return self._convert(entry)
 
     def on_next(self, function: Callable[[T], object], /) -> StateFuture[None]:
-        """See `StateIterator.on_next`."""
+        """Call `function` with each remaining entry, in order; the future completes after the last one."""
         if self._store.blocking:
             for entry in self:
                 function(entry)
@@ -65,8 +65,8 @@ class LiveIterator(StateIterator[T]):
         return done
 
     def _give(self, cursor: GroupCursor, function: Callable[[T], object], done: StateFuture[None]) -> None:
-        # One entry a callback, so that those which `function` chains run before the next entry, wherever a page ends; and
-        # no nested futures: a large map would nest them too deep.
+        # Each callback handles one entry, so that callbacks that `function` chains run before the next entry, wherever a page
+        # ends; without nested futures, since a large map would nest them too deep.
         entry = cursor.next(self._store.moment)
         if entry is END:
             done.complete(None)
@@ -74,12 +74,12 @@ class LiveIterator(StateIterator[T]):
         if isinstance(entry, Page):
             following = self._further(cursor, entry)
         else:
-            function(self._made(entry))
+            function(self._convert(entry))
             following = self._store.answer(None)
         following.then_accept(lambda _: self._give(cursor, function, done))
 
     def _further(self, cursor: GroupCursor, page: Page) -> Any:
-        return self._store.ask(self._store.moment, (page,), lambda _, found: cursor.feed(found[0]))
+        return self._store.ask(self._store.moment, (page,), lambda _, pages: cursor.feed(pages[0]))
 
     def _check_style(self, *, blocking: bool) -> None:
         if blocking is not self._store.blocking:

@@ -1,12 +1,12 @@
-"""What all kinds of state have in common in a task: a write-back cache of decoded entries over a backend.
+"""Base of all kinds of state in a task: a write-back cache of decoded entries over a backend.
 
-    user code ──> handle ──> entry at hand? ──yes──> operation on its cell, answered at once
+    user code ──> handle ──> entry cached? ──yes──> operation on its cell, answered at once
                                   │ no
                                   v
                     request to the backend ──answer──> operations of the record's code, in the order of its calls
 
-An operation is a function of cells; how it comes to its cells, and when, is decided here alone. Reading an entry that is not
-at hand waits for the backend, writing one does not. What has changed is told at the end of the task, entry by entry.
+An operation is a function of cells; only this module decides when it gets its cells. Reading an entry that is not
+cached waits for the backend, writing one does not. Changes are reported at the end of the task, entry by entry.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from headrace.state.ttl import NO_HISTORY, EntryLifetimes, LiveTtl
 from headrace.state.waiting_calls import Finish, More, WaitingCall, WaitingCalls, finish_at_once
 
 _FOR_EVER = timedelta.max // timedelta(milliseconds=1)
-"""As long as a life seems before the first watermark (ms)."""
+"""Apparent lifetime before the first watermark (ms)."""
 
 Operation = Callable[[Moment, Cell], Any]
-"""What is done with an entry; what it returns is the answer."""
+"""Function of an entry; its result is the answer."""
 
 
 class StateDeclaration(Protocol):
-    """A declared state."""
+    """Declaration of a state."""
 
     name: str
     ttl: StateTtl | None
@@ -43,24 +43,24 @@ class StateDeclaration(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreStatistics:
-    """A state in one task at one moment."""
+    """State of a store in one task at one moment."""
 
     cached: int
     """Entries in memory."""
     changed: int
-    """Those of them that differ from the backend, or may."""
+    """Entries in memory that differ, or may differ, from the backend."""
     hits: int
     """Reads answered from memory so far."""
     misses: int
     """Accesses that had to ask the backend."""
     waiting: int
-    """Calls that wait for it now."""
+    """Calls that wait for the backend now."""
     expired: int
-    """Entries that reads have found dead."""
+    """Entries that a read found expired."""
 
 
 class StateStore:
-    """The mechanics of one declared state in one task. EntryLifetimes as long as the task."""
+    """Store of one declared state, for the duration of one task."""
 
     def __init__(
         self,
@@ -72,15 +72,15 @@ class StateStore:
         *,
         blocking: bool = False,
     ) -> None:
-        """Bind `declared` to a backend, and to the task whose code will use it.
+        """Bind `declared` to a backend, and to the task whose code uses it.
 
-        `blocking` is for a plain `def`: calls then answer with the value itself.
+        `blocking` is for a plain `def`: calls then return the value itself.
         """
         self.name = declared.name
         self.what = f"state '{declared.name}' of operator '{operator}'"
-        """How errors name it."""
+        """Name of the state in errors."""
         self.waits = True
-        """Whether a read that the cache cannot answer may wait; else it is answered at once, whatever that takes."""
+        """True: a read that the cache cannot answer may wait. False: it blocks until it is answered."""
         self.blocking = blocking
         self.expired = 0
         self.hits = 0
@@ -97,35 +97,35 @@ class StateStore:
 
     @property
     def handle(self) -> Any:
-        """What user code finds in its attribute."""
+        """Return the handle that user code finds in its attribute."""
         raise NotImplementedError
 
     @property
     def ttl_logic(self) -> LiveTtl | None:
-        """When entries die; None if they don't."""
+        """Return the expiry logic of entries; None if they do not expire."""
         return self._ttl
 
     @property
     def moment(self) -> Moment:
-        """That of the code that runs now."""
+        """Return the moment of the code that runs now."""
         moment: Moment = self._task.context
         return moment
 
     # ------------------------------------------------------------------------------------------------ access
 
     def resume(self) -> StateFuture[Any] | None:
-        """Read all that the key has outside of namespaces: what a declared block may wait for over the end of a run.
+        """Read the key's state outside of namespaces, which a declared block may wait for when the run ends.
 
-        None for kinds whose reads have to say more.
+        None for kinds whose reads need more arguments.
         """
         return None
 
     def read(self, cells: Cells, name: bytes, operation: Operation, *, resumes: bool = False) -> Any:
-        """Answer with `operation`, once the entry is known. `resumes`: see `ask`."""
+        """Return the result of `operation`, once the entry is known. `resumes` is as in `ask`."""
         return self._access(self.moment, cells, name, operation, unread=False, resumes=resumes)
 
     def write(self, cells: Cells, name: bytes, operation: Operation) -> Any:
-        """Do `operation`, which need not know the entry unless TTL has to know when it was created."""
+        """Run `operation`, which needs the entry only if TTL needs its creation time."""
         return self._access(self.moment, cells, name, operation, unread=not self._creation_counts)
 
     def _access(
@@ -151,14 +151,14 @@ class StateStore:
         return self.ask(moment, actions, self.once_known(cells, name, operation, unread=unread), resumes=resumes)
 
     def once_known(self, cells: Cells, name: bytes, operation: Operation, *, unread: bool = False) -> Finish:
-        """The end of a call that had to wait: the entry is as earlier calls have left it, or as the backend has it."""
+        """Return the end of a call that had to wait: the entry is as earlier calls left it, or as the backend has it."""
 
         def finish(moment: Moment, stored: Sequence[Any]) -> Any:
             cell = cells.by_name.get(name)
             if cell is None:
                 if unread or cells.cleared:
                     cell = cells.blank(name)
-                elif not stored:  # it was at hand, and was forgotten meanwhile
+                elif not stored:  # it was cached, and was evicted meanwhile
                     return More((cells.prefix + name,), finish)
                 else:
                     cell = cells.by_name[name] = self.decode(stored[0])
@@ -167,13 +167,14 @@ class StateStore:
         return finish
 
     def may_act(self, moment: Moment) -> bool:
-        """Whether a call of the code at `moment` may act at once: the key is its own, and no earlier call of it waits."""
+        """Return whether a call of the code at `moment` may act at once: the key is its own, and no earlier call of it waits."""
         return self.blocking or (moment.owns_key and id(moment) not in self._loading)
 
     def ask(self, moment: Moment, actions: Sequence[Action], finish: Finish, *, resumes: bool = False) -> Any:
-        """Answer with `finish(moment, answers of the backend)`, after all calls that the code made before.
+        """Return the result of `finish(moment, answers of the backend)`, after all earlier calls of the code.
 
-        `resumes` marks the read that `resume` makes again, so that a declared block may wait for it when the run has to stop.
+        `resumes` marks the read that `resume` repeats, so that a declared block may wait for it when the run has to
+        stop.
         """
         queue = self._loading.get(id(moment))
         if queue is None:
@@ -181,7 +182,7 @@ class StateStore:
             if self.blocking or (moment.owns_key and (not actions or not self._may_wait)):
                 return self.answer(finish_at_once(self._backend, moment, actions, finish))
             queue = self._loading[id(moment)] = []
-            actions = actions or (None,)  # the request by which the code comes to own its key
+            actions = actions or (None,)  # the request through which the code gets its key
         call = WaitingCall(finish, StateFuture.pending(self._task), resumes=resumes)
         queue.append(call)
         self._calls.request(moment, queue, call, actions)
@@ -192,25 +193,25 @@ class StateStore:
         return self.waits and not self._backend.answers_at_once
 
     def answer(self, value: Any) -> Any:
-        """What user code gets for a call that is done: a future, or in a plain `def` the value."""
+        """Return the answer of a finished call for user code: a future, or in a plain `def` the value."""
         if self.blocking:
             return value
         return self._done if value is None else StateFuture(value, self._task)
 
     def waiting_block(self, moment: Moment) -> str | None:
-        """The id of the declared block that waits for this state's value, if nothing else of the code at `moment` does."""
+        """Return the id of the declared block that waits for this state's value, if the code at `moment` waits for nothing else."""
         return self._calls.waiting_block(moment)
 
     def forget_request(self, moment: Moment) -> None:
-        """Take the code's requests back: it will make them again in another task."""
+        """Drop the code's requests: it repeats them in another task."""
         self._calls.forget(moment)
 
     # ------------------------------------------------------------------------------------------------ operations
 
     def alive(self, moment: Moment, cell: Cell) -> Any:
-        """Operation: read a value; None if there is none, or it is dead and must not be seen.
+        """Operation: return a value; None if there is none, or if it is expired and invisible.
 
-        Renews its life, if reads do. A dead one is removed: where it may be seen, this is the last time.
+        Renews its lifetime, if reads do. Removes an expired value; a visible one is returned this one time.
         """
         value: Any = cell.value
         ttl = self._ttl
@@ -220,7 +221,7 @@ class StateStore:
             self.expired += 1
             cell.value, cell.dirty = None, True
             return value if ttl.returns_expired else None
-        # A record that arrives late reads with an older stamp: reading never shortens a life.
+        # A late record reads with an older stamp: a read never shortens a lifetime.
         if ttl.renews_on_read and cell.stamp < (stamp := ttl.stamp(moment)):
             cell.stamp, cell.dirty = stamp, True
         return value
@@ -241,18 +242,18 @@ class StateStore:
         cell.value, cell.dirty = None, True
 
     def left(self, moment: Moment, cell: Cell) -> timedelta | None:
-        """Operation: how long the entry has to live; None without one, or without TTL."""
+        """Operation: return how long the entry still lives; None without an entry, or without TTL."""
         if self._ttl is None or cell.value is None or self.is_dead(moment, cell.stamp, cell.own_ttl):
             return None
         milliseconds = self._ttl.remaining(moment, cell.stamp, cell.own_ttl)
         return timedelta(milliseconds=milliseconds) if milliseconds < _FOR_EVER else timedelta.max
 
     def is_dead(self, moment: Moment, stamp: int, own_ttl: int) -> bool:
-        """Whether an entry's life is over, whether or not it may be seen."""
+        """Return whether an entry is expired, whether visible or not."""
         return self._ttl is not None and self._ttl.is_dead(moment, stamp, own_ttl)
 
     def own_ttl(self, ttl: timedelta | None) -> int:
-        """A life given with a call, in milliseconds; 0 for none. See `State` for what is refused."""
+        """Return a lifetime given with a call, in ms; 0 for None. Raises `ValueError` without a TTL, and below 1 ms."""
         if ttl is None:
             return 0
         if not self._has_ttl:
@@ -261,7 +262,7 @@ class StateStore:
         return milliseconds_of(ttl)
 
     def decode(self, stored: bytes | None) -> Cell:
-        """A cell of what the backend has."""
+        """Return a cell of the backend's value."""
         if stored is None:
             return Cell(None, 0, stored=False)
         stamp, own_ttl = unpack_header(stored)
@@ -270,11 +271,11 @@ class StateStore:
     # ------------------------------------------------------------------------------------------------- task
 
     def groups(self) -> Iterable[Cells]:
-        """All cells of the task."""
+        """Return all cells of the task."""
         raise NotImplementedError
 
     def statistics(self) -> StoreStatistics:
-        """What is going on, as numbers."""
+        """Return the store's statistics."""
         cells = [cell for group in self.groups() for cell in group.by_name.values()]
         return StoreStatistics(
             cached=len(cells),
@@ -286,26 +287,26 @@ class StateStore:
         )
 
     def peek(self, key_json: bytes, namespace: str = "") -> Any:
-        """What a key has as it stands, TTL apart. For tests and tools."""
+        """Return the current value of a key, without TTL. For tests and tools."""
         raise NotImplementedError
 
     def prefetch(self, keys: Iterable[bytes]) -> None:
-        """Load what the code of these keys' records is likely to read, with one call to the backend."""
+        """Load the entries that these keys' records will probably read, with one call to the backend."""
 
     def trim(self, limit: int) -> None:
-        """Forget entries that the backend has as well, if there are more than `limit`."""
+        """Drop cells that equal the backend's entries, if there are more than `limit`."""
         if sum(len(cells.by_name) for cells in self.groups()) > limit:
             for cells in self.groups():
                 cells.trim()
 
     def changes(self) -> Iterator[EntryChange]:
-        """What differs from the backend, one change an entry.
+        """Yield the differences from the backend, one change for each entry.
 
         Raises `StateSchemaError` for a value that does not fit the declared type.
         """
         encode, change = self._codec.encode, self._change
         for cells in self.groups():
-            self._find_out_what_is_stored(cells)
+            self._read_unread_removals(cells)
             for name, cell in cells.by_name.items():
                 if not cell.dirty:
                     continue
@@ -317,8 +318,8 @@ class StateStore:
             if cells.cleared:
                 yield from self._cleared(cells)
 
-    def _find_out_what_is_stored(self, cells: Cells) -> None:
-        """Ask for entries that were removed unread: only one that is there is removed."""
+    def _read_unread_removals(self, cells: Cells) -> None:
+        """Read entries that were removed unread: only an existing one is removed."""
         unknown = [name for name, cell in cells.by_name.items() if cell.stored is None and cell.value is None]
         if not unknown or cells.cleared:
             return
@@ -337,11 +338,11 @@ class StateStore:
         return change_of((cells.key_json, raw, cell.stamp, cell.own_ttl, cells.namespace, name))
 
     def writes(self, changes: Sequence[EntryChange]) -> Iterator[Write]:
-        """`changes` as the backend takes them."""
+        """Return `changes` as writes to the backend."""
         for change in changes:
             raw = None if change.raw is None else stored_value(change.stamp, change.raw, change.own_ttl)
             yield change.entry(self.name), raw
 
     def expires_at(self, stamp: int, own_ttl: int = 0) -> int | None:
-        """When an entry with this stamp dies (ms); `None` without TTL."""
+        """Return when an entry with this stamp expires (ms); `None` without TTL."""
         return None if self._ttl is None else self._ttl.expires_at(stamp, own_ttl)

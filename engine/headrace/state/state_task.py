@@ -1,4 +1,4 @@
-"""The task that uses state, as its stores see it: whose code runs, and who takes requests that have to wait."""
+"""Interface of the task that uses state, for its stores: the code that runs, and the receiver of requests."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from headrace.state.ttl import TtlMoment
 
 
 class Moment(TtlMoment, Protocol):
-    """Whose state is accessed, and when: the context of a record or timer."""
+    """Context of the record or timer whose code accesses state."""
 
     @property
     def key_json(self) -> bytes:
-        """The current key."""
+        """Return the current key."""
         ...
 
     @property
     def owns_key(self) -> bool:
-        """Whether nobody else may access the key's state."""
+        """Return whether no other record may access the key's state."""
         ...
 
     @property
     def order(self) -> bytes:
-        """The place in arrival order."""
+        """Return the place in arrival order."""
         ...
 
     index: int
-    """How many outputs and list elements its code has made so far."""
+    """Number of outputs and list elements that its code has made so far."""
 
     callbacks: Any
-    """See `CallbackOwner`."""
+    """Callbacks that its code chained, as in `CallbackOwner`."""
 
     def declared_block(self, future: StateFuture[Any], /) -> str | None:
-        """Return the id of the declared block that waits for `future`, if nothing else of the code is left."""
+        """Return the id of the declared block that waits for `future`, if the code has nothing else left."""
         ...
 
 
 class StateTask(CallbackTask, Protocol):
-    """Runs user code, whose context is its `Moment`, and takes requests that have to wait."""
+    """Task that runs user code, whose context is its `Moment`, and accepts requests that have to wait."""
 
     def request(self, context: Any, action: Action, answered: Callable[[Any], None], /) -> None:
         """Call `answered` with the backend's answer to `action`, as code of the context."""

@@ -1,4 +1,4 @@
-"""Which store serves which kind of declared state."""
+"""Stores by kind of declared state."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def store_for(
     *,
     blocking: bool,
 ) -> StateStore:
-    """The store of a declared state in one task. `blocking` is for a plain `def`."""
+    """Return the store of a declared state in one task. `blocking` is for a plain `def`."""
     kind = next(store for kind, store in _STORES.items() if isinstance(declared, kind))
     if blocking and kind is ValueStore:
         kind = BlockingValueStore
-    found: Any = declared
-    return kind(found, operator, backend, task, lives, blocking=blocking)
+    declaration: Any = declared
+    return kind(declaration, operator, backend, task, lives, blocking=blocking)

@@ -1,7 +1,7 @@
 """Timers of one operator and task, in all domains (FLIP-425, "Timers").
 
-Stored in time order, so finding those that are due costs as many steps as are due, never a scan of
-all. Timers that fall due within the slice are taken into a heap once; the rest stay in the backend.
+Stored in time order, so finding the due timers costs as many steps as there are due timers, never a scan of
+all. Timers that are due within the slice are loaded into a heap once; the others stay in the backend.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ EVENT_TIME_CLEANUP, PROCESSING_TIME_CLEANUP = "event_time_cleanup", "processing_
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """Timers of one purpose. Those of two domains never replace each other."""
+    """Timers of one purpose. Timers of different domains never replace each other."""
 
     name: str
-    """The column `domain` of the table."""
+    """Value of the column `domain` of the table."""
 
     code: bytes
     """One byte in a backend's entries."""
 
     clock: TimeDomain
-    """What makes them fire: of a key, all timers of a clock fire in order of time, whatever their domains."""
+    """Clock that makes them fire. A key's timers of a clock fire in order of time, whatever their domains."""
 
     rank: int = 0
-    """Which of a key's timers for the same moment fires first: the one of the lowest rank."""
+    """Order of a key's timers for the same moment: the lowest rank fires first."""
 
     is_internal: bool = False
-    """Whether the engine set them: user code gets none of them, and none of them is counted."""
+    """True: the engine set them. User code does not see them, and they are not counted."""
 
 
 DOMAINS: Mapping[str, Domain] = {
@@ -45,25 +45,25 @@ DOMAINS: Mapping[str, Domain] = {
     for domain in (
         Domain(EVENT_TIME, b"e", EVENT_TIME),
         Domain(PROCESSING_TIME, b"p", PROCESSING_TIME),
-        # What is dead at a moment is gone before a user's timer of that moment can see it.
+        # Expired entries are removed before a user's timer of the same moment can see them.
         Domain(EVENT_TIME_CLEANUP, b"E", EVENT_TIME, rank=-1, is_internal=True),
         Domain(PROCESSING_TIME_CLEANUP, b"P", PROCESSING_TIME, rank=-1, is_internal=True),
     )
 }
-"""All domains by name. A new one is a line here, and a handler in `KeyedProcess`."""
+"""All domains by name. A new domain is a line here, and a handler in `KeyedProcess`."""
 
 _BEGINNINGS = {domain.name: TIMER_PREFIX + domain.code for domain in DOMAINS.values()}
 _NAMES = {beginning: name for name, beginning in _BEGINNINGS.items()}
-_OF_CLOCK = {clock_: [each for each in DOMAINS.values() if each.clock is clock_] for clock_ in TimeDomain}
+_OF_CLOCK = {clock_: [domain for domain in DOMAINS.values() if domain.clock is clock_] for clock_ in TimeDomain}
 _TIME = struct.Struct(">Q")
-_BIAS = 1 << 63  # makes byte order the order of signed numbers
+_BIAS = 1 << 63  # gives signed numbers the order of their bytes
 _TIME_BEGINS = len(TIMER_PREFIX) + 1
 _KEY_BEGINS = _TIME_BEGINS + _TIME.size
 _END_OF_KEY = b"\x00"
 
 
 class Timer(NamedTuple):
-    """A timer; ordered by time, then key. `domain` is the name of a `Domain`."""
+    """A timer, ordered by time, then key. `domain` is the name of a `Domain`."""
 
     timestamp: int
     key_json: bytes
@@ -72,43 +72,43 @@ class Timer(NamedTuple):
 
 
 class TimerChange(NamedTuple):
-    """A timer that the task registered, or removed."""
+    """A timer that the task registered or removed."""
 
     timer: Timer
     registered: bool
 
 
 Turn = tuple[int, int, str, str]
-"""A timer's place among those of its key and clock; see `turn`."""
+"""Sort key of a timer among those of its key and clock, made by `turn`."""
 
 
 def turn(timer: Timer) -> Turn:
-    """When it is a timer's turn among those of its key and clock: by time, rank, domain, namespace."""
+    """Return the sort key of a timer among those of its key and clock: time, rank, domain, namespace."""
     return timer.timestamp, DOMAINS[timer.domain].rank, timer.domain, timer.namespace
 
 
 def timer_entry(timer: Timer) -> bytes:
-    """The backend's entry for a timer. JSON and namespaces have no zero bytes, so the parts can't mix."""
+    """Return the backend's entry for a timer. JSON and namespaces have no zero bytes, so the parts are unambiguous."""
     entry = _BEGINNINGS[timer.domain] + _TIME.pack(timer.timestamp + _BIAS) + timer.key_json
     return entry + _END_OF_KEY + timer.namespace.encode() if timer.namespace else entry
 
 
 def timer_of(entry: bytes) -> Timer:
-    """The timer of a backend's entry."""
+    """Return the timer of a backend's entry."""
     (biased,) = _TIME.unpack_from(entry, _TIME_BEGINS)
     key_json, _, namespace = entry[_KEY_BEGINS:].partition(_END_OF_KEY)
     return Timer(biased - _BIAS, key_json, domain_of(entry), namespace.decode())
 
 
 def domain_of(entry: bytes) -> str:
-    """The domain of a timer's entry, or of entries that begin like this."""
+    """Return the domain of a timer's entry, or of a prefix of entries."""
     return _NAMES[entry[:_TIME_BEGINS]]
 
 
 class _Due:
-    """The timers of a clock that are due by `horizon`, the furthest that it is known to get (ms).
+    """Timers of a clock that are due by `horizon`, the last time that it is known to reach (ms).
 
-    None are stored up to `fired_until`; unless that is None, and nothing is known.
+    None are stored up to `fired_until`; if that is None, nothing is known.
     """
 
     __slots__ = ("fired_until", "horizon", "in_order", "turns")
@@ -126,18 +126,18 @@ class _Due:
 
 @dataclass(frozen=True, slots=True)
 class TimerStatistics:
-    """The timers of a task at one moment, those of user code and internal ones."""
+    """Timers of a task at one moment, those of user code and the engine's own."""
 
     due: int
-    """Due within the slice, and neither fired nor deleted."""
+    """Timers due within the slice that have neither fired nor been deleted."""
     changed: int
-    """Registered, deleted or fired by the task."""
+    """Timers that the task registered, deleted or fired."""
     fired: int
-    """Fired so far, internal ones apart."""
+    """Timers fired so far, without the engine's own."""
 
 
 class TimerService:
-    """The timers of all keys of a task. Registering and looking are synchronous, as the FLIP has it."""
+    """Timers of all keys of a task. Registering and reading are synchronous, as in the FLIP."""
 
     def __init__(
         self,
@@ -149,8 +149,9 @@ class TimerService:
     ) -> None:
         """Load the timers that are due.
 
-        `last_watermark` is the last one of the slice or before it, `processing_time` that of the micro-batch (ms); unless
-        given, it is what the clock says. `fired_until` is what the last task said: timers up to there are not looked for again.
+        `last_watermark` is the last one of the slice or before it, `processing_time` that of the micro-batch (ms), by
+        default the clock's. `fired_until` is the last task's `fired_until()`: timers up to these times are not searched
+        again.
         """
         known = fired_until or {}
         self._backend = backend
@@ -158,16 +159,16 @@ class TimerService:
         self._due = {clock_: _Due(known.get(clock_)) for clock_ in TimeDomain}
         self._due_of = {domain.name: self._due[domain.clock] for domain in DOMAINS.values()}
         self.live: set[Timer] = set()
-        """Timers of any domain that are due within the slice, and have neither fired nor been deleted."""
+        """Timers of all domains that are due within the slice, and have neither fired nor been deleted."""
         self.fired = 0
-        """Timers taken out, internal ones apart."""
+        """Number of timers taken, without the engine's own."""
         self.processing_time = clock.now() if processing_time is None else processing_time
         if last_watermark is not None:
             self.extend(last_watermark)
         self.extend(self.processing_time, PROCESSING_TIME)
 
     def extend(self, horizon: int, clock: TimeDomain = EVENT_TIME) -> None:
-        """Move the last watermark, or processing time, on, where it wasn't known at the start."""
+        """Advance the last watermark, or processing time, where it was not known at the start."""
         due = self._due[clock]
         if due.horizon is not None and horizon <= due.horizon:
             return
@@ -184,19 +185,19 @@ class TimerService:
         )
 
     def register(self, timer: Timer) -> None:
-        """Register a timer; again is the same as once."""
+        """Register a timer; registering it again has no effect."""
         self._changed[timer] = True
         horizon = self._due_of[timer.domain].horizon
         if horizon is not None and timer.timestamp <= horizon:
             self._make_due((timer,))
 
     def delete(self, timer: Timer) -> None:
-        """Take a timer back; nothing happens if there is none."""
+        """Delete a timer; do nothing if there is none."""
         self._changed[timer] = False
         self.live.discard(timer)
 
     def first_due(self, key_json: bytes, now: int, clock: TimeDomain = EVENT_TIME) -> Timer | None:
-        """The key's earliest timer of the clock, if it is due at `now`, a watermark or processing time."""
+        """Return the key's earliest timer of the clock, if it is due at `now`, a watermark or processing time (ms)."""
         due = self._due[clock]
         turns = due.turns.get(key_json)
         while turns:
@@ -209,10 +210,10 @@ class TimerService:
         return None
 
     def keys_due(self, now: int, clock: TimeDomain = EVENT_TIME) -> Iterator[bytes]:
-        """The keys with a timer of the clock that is due at `now`, by the time of their first one.
+        """Yield the keys with a timer of the clock that is due at `now`, by the time of their first one.
 
-        To be asked once per watermark or processing time. Timers may be taken and registered meanwhile, but once a key was
-        given, its timers have to be taken by whoever asked.
+        Called once per watermark or processing time. Timers may be taken and registered meanwhile, but the caller must
+        take the timers of each key that it gets.
         """
         timers = self._due[clock].in_order
         while timers and timers[0].timestamp <= now:
@@ -221,7 +222,7 @@ class TimerService:
                 yield timer.key_json
 
     def take(self, timer: Timer) -> bool:
-        """Take one timer out to fire it now; whether it was still there."""
+        """Take one timer to fire it now; return whether it still existed."""
         if timer not in self.live:
             return False
         self.live.discard(timer)
@@ -230,9 +231,9 @@ class TimerService:
         return True
 
     def fired_until(self) -> dict[str, int]:
-        """By clock, the moment (ms) up to which no timer is registered any more: the next task need not look for any.
+        """Return, by clock, the moment (ms) up to which no timer is registered any more: the next task need not search for any.
 
-        That is the horizon, unless timers are left that did not fire. Nothing is said of a clock without a horizon.
+        That is the horizon, unless timers are left that did not fire. A clock without a horizon is left out.
         """
         until = {clock_: due.horizon for clock_, due in self._due.items() if due.horizon is not None}
         for timer in self.live:
@@ -241,11 +242,11 @@ class TimerService:
         return {str(clock_): moment for clock_, moment in until.items()}
 
     def statistics(self) -> TimerStatistics:
-        """What is going on, as numbers."""
+        """Return the statistics of the timers."""
         return TimerStatistics(due=len(self.live), changed=len(self._changed), fired=self.fired)
 
     def changes(self) -> list[TimerChange]:
-        """What differs from the backend: a timer that came and went leaves no trace."""
+        """Return the differences from the backend; a timer that was registered and removed leaves no trace."""
         timers = list(self._changed)
         stored = self._backend.get_many([timer_entry(timer) for timer in timers])
         return [
@@ -255,7 +256,7 @@ class TimerService:
         ]
 
     def writes(self, changes: Sequence[TimerChange]) -> Iterator[Write]:
-        """`changes` as the backend takes them."""
+        """Return `changes` as writes to the backend."""
         for change in changes:
             yield timer_entry(change.timer), b"" if change.registered else None
 

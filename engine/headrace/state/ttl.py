@@ -1,15 +1,16 @@
-"""When entries of a state die (FLIP-25): integers in, integers out; no entries, no backend.
+"""When entries of a state expire (FLIP-25): arithmetic on integers, without entries and backends.
 
-A life is measured on a clock that stands still during the gaps that prolong it. An entry is dead when the clock has reached
-`expires_at`:
+A lifetime is measured on a clock that stops during the gaps that prolong it. An entry is expired when the clock has
+reached `expires_at`:
 
     ttl 10, gap 20-50             15      20------50     55
     stamp 15, without the gap     |------------------->  expires at 25
     stamp 15, prolonged           |-- 5 --|      |- 5 -| expires at 55
 
-A pause is measured in processing time, and becomes known when it is over. Where event time ran ahead of the wall clock, the
-watermark has already ended lives in what turns out to be the pause, and reads and sweeps have removed what was dead. What has
-died stays dead: for a state that expires by the watermark, a gap begins no earlier than the watermark at which the job stopped.
+A pause is measured in processing time, and is known when it is over. Where event time ran ahead of the wall clock, the
+watermark has already passed expiries in what turns out to be the pause, and reads and sweeps have removed expired
+entries. Expired entries stay expired: for a state that expires by the watermark, a gap begins no earlier than the
+watermark at which the job stopped.
 
     the same, watermark 30        15      20   30----50
     stamp 15                      |------------->           expired at 25, before the gap begins
@@ -27,18 +28,18 @@ from typing import NamedTuple, Protocol
 from headrace.api import OnGap, StateTtl, TtlTime, UpdateType, Visibility
 
 TimeRange = tuple[int, int]
-"""From when to when (ms), the end not included."""
+"""Start and end (ms), the end not included."""
 
 
 class Gap(NamedTuple):
-    """A pause of the job: from the last checkpoint before it to the first micro-batch after it (ms, processing time)."""
+    """Pause of the job: from the last checkpoint before it to the first micro-batch after it (ms, processing time)."""
 
     start: int
     end: int
     watermark: int | None = None
-    """At which watermark the job stopped (ms). None if there was none yet, or nobody noted it: earlier versions did not."""
+    """Watermark at which the job stopped (ms). None if there was none yet, or if it is unknown: earlier versions did not store it."""
     by_operator: Mapping[str, int | None] = {}
-    """The same where operators stopped at several watermarks, since their sources never meet."""
+    """Watermarks by operator, where operators stopped at several ones, since their sources never meet."""
 
     @classmethod
     def at(cls, start: int, end: int, watermarks: Mapping[str, int | None]) -> Gap:
@@ -48,38 +49,38 @@ class Gap(NamedTuple):
         return cls(start, end, next(iter(watermarks.values()), None))
 
     def of(self, operator: str) -> Gap:
-        """Return the pause as an operator saw it."""
+        """Return the pause as it applies to an operator."""
         return Gap(self.start, self.end, self.by_operator.get(operator, self.watermark))
 
     @property
     def of_event_time(self) -> TimeRange:
-        """The part of it that no watermark had passed when the job stopped. Empty (its end not after its start) if all of it had."""
+        """Return the part that no watermark had passed when the job stopped. Empty (its end not after its start) if all was passed."""
         return (self.start if self.watermark is None else max(self.start, self.watermark), self.end)
 
 
 class TtlMoment(Protocol):
-    """When an entry is accessed (ms): the context of a record or timer."""
+    """Times of an access to an entry (ms): the context of a record or timer."""
 
     @property
     def timestamp(self) -> int:
-        """The record's event time."""
+        """Return the record's event time."""
         ...
 
     @property
     def watermark(self) -> int:
-        """The last watermark before it."""
+        """Return the last watermark before it."""
         ...
 
     @property
     def processing_time(self) -> int:
-        """The processing time of the micro-batch."""
+        """Return the processing time of the micro-batch."""
         ...
 
 
 class LiveTtl:
-    """The TTL of one state in one task.
+    """TTL of one state in one task.
 
-    An entry's `own_ttl_ms` is what TTL per call has given it; 0 stands for the state's.
+    An entry's `own_ttl_ms` is its lifetime from a call with a TTL; 0 stands for the state's.
     """
 
     __slots__ = (
@@ -95,55 +96,55 @@ class LiveTtl:
     )
 
     def __init__(self, ttl: StateTtl, gaps: Sequence[Gap] = (), since: int | None = None) -> None:
-        """Use `of`."""
+        """Take the parts of the TTL; callers use `of`."""
         self.milliseconds = ttl.milliseconds
         self.renews_on_read = ttl.update is UpdateType.ON_READ_AND_WRITE
-        """Whether a read renews an entry, unless its stamp is younger already."""
+        """True: a read renews an entry, unless its stamp is younger."""
         self.renews_on_write = ttl.update is not UpdateType.ON_CREATE
-        """Whether a write renews an entry that is alive."""
-        # With exact cleanup, dead is cleaned up.
+        """True: a write renews a live entry."""
+        # With exact cleanup, expired entries are already removed.
         self.returns_expired = ttl.visibility is Visibility.RETURN_IF_NOT_CLEANED_UP and not ttl.cleanup.exact
-        """Whether a dead entry may be seen as long as it is there."""
+        """True: an expired entry is visible while it is stored."""
         self._in_event_time = ttl.time is TtlTime.EVENT
         self.by_watermark = ttl.expires_by_watermark
-        """Whether the clock is the watermark, not processing time."""
+        """True: the clock is the watermark, not processing time."""
         self.gaps = _counted(gaps, ttl)
-        """The spans of this state's clock that prolong a life, in order, and apart."""
+        """Time ranges of this state's clock that prolong lifetimes, in order, without overlap."""
         self._starts = [start for start, _ in self.gaps]
         self.since = since
-        """No life begins before this (ms)."""
+        """No lifetime begins before this (ms)."""
 
     @classmethod
     def of(cls, ttl: StateTtl | None, gaps: Sequence[Gap] = (), since: int | None = None) -> LiveTtl | None:
-        """The logic for a declared TTL; None where nothing expires.
+        """Return the logic for a declared TTL; None where nothing expires.
 
-        `gaps` are the job's pauses, oldest first, and apart. `since` is the moment (ms, of the clock that stamps entries) at
-        which TTL was switched on for a state that had entries already: no life begins before it.
+        `gaps` are the job's pauses, oldest first, without overlap. `since` is the moment (ms, of the clock that stamps
+        entries) at which TTL was switched on for a state that had entries already: no lifetime begins before it.
         """
         return None if ttl is None or not ttl.is_active else cls(ttl, gaps, since)
 
     def stamp(self, moment: TtlMoment) -> int:
-        """The stamp of an entry that is created or renewed now."""
+        """Return the stamp of an entry that is created or renewed now."""
         return moment.timestamp if self._in_event_time else moment.processing_time
 
     def clock(self, moment: TtlMoment) -> int:
-        """What ages entries: an entry is dead when this has reached `expires_at`."""
+        """Return the clock that expires entries: an entry is expired when it has reached `expires_at`."""
         return moment.watermark if self.by_watermark else moment.processing_time
 
     def is_dead(self, moment: TtlMoment, stamp: int, own_ttl_ms: int = 0) -> bool:
-        """Whether an entry's life is over."""
+        """Return whether an entry is expired."""
         clock = moment.watermark if self.by_watermark else moment.processing_time
         return self.is_dead_at(clock, stamp, own_ttl_ms)
 
     def is_dead_at(self, clock: int, stamp: int, own_ttl_ms: int = 0) -> bool:
-        """As `is_dead`, by what the clock says (ms)."""
-        # Gaps, and having been switched on late, only ever prolong a life.
+        """Return whether an entry is expired when the clock shows `clock` (ms)."""
+        # Gaps, and a TTL that was switched on late, only ever prolong a lifetime.
         return stamp + (own_ttl_ms or self.milliseconds) <= clock and (
             (not self._starts and self.since is None) or self.expires_at(stamp, own_ttl_ms) <= clock
         )
 
     def expires_at(self, stamp: int, own_ttl_ms: int = 0) -> int:
-        """When the entry dies (ms), as far as gaps are known."""
+        """Return when the entry expires (ms), as far as gaps are known."""
         if self.since is not None and stamp < self.since:
             stamp = self.since
         end = stamp + (own_ttl_ms or self.milliseconds)
@@ -157,7 +158,7 @@ class LiveTtl:
         return end
 
     def dead_until(self, clock: int) -> int | None:
-        """The youngest stamp that is dead when the clock says this (ms), of entries without a life of their own; None: none is."""
+        """Return the youngest expired stamp when the clock shows `clock` (ms), of entries without their own lifetime; None without one."""
         left, time = self.milliseconds, clock
         for start, end in reversed(self.gaps):
             if start >= time:
@@ -170,12 +171,12 @@ class LiveTtl:
         return None if self.since is not None and youngest < self.since else youngest
 
     def age(self, clock: int) -> Age:
-        """Which entries are dead when the clock says this (ms)."""
+        """Return which entries are expired when the clock shows `clock` (ms)."""
         youngest = self.dead_until(clock)
         return Age(self, clock, float("-inf") if youngest is None else youngest)
 
     def remaining(self, moment: TtlMoment, stamp: int, own_ttl_ms: int = 0) -> int:
-        """How long the entry has to live (ms), 0 when it is dead."""
+        """Return how long the entry still lives (ms), 0 when it is expired."""
         return max(0, self.expires_at(stamp, own_ttl_ms) - self.clock(moment))
 
 
@@ -190,9 +191,9 @@ def _counted(gaps: Sequence[Gap], ttl: StateTtl) -> list[TimeRange]:
 
 
 class Age(NamedTuple):
-    """Who is dead at one moment: for many entries at once.
+    """Expiry at one moment, for many entries at once.
 
-    `youngest` is the youngest stamp that is dead of entries without a life of their own.
+    `youngest` is the youngest expired stamp of entries without their own lifetime.
     """
 
     live: LiveTtl
@@ -200,22 +201,22 @@ class Age(NamedTuple):
     youngest: float
 
     def is_dead(self, stamp: int, own_ttl_ms: int) -> bool:
-        """Whether an entry's life is over."""
+        """Return whether an entry is expired."""
         return self.live.is_dead_at(self.clock, stamp, own_ttl_ms) if own_ttl_ms else stamp <= self.youngest
 
 
 @dataclass(frozen=True, slots=True)
 class EntryLifetimes:
-    """What is known of a job when a micro-batch begins, as far as lives of entries depend on it."""
+    """Data of a job at the beginning of a micro-batch on which lifetimes of entries depend."""
 
     gaps: Sequence[Gap] = ()
     since: Mapping[str, int] = field(default_factory=dict)
-    """By state: when TTL was switched on (see `LiveTtl.of`)."""
+    """By state, when TTL was switched on (ms), as in `LiveTtl.of`."""
 
     def of(self, ttl: StateTtl | None, state: str) -> LiveTtl | None:
-        """The logic for a state's TTL; None where nothing expires."""
+        """Return the logic for a state's TTL; None where nothing expires."""
         return LiveTtl.of(ttl, self.gaps, self.since.get(state))
 
 
 NO_HISTORY = EntryLifetimes()
-"""A job that was never paused, and whose states have had their TTL from the beginning."""
+"""A job that was never paused, and whose states have always had their TTLs."""

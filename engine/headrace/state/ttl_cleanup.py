@@ -1,11 +1,11 @@
-"""Removes expired entries that nobody looks at (FLIP-25, "Additional Cleanup Strategies"), when a task has done its work.
+"""Removes expired entries that nothing reads (FLIP-25, "Additional Cleanup Strategies"), at the end of a task.
 
-What user code may see does not depend on it, so it runs once, over what is stored and what has changed: an entry that was
-renewed meanwhile is known to be alive, whatever is stored of it.
+User code's view does not depend on it, so it runs once, over the stored entries and the changes: an entry that was
+renewed meanwhile is known to be alive, whatever is stored.
 
-*Incremental* cleanup looks at the entries that come next in the local backend, and starts over at the end. It is one look at
-many entries, not one after each record: that is what makes it cheap. The delta backend has no entries of its own: there, the
-tables are cleaned up by compaction, and a removal before that would only add a row to them.
+*Incremental* cleanup checks the next entries in the local backend, and starts over at the end. It is cheap because it
+checks many entries at once, not some after each record. The delta backend has no entries of its own: there, compaction
+cleans the tables, and an earlier removal would only add a row to them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.state.ttl import TtlMoment
 
 
 class TtlCleanup:
-    """The cleanup of one operator's states in one task."""
+    """Cleanup of one operator's states in one task."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class TtlCleanup:
         backend: StateBackend,
         timers: TimerService,
     ) -> None:
-        """`declared` has the TTL of each state, by name."""
+        """Take the parts; `declared` has the TTL of each state, by name."""
         self._stores = stores
         self._backend = backend
         self._policies = {name: ttl.cleanup for name, ttl in declared.items() if ttl is not None and ttl.is_active}
@@ -45,21 +45,21 @@ class TtlCleanup:
 
     @property
     def removed(self) -> int:
-        """Entries removed so far, but for those that a read has found."""
+        """Return the number of entries removed so far, except those that a read found."""
         return self._swept + sum(exact.removed for exact in self._exact.values())
 
     def on_timer(self, _: int, context: Any) -> None:
-        """A cleanup timer has fired. Nobody's code runs: its group is looked at in the end."""
+        """Accept a cleanup timer that fired. It runs no user code: its group is checked at the end."""
         group = group_of_timer(context.timer)
-        if group.state in self._exact:  # else exact cleanup was switched off, and this was its last timer
+        if group.state in self._exact:  # otherwise exact cleanup was switched off, and this was its last timer
             self._exact[group.state].fired.add(group)
 
     def changes(self, moment: TtlMoment, records: int) -> list[tuple[StateStore, list[EntryChange]]]:
-        """What each store has changed, and the removal of what has expired by `moment`; to be asked once.
+        """Return the changes of each store, and the removals of entries expired by `moment`; call it once.
 
-        `records` is how many the task has taken in.
+        `records` is the number of records that the task processed.
         """
-        found: list[tuple[StateStore, list[EntryChange]]] = []
+        changes_by_store: list[tuple[StateStore, list[EntryChange]]] = []
         swept = self._expired(moment, records)
         for store in self._stores:
             changes = list(store.changes())
@@ -71,20 +71,20 @@ class TtlCleanup:
                 removals = [removal(entry) for entry in entries if entry not in touched]
                 self._swept += len(removals)
                 changes += removals
-            found.append((store, changes))
-        return found
+            changes_by_store.append((store, changes))
+        return changes_by_store
 
     def writes(self) -> Iterator[Write]:
-        """What the backend has to know beyond the changes, which no table has."""
+        """Yield the backend's further writes, which no table has."""
         for exact in self._exact.values():
             yield from exact.writes()
 
     def _expired(self, moment: TtlMoment, records: int) -> dict[str, list[bytes]]:
-        """The expired ones of the entries that come next, by state."""
+        """Return the expired ones of the next entries, by state."""
         budget = self._budget(records)
-        found: dict[str, list[bytes]] = {}
+        expired: dict[str, list[bytes]] = {}
         if not budget:
-            return found
+            return expired
         ages = {
             store.name.encode(): store.ttl_logic.age(store.ttl_logic.clock(moment))
             for store in self._stores
@@ -94,12 +94,12 @@ class TtlCleanup:
         for entry, stored in self._backend.visit(budget):
             stamp, own_ttl = unpack_header(stored)
             if stamp > youngest and not own_ttl:
-                continue  # alive, whatever state it is of: most entries cost no more than this
+                continue  # alive, whatever its state: most entries cost no more than this
             state = entry[1 : entry.index(0)]
             age = ages.get(state)
             if age is not None and age.is_dead(stamp, own_ttl):
-                found.setdefault(state.decode(), []).append(entry)
-        return found
+                expired.setdefault(state.decode(), []).append(entry)
+        return expired
 
     def _budget(self, records: int) -> int:
         accesses = {store.name: store.hits + store.misses for store in self._stores}

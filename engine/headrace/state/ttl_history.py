@@ -1,6 +1,6 @@
-"""What is remembered of a job for TTL (FLIP-25): its pauses, and what its states declared.
+"""Stored TTL history of a job (FLIP-25): its pauses, and the declarations of its states.
 
-With it an entry's life comes out the same in every task, attempt and tool: none of them looks at a clock of its own.
+With it, every task, attempt and tool computes the same lifetime of an entry: none of them reads a clock of its own.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from headrace.api import OnGap, StateTtl
 from headrace.state.ttl import EntryLifetimes, Gap
 
 DeclaredTtls = Mapping[str, StateTtl | None]
-"""The TTL of every declared state, by `operator.state`."""
+"""TTL of every declared state, by `operator.state`."""
 
 TimeOf = Callable[[str], int | None]
-"""A moment of event time (ms) by the name of an operator, such as the last watermark that any task of its line has seen."""
+"""Function from an operator's name to a moment of event time (ms), such as the last watermark seen by any task of its line."""
 
 OFF = "off"
-"""How a state without TTL is remembered."""
+"""Stored text of a state without TTL."""
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -30,11 +30,12 @@ def _unknown(_: str) -> None:
 
 
 class TtlHistory(msgspec.Struct, frozen=True):
-    """What was known when a micro-batch began.
+    """TTL history at the beginning of a micro-batch.
 
-    `gaps` are the pauses that a state declared to prolong lives, oldest first; one of two numbers, as stored by earlier versions,
-    doesn't know at which watermark the job stopped. `declared` tells by `operator.state` what its TTL was, `since` from when on it was
-    switched on, for a state that had been without, or was stamped by the other clock (ms, of the clock that ages its entries now).
+    `gaps` are the pauses long enough for some state's declared threshold, oldest first; a gap of two numbers, as stored
+    by earlier versions, does not include the watermark at which the job stopped. `declared` is each state's TTL by
+    `operator.state`, `since` when it was switched on, for a state that had no TTL before, or was stamped by the other
+    clock (ms, of the clock that expires its entries now).
     """
 
     gaps: tuple[Gap, ...] = ()
@@ -42,7 +43,7 @@ class TtlHistory(msgspec.Struct, frozen=True):
     since: dict[str, int] = {}
 
     def lives(self, operator: str) -> EntryLifetimes:
-        """What one operator's states have to know."""
+        """Return the data on lifetimes for one operator's states."""
         beginning = f"{operator}."
         own = {name.removeprefix(beginning): at for name, at in self.since.items() if name.startswith(beginning)}
         return EntryLifetimes(tuple(gap.of(operator) for gap in self.gaps), own)
@@ -56,10 +57,11 @@ class TtlHistory(msgspec.Struct, frozen=True):
         processing_time: int,
         latest_event_of: TimeOf = _unknown,
     ) -> TtlHistory:
-        """What a micro-batch at `processing_time` has to know: this, its own gap, and what is declared now.
+        """Return the history for a micro-batch at `processing_time`: this one, its own gap, and the current declarations.
 
-        `paused_since` is when the last micro-batch was committed, None without one, and `watermark_of` tells how far it has come.
-        `latest_event_of` tells the latest event time that an operator's line had taken in by then, where there was no watermark.
+        `paused_since` is when the last micro-batch was committed, None without one; `watermark_of` returns its
+        watermark. `latest_event_of` returns the latest event time that an operator's line had processed by then, where
+        there was no watermark.
         """
         gaps = self.gaps
         if paused_since is not None and processing_time - paused_since > _shortest_gap(declared):
@@ -73,7 +75,7 @@ class TtlHistory(msgspec.Struct, frozen=True):
         return TtlHistory(gaps, _texts(declared), self._switched_on(declared, event_time_of, processing_time))
 
     def changed(self, declared: DeclaredTtls) -> set[str]:
-        """The operators with a state whose TTL is not what it was. Their local copies may lack what is alive now."""
+        """Return the operators with a state whose TTL changed. Their local copies may lack entries that are alive now."""
         texts = _texts(declared)
         return {name.partition(".")[0] for name, before in self.declared.items() if texts.get(name, before) != before}
 
@@ -82,7 +84,7 @@ class TtlHistory(msgspec.Struct, frozen=True):
         for name, ttl in declared.items():
             if ttl is None or not ttl.is_active:
                 continue
-            # By the clock that ages entries: with event times of last year, all would be dead by processing time at once.
+            # By the clock that expires entries: by processing time, entries of last year's event time would all expire at once.
             now = event_time_of(name.partition(".")[0]) if ttl.expires_by_watermark else processing_time
             moment = self._began(name, ttl, now)
             if moment is not None:
@@ -90,7 +92,7 @@ class TtlHistory(msgspec.Struct, frozen=True):
         return since
 
     def _began(self, name: str, ttl: StateTtl, now: int | None) -> int | None:
-        """From when on a state's TTL counts, None for one that has had it from the beginning; `now` is what its clock says."""
+        """Return from when a state's TTL counts, None for a state that always had it; `now` is the time of its clock."""
         before, text, known = self.declared.get(name), _as_text(ttl), self.since.get(name)
         if before is None or now is None:
             return known
@@ -100,7 +102,7 @@ class TtlHistory(msgspec.Struct, frozen=True):
 
 
 def _shortest_gap(declared: DeclaredTtls) -> float:
-    """From which length on (ms) a pause counts for some state; infinite where it counts for none."""
+    """Return the length (ms) from which a pause counts for some state; infinite if it counts for none."""
     thresholds = (
         ttl.gap_threshold // _MILLISECOND
         for ttl in declared.values()
@@ -110,22 +112,22 @@ def _shortest_gap(declared: DeclaredTtls) -> float:
 
 
 def _texts(declared: DeclaredTtls) -> dict[str, str]:
-    """The declared TTLs as checkpoints remember them."""
+    """Return the declared TTLs as checkpoints store them."""
     return {name: _as_text(ttl) for name, ttl in declared.items()}
 
 
 def _stamped_by(text: str) -> str:
-    """Which clock the stamps are of: `event time`, `processing time`, or none."""
+    """Return the clock that stamps entries: `event time`, `processing time`, or none."""
     return text.partition(" from ")[2].partition(" by ")[0]
 
 
 def _aged_by(text: str) -> str:
-    """Which clock the entries age by: `watermark`, `processing time`, or none."""
+    """Return the clock that expires entries: `watermark`, `processing time`, or none."""
     return text.partition(" by ")[2].partition(",")[0]
 
 
 def _as_text(ttl: StateTtl | None) -> str:
-    """All on which it depends whether an entry is alive."""
+    """Return a text of everything that decides whether an entry is alive."""
     if ttl is None or not ttl.is_active:
         return OFF
     clock = "watermark" if ttl.expires_by_watermark else "processing time"

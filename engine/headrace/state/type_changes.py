@@ -1,8 +1,8 @@
-"""Whether values that were stored as one type can be read as another, and mean the same.
+"""Comparison of types: can values stored as one type be read as another, with the same meaning?
 
-They can where fields were added with defaults, fields were removed, numbers were widened (`int` to `float` or `Decimal`), and
-alternatives were added (`int` to `int | None`, `Literal["a"]` to `Literal["a", "b"]` or `str`). Everything else is a difference:
-also what JSON would let pass, such as a list that becomes a set.
+They can where fields were added with defaults, fields were removed, numbers were widened (`int` to `float` or
+`Decimal`), and alternatives were added (`int` to `int | None`, `Literal["a"]` to `Literal["a", "b"]` or `str`).
+Everything else is a difference, even if JSON would accept it, such as a list that becomes a set.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from headrace.state.type_schema import REFERENCE, Shape, StructField, StructSche
 
 
 class Difference(NamedTuple):
-    """A place where stored values do not fit: its path (empty for the whole), and why."""
+    """Place where stored values do not fit: its path (empty for the whole), and the reason."""
 
     path: str
     why: str
 
     def __str__(self) -> str:
-        """For a sentence about the state."""
+        """Return the difference as part of a sentence about the state."""
         return f"field '{self.path}' {self.why}" if self.path else f"it {self.why}"
 
 
 def differences(stored: TypeSchema, declared: TypeSchema) -> list[Difference]:
-    """Why values of type `stored` cannot be read as `declared`; nothing if they can."""
+    """Return why values of type `stored` cannot be read as `declared`; an empty list if they can."""
     comparison = _Comparison(stored.structs, declared.structs)
     comparison.shapes(stored.root, declared.root, "")
-    return comparison.found
+    return comparison.differences
 
 
 _Structs = Mapping[str, StructSchema]
@@ -38,11 +38,11 @@ _Structs = Mapping[str, StructSchema]
 
 class _Comparison:
     def __init__(self, old: _Structs, new: _Structs, assumed: Iterable[tuple[str, str]] = ()) -> None:
-        self.found: list[Difference] = []
+        self.differences: list[Difference] = []
         self._old = old
         self._new = new
         self._assumed = {*assumed}
-        """Structs that contain themselves fit if all else does."""
+        """Structs that contain themselves fit if everything else does."""
 
     def shapes(self, old: Shape, new: Shape, path: str) -> None:
         if "union" in {old.type, new.type}:
@@ -60,7 +60,7 @@ class _Comparison:
         if not _only_loosened(old, new):
             self._differ(path, old, new)
         elif old.type == "dict":
-            # The text of a key is all that is stored: nothing says which number or date it was.
+            # Only the text of a key is stored: it does not say which number or date it was.
             if old.items[0] != new.items[0]:
                 self._differ(path, old, new)
             self.shapes(old.items[1], new.items[1], f"{path}{{}}")
@@ -70,26 +70,26 @@ class _Comparison:
 
     def _values(self, old: Shape, new: Shape, path: str) -> None:
         if new.type == old.type:
-            gone = [value for value in old.values if value not in new.values]
-            if gone:
-                self._add(path, f"may be {', '.join(map(repr, gone))} as stored, which {new} does not have")
+            missing = [value for value in old.values if value not in new.values]
+            if missing:
+                self._add(path, f"may be {', '.join(map(repr, missing))} as stored, which {new} does not have")
         elif old.type != "literal" or new.type not in _plain_of(old) or new.constraints:
             self._differ(path, old, new)
 
     def _alternatives(self, old: Shape, new: Shape, path: str) -> None:
-        """Each alternative of the old type must find one of the new type that JSON would choose for it."""
+        """Check that each alternative of the old type has one in the new type that JSON would choose for it."""
         choices = new.items if new.type == "union" else (new,)
-        for each in old.items if old.type == "union" else (old,):
-            alike = [choice for choice in choices if choice.type == each.type]
-            if len(alike) == 1 and (each.items or each.type == REFERENCE):
-                self.shapes(each, alike[0], path)  # tells the very field
-            elif not any(self._fits(each, choice) for choice in _of_same_class(each, choices)):
-                self._differ(path, old, new, each)
+        for alternative in old.items if old.type == "union" else (old,):
+            alike = [choice for choice in choices if choice.type == alternative.type]
+            if len(alike) == 1 and (alternative.items or alternative.type == REFERENCE):
+                self.shapes(alternative, alike[0], path)  # names the exact field
+            elif not any(self._fits(alternative, choice) for choice in _of_same_class(alternative, choices)):
+                self._differ(path, old, new, alternative)
 
     def _fits(self, old: Shape, new: Shape) -> bool:
         attempt = _Comparison(self._old, self._new, self._assumed)
         attempt.shapes(old, new, "")
-        return not attempt.found
+        return not attempt.differences
 
     def _structs(self, old_name: str, new_name: str, path: str) -> None:
         if (old_name, new_name) in self._assumed:
@@ -111,7 +111,7 @@ class _Comparison:
             self._add(_within(path, name), "is stored, and not declared any more, and the type forbids unknown fields")
 
     def _places(self, old: StructSchema, new: StructSchema, path: str) -> None:
-        """Fields that are told apart by their place alone: more, or fewer, only at the end."""
+        """Compare fields that are identified by position: the new type may have more or fewer only at the end."""
         for place, field in enumerate(new.fields):
             before = old.fields[place] if place < len(old.fields) else None
             if before is not None and before.name != field.name:
@@ -137,7 +137,7 @@ class _Comparison:
         self._add(path, f"is stored as {old}{among}, and declared as {new}")
 
     def _add(self, path: str, why: str) -> None:
-        self.found.append(Difference(path, why))
+        self.differences.append(Difference(path, why))
 
 
 _WIDENED = {("int", "float"), ("int", "Decimal")}
@@ -145,7 +145,7 @@ _LIKE_INTEGERS = {"int", "literal of numbers", "enum of numbers"}
 
 
 def _only_loosened(old: Shape, new: Shape) -> bool:
-    """Whether every limit of the new type was one of the old type."""
+    """Return whether every limit of the new type was one of the old type."""
     return new.constraints.items() <= old.constraints.items()
 
 
@@ -160,7 +160,7 @@ def _plain_of(literal: Shape) -> set[str]:
 
 
 def _of_same_class(old: Shape, choices: tuple[Shape, ...]) -> list[Shape]:
-    """Among which alternatives a value of the old type would be looked for: an integer is no float where integers are one."""
+    """Return the alternatives among which a value of the old type is searched: an integer is no float where integers are one."""
     if _class(old) in _LIKE_INTEGERS:
         integers = [choice for choice in choices if _class(choice) in _LIKE_INTEGERS]
         return integers or list(choices)
@@ -168,14 +168,14 @@ def _of_same_class(old: Shape, choices: tuple[Shape, ...]) -> list[Shape]:
 
 
 def _same_default(old: str, new: str) -> bool:
-    """Whether defaults in JSON mean the same: 1 and 1.0 do."""
+    """Return whether defaults in JSON mean the same, as 1 and 1.0 do."""
     if old == new or StructField.UNSET in {old, new} or not (old and new):
         return old == new
     return bool(msgspec.json.decode(old) == msgspec.json.decode(new))
 
 
 def _form(struct: StructSchema) -> str:
-    """What must not change in a struct, for a message."""
+    """Return the parts of a struct that must not change, for a message."""
     tag = f", tagged {struct.tag_field}={struct.tag!r}" if struct.tag is not None else ""
     return f"a {struct.kind.replace('_', ' ')}{' stored as a list' if struct.array_like else ''}{tag}"
 

@@ -1,7 +1,7 @@
-"""A type as data: what was stored by an older version of the code can be compared with what the code declares now.
+"""Types as data, so that the type stored by an older version of the code can be compared with the current declaration.
 
-Described is what matters for reading JSON back: fields by their stored names, numbers, texts, alternatives, constraints.
-Classes are named for people only; renaming one changes nothing that is stored.
+A schema describes everything that decodes JSON: fields by their stored names, numbers, texts, alternatives,
+constraints. Class names are for people only; renaming a class changes no stored data.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from msgspec import inspect
 from headrace.state.codec import encode
 
 REFERENCE = "struct"
-"""The `type` of a shape that stands for one of the schema's structs."""
+"""`type` of a shape that refers to one of the schema's structs."""
 
 
 class Shape(msgspec.Struct, frozen=True, omit_defaults=True):
     """One type.
 
-    `items` are the element's type of a list or set, key and value of a dict, places of a tuple, alternatives of a union.
-    `values` are those of a literal or enum. `name` is a struct's in the schema, or an enum's class.
+    `items` are the element's type of a list or set, key and value of a dict, places of a tuple, alternatives of a
+    union. `values` are those of a literal or enum. `name` is a struct's name in the schema, or an enum's class.
     """
 
     type: str
@@ -33,7 +33,7 @@ class Shape(msgspec.Struct, frozen=True, omit_defaults=True):
     constraints: dict[str, Any] = {}
 
     def __str__(self) -> str:
-        """As an annotation would have it."""
+        """Return the type as an annotation."""
         inner = [str(item) for item in self.items]
         if self.type == REFERENCE:
             return self.name
@@ -51,8 +51,8 @@ class Shape(msgspec.Struct, frozen=True, omit_defaults=True):
 class StructField(msgspec.Struct, frozen=True, omit_defaults=True):
     """A field under its stored name.
 
-    `default` is JSON text, `UNSET`, or empty where there is none that can be told. `may_lack` says that what was stored may be
-    without the field: it is left out where it has its default.
+    `default` is JSON text, `UNSET`, or empty without a known default. `may_lack` says that stored values may lack
+    the field, because it is left out when it has its default.
     """
 
     UNSET: ClassVar[str] = "UNSET"
@@ -64,7 +64,7 @@ class StructField(msgspec.Struct, frozen=True, omit_defaults=True):
     default: str = ""
 
     def __str__(self) -> str:
-        """As it would be written in a class."""
+        """Return the field as it is written in a class."""
         return f"{self.name}: {self.shape}" + ("" if self.required else f" = {self.default or '...'}")
 
 
@@ -80,20 +80,20 @@ class StructSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TypeSchema(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A type, and the structs that it is made of by name: so a struct may contain itself."""
+    """A type, and its structs by name, so that a struct may contain itself."""
 
     root: Shape
     structs: dict[str, StructSchema] = {}
 
     def __str__(self) -> str:
-        """The type; a struct with its fields."""
+        """Return the type; a struct with its fields."""
         if self.root.type != REFERENCE:
             return str(self.root)
         fields = self.structs[self.root.name].fields
         return f"{self.root.name}({', '.join(map(str, fields))})"
 
     def stored(self) -> TypeSchema:
-        """What of it matters for values that were stored: defaults only where fields may lack."""
+        """Return the part of it that matters for stored values: defaults only where fields may lack."""
         structs = {
             name: msgspec.structs.replace(
                 struct,
@@ -107,7 +107,7 @@ class TypeSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def type_schema_of(type: Any) -> TypeSchema:  # noqa: A002 - it is one
-    """The schema of a type that msgspec can encode."""
+    """Return the schema of a type that msgspec can encode."""
     description = _Description()
     return TypeSchema(description.shape(inspect.type_info(type)), description.structs)
 
@@ -121,7 +121,7 @@ class _Description:
         if isinstance(info, inspect.Metadata):
             return self.shape(info.type)
         if isinstance(info, inspect.UnionType):
-            return _union(self.shape(each) for each in info.types)
+            return _union(self.shape(member) for member in info.types)
         if isinstance(info, inspect.LiteralType):
             return _values("literal", info.values)
         if isinstance(info, inspect.EnumType):
@@ -147,7 +147,7 @@ class _Description:
         return Shape(name, constraints=constraints)
 
     def _struct(self, info: Any) -> str:
-        """The name under which a struct is described; it may contain itself, so the name comes first."""
+        """Return the name under which a struct is described. It may contain itself, so the name is assigned first."""
         cls = info.cls
         known = self._names.get(cls)
         if known is not None:
@@ -177,7 +177,7 @@ class _Description:
 
 
 def _default(field: inspect.Field) -> tuple[str, bool]:
-    """A field's default as JSON text, and whether `omit_defaults` leaves it out."""
+    """Return a field's default as JSON text, and whether `omit_defaults` leaves it out."""
     if field.required:
         return "", False
     if field.default is msgspec.UNSET:
@@ -186,7 +186,7 @@ def _default(field: inspect.Field) -> tuple[str, bool]:
         return _as_json(field.default), True
     if field.default_factory in _EMPTY:
         return _as_json(field.default_factory()), True
-    # `UNSET` itself is reported as no default at all.
+    # msgspec reports `UNSET` as no default at all.
     return (StructField.UNSET, True) if field.default_factory is msgspec.NODEFAULT else ("", False)
 
 
@@ -198,7 +198,7 @@ def _as_json(value: Any) -> str:
 
 
 def _values(kind: str, values: Iterable[Any], name: str = "") -> Shape:
-    """Texts and numbers apart, as JSON tells them apart."""
+    """Return a shape that separates texts and numbers, as JSON does."""
     listed = list(values)
     texts = tuple(sorted(value for value in listed if isinstance(value, str)))
     numbers = tuple(sorted(value for value in listed if isinstance(value, int)))
@@ -209,10 +209,10 @@ def _values(kind: str, values: Iterable[Any], name: str = "") -> Shape:
 
 
 def _union(shapes: Iterable[Shape]) -> Shape:
-    """Alternatives in an order that does not depend on how they were written."""
+    """Return the union of alternatives, in an order that does not depend on how they are written."""
     parts = sorted(set(map(_hashable, _alternatives(shapes))))
-    found = [msgspec.json.decode(part, type=Shape) for part in parts]
-    return found[0] if len(found) == 1 else Shape("union", items=tuple(found))
+    members = [msgspec.json.decode(part, type=Shape) for part in parts]
+    return members[0] if len(members) == 1 else Shape("union", items=tuple(members))
 
 
 def _alternatives(shapes: Iterable[Shape]) -> Iterator[Shape]:

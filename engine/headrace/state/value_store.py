@@ -17,9 +17,9 @@ V = TypeVar("V")
 
 
 class ValueStore(SingleStore, ValueState[V], Generic[V]):
-    """The live handle of a declared `ValueState`: it answers for the key of the code that runs.
+    """Live handle of a declared `ValueState`, for the key of the code that runs.
 
-    It is its own handle, and a value at hand is read and written without a further call: that is what most records do.
+    It is its own handle, and reads and writes a cached value without a further call: most records do just that.
     """
 
     def __init__(
@@ -32,26 +32,26 @@ class ValueStore(SingleStore, ValueState[V], Generic[V]):
         *,
         blocking: bool = False,
     ) -> None:
-        """See `StateStore`."""
+        """Take the declaration and the arguments of `StateStore`."""
         SingleStore.__init__(self, declared, operator, backend, task, lives, blocking=blocking)
         self.type, self.ttl = declared.type, declared.ttl
         self._cells = self.cells.by_name
 
     @property
     def handle(self) -> ValueState[V]:
-        """See `StateStore.handle`."""
+        """Return the handle that user code uses."""
         return self
 
     def namespace(self, namespace: str, /) -> Any:
-        """See `State.namespace`."""
+        """Return the same state in a namespace."""
         return ValueHandle(self).namespace(namespace)
 
     def resume(self) -> StateFuture[Any]:
-        """See `StateStore.resume`."""
+        """Read the key's state outside of namespaces, which a declared block may wait for when the run ends."""
         return self.value()
 
     def value(self) -> StateFuture[V | None]:
-        """See `ValueState.value`."""
+        """Read the key's value; `None` if there is none or it has expired."""
         moment = self._task.context
         cell = self._cells.get(moment.key_json)
         if cell is None or not moment.owns_key or (self._loading and id(moment) in self._loading):
@@ -60,7 +60,7 @@ class ValueStore(SingleStore, ValueState[V], Generic[V]):
         return StateFuture(cell.value if self._ttl is None else self.alive(moment, cell), self._task)
 
     def update(self, value: V, /, ttl: timedelta | None = None) -> StateFuture[None]:
-        """See `ValueState.update`."""
+        """Set the key's value; None is the same as `clear`."""
         moment = self._task.context
         cell = self._cells.get(moment.key_json)
         if ttl is None and moment.owns_key and not (self._loading and id(moment) in self._loading):
@@ -73,15 +73,15 @@ class ValueStore(SingleStore, ValueState[V], Generic[V]):
         return cast("StateFuture[None]", self.write(self.cells, moment.key_json, operation))
 
     def clear(self) -> StateFuture[None]:
-        """See `ValueState.clear`."""
+        """Remove the key's value."""
         return cast("StateFuture[None]", self.write(self.cells, self.moment.key_json, self.remove))
 
     def remaining(self) -> StateFuture[timedelta | None]:
-        """See `ValueState.remaining`."""
+        """Return how long the entry still lives by its expiry clock; `None` without entry or TTL."""
         return cast("StateFuture[timedelta | None]", self.read(self.cells, self.moment.key_json, self.left))
 
     def _value_later(self, moment: Moment) -> StateFuture[V | None]:
-        """As `read`, but a declared block may wait for it over the end of a run."""
+        """Read the value as `read` does; a declared block may wait for it when the run ends."""
         name = moment.key_json
         actions = () if name in self._cells else (self.cells.prefix + name,)
         return cast(
@@ -91,10 +91,10 @@ class ValueStore(SingleStore, ValueState[V], Generic[V]):
 
 
 class BlockingValueStore(ValueStore[V]):
-    """The handle that a plain `def process` gets: a call answers with the value itself."""
+    """Handle for a plain `def process`: a call returns the value itself."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """See `StateStore`."""
+        """Take the declaration and the arguments of `StateStore`."""
         super().__init__(*arguments, **(options | {"blocking": True}))
 
     def value(self) -> Any:
@@ -103,7 +103,7 @@ class BlockingValueStore(ValueStore[V]):
         return self.alive(moment, self._cell(moment.key_json))
 
     def update(self, value: V, /, ttl: timedelta | None = None) -> Any:
-        """See `ValueState.update`."""
+        """Set the key's value; None is the same as `clear`."""
         moment = self._task.context
         own_ttl = 0 if ttl is None else self.own_ttl(ttl)
         self.set(moment, self._cell(moment.key_json), value, own_ttl)
@@ -115,13 +115,13 @@ class BlockingValueStore(ValueStore[V]):
 
 
 class ValueHandle(SingleHandle, ValueState[V]):
-    """A value state in a namespace."""
+    """Handle of a value state in a namespace."""
 
     def value(self) -> StateFuture[V | None]:
-        """See `ValueState.value`."""
+        """Read the key's value; `None` if there is none or it has expired."""
         return cast("StateFuture[V | None]", self._store.read(self._store.cells, self._here, self._store.alive))
 
     def update(self, value: V, /, ttl: timedelta | None = None) -> StateFuture[None]:
-        """See `ValueState.update`."""
+        """Set the key's value; None is the same as `clear`."""
         operation = partial(self._store.set, value=value, own_ttl=self._store.own_ttl(ttl))
         return cast("StateFuture[None]", self._store.write(self._store.cells, self._here, operation))

@@ -1,4 +1,4 @@
-"""Calls of user code that wait for answers of the backend: each record's calls are answered in the order in which it made them."""
+"""Calls of user code that wait for the backend: each record's calls are answered in the order in which it made them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from headrace.state.backend import Action, StateBackend, answers
 from headrace.state.state_task import Moment, StateTask
 
 Finish = Callable[[Moment, Sequence[Any]], Any]
-"""What is done with the backend's answers; what it returns is the answer, unless that is `More`."""
+"""Processes the backend's answers. Its result is the call's answer, unless it is `More`."""
 
 
 class More(NamedTuple):
-    """Not done yet: ask the backend these as well, and then finish like this."""
+    """Further reads: ask the backend for these as well, and then finish with this function."""
 
     actions: Sequence[Action]
     finish: Finish
@@ -39,30 +39,30 @@ class WaitingCall:
     __slots__ = ("finish", "future", "requests", "resumes")
 
     def __init__(self, finish: Finish, future: StateFuture[Any], *, resumes: bool) -> None:
-        """Complete `future` by `finish`."""
+        """Complete `future` with the result of `finish`."""
         self.requests: list[BackendRequest] = []
         self.finish = finish
         self.future = future
         self.resumes = resumes
 
     def is_ready(self) -> bool:
-        """Tell whether all answers are there."""
+        """Return whether all answers have arrived."""
         return all(request.is_ready for request in self.requests)
 
 
 class WaitingCalls:
-    """The calls that wait for one state in one task."""
+    """Waiting calls of one state in one task."""
 
     def __init__(self, task: StateTask) -> None:
-        """Hand requests to `task`."""
+        """Submit requests to `task`."""
         self.queues: dict[int, list[WaitingCall]] = {}
-        """By the `id` of the moment of their code, in order. No queue is empty, but for one that is about to get a call."""
+        """Queues by the `id` of the moment of their code, in order. No queue is empty, except one that is about to get a call."""
         self._task = task
 
     def request(
         self, moment: Moment, queue: Sequence[WaitingCall], call: WaitingCall, actions: Sequence[Action]
     ) -> None:
-        """Ask for what no call in `queue` has asked for."""
+        """Request the reads of a call that no earlier call in `queue` has requested."""
         known = {
             request.action: request
             for earlier in queue
@@ -90,18 +90,18 @@ class WaitingCalls:
             del self.queues[id(moment)]
 
     def waiting_block(self, moment: Moment) -> str | None:
-        """Return the id of the declared block that waits for the value of the state, if nothing else of the code does."""
+        """Return the id of the declared block that waits for the value of the state, if the code waits for nothing else."""
         queue = self.queues.get(id(moment), ())
         if len(queue) != 1 or not queue[0].resumes:
             return None
         return moment.declared_block(queue[0].future)
 
     def forget(self, moment: Moment) -> None:
-        """Take the code's calls back: it will make them again in another task."""
+        """Drop the code's calls: it repeats them in another task."""
         del self.queues[id(moment)]
 
     def __len__(self) -> int:
-        """Return how many calls wait."""
+        """Return the number of waiting calls."""
         return sum(map(len, self.queues.values()))
 
 

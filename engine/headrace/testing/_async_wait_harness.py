@@ -1,4 +1,4 @@
-"""Drives one async function."""
+"""Harness that drives one async function."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class CapacityFull(Exception):  # noqa: N818 - it is the answer to a question, not a failure
-    """The queue has as many elements as the operator may have; nothing was taken in."""
+    """Error of a call while the queue is at the operator's capacity; nothing was accepted."""
 
 
 class QuarantinedRecord(msgspec.Struct, frozen=True):
-    """A record that was given up on, with its last error."""
+    """A record that failed for good, with its last error."""
 
     record: Any
     error: str | None
 
 
 class AsyncSnapshot(msgspec.Struct, frozen=True):
-    """What a checkpoint holds: all that was taken in and not emitted. A watermark is told by its time (ms)."""
+    """Content of a checkpoint: all accepted elements that were not emitted. A watermark is stored as its time (ms)."""
 
     queued: tuple[StoredElement | int, ...]
     ordinal: int
@@ -65,20 +65,23 @@ class AsyncSnapshot(msgspec.Struct, frozen=True):
 
 @dataclass
 class AsyncWaitHarness(Generic[R]):
-    """One `AsyncFunction` on a virtual clock: nothing waits in real time, and nothing happens by itself.
+    """Drives one `AsyncFunction` on a virtual clock: nothing waits in real time, and nothing happens by itself.
 
         with AsyncWaitHarness(WeatherLookup(), mode=OutputMode.ORDERED, capacity=2, timeout=timedelta(seconds=1)) as h:
             h.process(FlightEvent(...))
             h.clock.advance(5)
             assert h.output() == [Enriched(...)]
 
-    `process` begins a call and returns. `h.clock.advance(ms)` moves time on: calls end, retries begin and timeouts run
-    out on the way, in order. An error that fails the run is raised by whatever call made it happen.
+    `process` begins a call and returns. `h.clock.advance(ms)` advances the time: calls end, retries begin and timeouts
+    expire on the way, in order. The call that causes an error of the run raises it.
 
-    In mode `KEYED_ORDERED` it drives the very controller that jobs drive (FLIP-425), a step at a time.
+    In mode `KEYED_ORDERED` it drives the same controller as jobs (FLIP-425), one step at a time.
 
-    Unlike in a micro-batch, elements that are done and wait for earlier ones, and watermarks, take capacity, as in Flink;
-    parked elements do not, and are taken up as soon as they are due, as if a micro-batch began then.
+    Unlike in a micro-batch, watermarks and done elements that wait for earlier ones take capacity, as in Flink. Parked
+    elements do not, and resume as soon as they are due, as if a micro-batch began then.
+
+    Arguments are those of `Stream.async_wait`. Raises `ValueError` unless there is a `key` in mode KEYED_ORDERED, and
+    in no other; and the errors of `Stream.async_wait`.
     """
 
     function: AsyncFunction[R, Any]
@@ -93,14 +96,14 @@ class AsyncWaitHarness(Generic[R]):
     cache: LookupCache | None = None
     batch: Batching | None = None
     key: Callable[[R], Any] | None = None
-    """Mode `KEYED_ORDERED`: the key of a record."""
+    """Mode `KEYED_ORDERED`: function of a record that returns its key."""
     services: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Put the virtual clock in place, and open the function; `close`, or leaving a `with` block, undoes both.
+        """Install the virtual clock, and open the function; `close`, or the end of a `with` block, undoes both.
 
-        Raises `ValueError` unless there is a key in mode KEYED_ORDERED, and in no other; and what `Pipeline` raises for such
-        an `async_wait`.
+        Raises `ValueError` unless there is a key in mode KEYED_ORDERED, and in no other; and what `Stream.async_wait`
+        raises.
         """
         if (self.key is not None) is not (self.mode is OutputMode.KEYED_ORDERED):
             raise ValueError("mode KEYED_ORDERED needs a key, and no other mode takes one")
@@ -111,7 +114,7 @@ class AsyncWaitHarness(Generic[R]):
         self._parked: set[AsyncElement] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._due: deque[AsyncElement] = deque()
-        """Elements that were parked, and are due: they wait for a place, or for the controller's next step."""
+        """Parked elements that are due: they wait for a place, or for the controller's next step."""
         self._output: list[Any] = []
         self._failure: BaseException | None = None
         self._ordinal = 1
@@ -128,9 +131,10 @@ class AsyncWaitHarness(Generic[R]):
 
     @classmethod
     def restore(cls, snapshot: AsyncSnapshot, function: AsyncFunction[R, Any], **arguments: Any) -> AsyncWaitHarness[R]:
-        """A harness that goes on from `snapshot`: what has its results is not called again, and back-offs are waited out.
+        """Return a harness that continues from `snapshot`. It repeats no call that has results, and waits out back-offs.
 
-        The clock starts at the snapshot's time; give `now=ms` for a later one, as after an outage.
+        The clock starts at the snapshot's time; give `now=ms` for a later one, as after an outage. Raises what the
+        constructor raises.
         """
         now = arguments.pop("now", snapshot.now)
         harness = cls(function, **arguments)
@@ -147,9 +151,9 @@ class AsyncWaitHarness(Generic[R]):
     def process(
         self, record: R, timestamp: int | None = None, *, kind: RowKind = RowKind.INSERT, block: bool = False
     ) -> None:
-        """Take in a record, and begin its call. Without `timestamp` it has the clock's time.
+        """Accept a record, and begin its call. `timestamp` is its event time (ms), by default the clock's.
 
-        Raises `CapacityFull` when there is no room; with `block` the clock is moved on until there is.
+        Raises `CapacityFull` when there is no room; with `block` the clock advances until there is.
         """
         clock.use(self.clock)
         self._make_room(block=block)
@@ -162,7 +166,7 @@ class AsyncWaitHarness(Generic[R]):
         self._advanced_to_rest()
 
     def watermark(self, timestamp: int, *, block: bool = False) -> None:
-        """Take in a watermark. It goes out when its mode lets it: see `OutputMode`. Errors as in `process`."""
+        """Accept a watermark (ms), which is emitted as `OutputMode` says. Raises `CapacityFull` as `process` does."""
         clock.use(self.clock)
         if self.mode is OutputMode.UNORDERED_PROCESSING_TIME:
             self._output.append(Watermark(timestamp))
@@ -172,7 +176,7 @@ class AsyncWaitHarness(Generic[R]):
         self._emit()
 
     def finish(self) -> None:
-        """The input has ended: waiting retries are made at once and for the last time, and everything runs to its end."""
+        """End the input: make waiting retries at once and for the last time, and run everything to its end."""
         clock.use(self.clock)
         self._is_finishing = True
         self._attempts.finish()
@@ -187,25 +191,25 @@ class AsyncWaitHarness(Generic[R]):
             self._advanced()
 
     def output(self) -> list[Any]:
-        """What was emitted since the last call: records, `Watermark` and `QuarantinedRecord`, in order."""
+        """Return what was emitted since the last call: records, `Watermark` and `QuarantinedRecord`, in order."""
         output, self._output = self._output, []
         return output
 
     def snapshot(self) -> AsyncSnapshot:
-        """What a checkpoint would hold. The harness goes on."""
+        """Return the content of a checkpoint at this moment. The harness continues."""
         queued = (
             one.timestamp if isinstance(one, QueuedWatermark) else self._stored(one) for one in self._queue.remaining()
         )
         return AsyncSnapshot(tuple(queued), self._ordinal, self.clock.now())
 
     def statistics(self) -> AsyncWaitStatistics:
-        """The counters."""
+        """Return the counters."""
         return AsyncWaitStatistics.of(
             self._operator, self._attempts, self._queue, parked=len(self._parked), emitted=self._emitted
         )
 
     def close(self) -> None:
-        """Interrupt what is under way, close the function, and put the real clock back."""
+        """Interrupt calls in flight, close the function, and restore the real clock."""
         if self._loop.is_closed():
             return
         try:
@@ -220,11 +224,11 @@ class AsyncWaitHarness(Generic[R]):
             clock.use(self.clock.replaced)
 
     def __enter__(self) -> AsyncWaitHarness[R]:
-        """The harness itself."""
+        """Return the harness."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """See `close`."""
+        """Close the harness."""
         self.close()
 
     # ------------------------------------------------------------------------------------------------- private
@@ -337,7 +341,7 @@ class AsyncWaitHarness(Generic[R]):
                 self._output += one.results or ()
 
     def _advanced_to_rest(self) -> None:
-        """Run what can be done at once."""
+        """Run everything that can run without time passing."""
         self._loop.run_until(self._loop.time())
         self._advanced()
 
@@ -351,7 +355,7 @@ class AsyncWaitHarness(Generic[R]):
             for element in keys.blocking():
                 if element not in self._parked:
                     self._park(element, (element.next_attempt_at or 0) - self.clock.now())
-            self._loop.run_until(self._loop.time())  # what is parked for no time at all
+            self._loop.run_until(self._loop.time())  # elements parked for no time at all
             if not self._due:
                 return
 

@@ -1,4 +1,4 @@
-"""The counters of a harness for async functions."""
+"""Counters of a harness for async functions."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from headrace.async_io.element_queue import ElementQueue
 
 @dataclass(frozen=True, slots=True)
 class AsyncWaitStatistics:
-    """What is going on, as numbers."""
+    """State of an async operator at one moment, and counts since its start."""
 
     attempts: int
-    """How often an element was asked for: by a call, a group's call, an equal call in flight, or the cache."""
+    """Times that an element was asked for: by a call, a group's call, an equal call in flight, or the cache."""
     in_flight: int
-    """Calls under way."""
+    """Calls in flight."""
     completed: int
-    """Elements that are done and wait for others, to be emitted."""
+    """Done elements that wait to be emitted behind others."""
     waiting_for_retry: int
     """Elements that wait for their next call in the operator."""
     parked: int
-    """Elements that wait for it in the table."""
+    """Elements that wait for their next call in the table."""
     queued: int
-    """Elements and watermarks that were taken in and not emitted."""
+    """Elements and watermarks that were accepted and not emitted."""
     emitted: int
     """Elements whose results were emitted."""
     quarantined: int
@@ -35,17 +35,17 @@ class AsyncWaitStatistics:
     coalesced: int
     batches: int
     calls: int
-    """Calls of the function that were begun; one of `invoke_many` is one call."""
+    """Started calls of the function; a call of `invoke_many` counts as one."""
     failures: int
-    """Calls that raised, and single records that a call of `invoke_many` failed for."""
+    """Calls that raised, and single records for which a call of `invoke_many` failed."""
     breaker: str
-    """`closed`, `open` or `half_open`; empty without one."""
+    """`closed`, `open` or `half_open`; empty without a breaker."""
 
     @classmethod
     def of(
         cls, operator: AsyncWaitOperator, attempts: Attempts, queue: ElementQueue, *, parked: int, emitted: int
     ) -> AsyncWaitStatistics:
-        """Count what an operator has done, and what its calls and its queue hold now."""
+        """Return the counts of an operator, and the current content of its calls and its queue."""
         operator.note_breaker()
         metrics = operator.metrics
         elements = [element for element in queue.remaining() if isinstance(element, AsyncElement)]

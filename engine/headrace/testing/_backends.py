@@ -15,7 +15,7 @@ _CACHE_BYTES = 64 << 20
 
 
 class DeferredBackend:
-    """A backend that never answers at once, so that single steps can be seen."""
+    """A backend that never answers at once, so that a test can watch single steps."""
 
     answers_at_once = False
 
@@ -30,7 +30,7 @@ class DeferredBackend:
 
 
 def check_backend(backend: BackendName | StateBackend) -> None:
-    """Raise `ValueError` for a name that no backend has."""
+    """Raise `ValueError` for an unknown name of a backend."""
     names = get_args(BackendName)
     if isinstance(backend, str) and backend not in names:
         msg = f"there is no backend '{backend}'{did_you_mean(backend, names)} (there are: {', '.join(names)})"
@@ -38,7 +38,7 @@ def check_backend(backend: BackendName | StateBackend) -> None:
 
 
 def new_backend(name: BackendName, folder: Path, max_parallelism: int) -> StateBackend:
-    """An empty backend whose files are in `folder`. Libraries that the others need are not imported for `hashmap`."""
+    """Return an empty backend with its files in `folder`. For `hashmap` it imports no libraries of the others."""
     if name == "hashmap":
         return HashMapBackend()
     from headrace.state.rocksdb import RocksDbBackend

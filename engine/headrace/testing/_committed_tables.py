@@ -1,4 +1,4 @@
-"""State tables of a harness's own: what each micro-batch changes is committed to them, as a job does with backend `delta`."""
+"""State tables of a harness: it commits the changes of each micro-batch to them, as a job does with backend `delta`."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ StateChanges = Iterable[tuple[KeyedState, Sequence[EntryChange]]]
 
 
 class _Restored:
-    """A state of a snapshot, of whose lives nothing is known."""
+    """A state of a snapshot, whose lifetimes are unknown."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def expires_at(self, stamp: int, own_ttl: int = 0, /) -> int | None:
-        """See `KeyedState.expires_at`."""
+        """Return None: the lifetime is unknown."""
         del stamp, own_ttl
         return None
 
 
 class CommittedTables:
-    """The tables in a folder, and the backend over what is committed to them."""
+    """Tables in a folder, and the backend over their committed rows."""
 
     def __init__(self, folder: Path, max_parallelism: int) -> None:
-        """Make empty tables."""
+        """Create empty tables."""
         self._folder = str(folder / "tables")
         self._cache = folder / "cache"
         self._max_parallelism = max_parallelism
@@ -53,7 +53,7 @@ class CommittedTables:
         self.backend = self._opened()
 
     def commit(self, states: StateChanges, timers: Sequence[TimerChange], writes: Iterable[Write]) -> None:
-        """Commit a micro-batch, and open a backend on top of it. `writes` are the same changes as a backend takes them."""
+        """Commit a micro-batch, and open a backend over it. `writes` are the same changes in the form of a backend."""
         number = next(self._numbers)
         log = Changelog(OPERATOR, number, self._max_parallelism)
         rows = {

@@ -1,4 +1,4 @@
-"""Operators as a pipeline describes them: so a harness refuses what `Pipeline` refuses, in its words."""
+"""Operators in the form of a pipeline, so that a harness refuses what `Pipeline` refuses, with the same errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KEYED = (KeyedProcessFunction, KeyedCoProcessFunction, KeyedBroadcastFunction)
 
 
 def described_stream(record: type[msgspec.Struct], pipeline: Pipeline | None = None) -> Stream[Any]:
-    """Return a stream of records whose event time no field tells: a harness is given it with each record."""
+    """Return a stream of records without a field of event time: a harness gets the event time with each record."""
     check_record("a harness", record)
     pipeline = Pipeline("harness") if pipeline is None else pipeline
     node = Node(SourceNode(f"input_{len(pipeline.nodes)}", record, "", (), None, timedelta(0)), ())
@@ -37,7 +37,7 @@ def described_stream(record: type[msgspec.Struct], pipeline: Pipeline | None = N
 def described_process(
     function: KeyedFunction, keys: tuple[KeyFunction, ...], side_outputs: Mapping[str, type[msgspec.Struct]]
 ) -> Process:
-    """Return a keyed function as a pipeline has it. `keys` has one for each keyed input.
+    """Return a keyed function in the form of a pipeline. `keys` has one for each keyed input.
 
     Raises `TypeError` and `ValueError` as `Stream.key_by`, `connect`, `process` and `side` do.
     """

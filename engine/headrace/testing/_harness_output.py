@@ -1,4 +1,4 @@
-"""Collects what a harness has seen go out: records, side outputs, watermarks and late records, in order."""
+"""Collects the output of a harness: records, side outputs, watermarks and late records, in order."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headrace.execution.keyed_process import KeyedProcess
 
 
 class Watermark(msgspec.Struct, frozen=True):
-    """A watermark that went out: all records before it are done, and the timers that it fired."""
+    """A watermark that was emitted: all records before it, and the timers that it fired, are done."""
 
     timestamp: int
 
 
 class LateRecord(msgspec.Struct, frozen=True):
-    """A record that came at or behind the watermark; it was processed like any other."""
+    """A record that arrived at or behind the watermark; it was processed like any other."""
 
     record: Any
 
@@ -32,13 +32,13 @@ class SideRecord(msgspec.Struct, frozen=True):
 
 
 class HarnessOutput:
-    """What a keyed harness has yet to show of its process.
+    """Output of a keyed harness that `take` has not returned yet.
 
-    `in_order` says that what was collected at once is shown in arrival order; else as it was emitted.
+    `in_order`: outputs collected together are returned in arrival order; otherwise in the order of emission.
     """
 
     def __init__(self, side_outputs: Iterable[str], *, in_order: bool) -> None:
-        """Start with nothing collected."""
+        """Start empty."""
         self._side_outputs = tuple(side_outputs)
         self._in_order = in_order
         self._shown: list[Any] = []
@@ -50,11 +50,11 @@ class HarnessOutput:
         self._collected = dict.fromkeys(("", *self._side_outputs), 0)
 
     def add(self, event: Watermark | LateRecord) -> None:
-        """Show something that no process emits."""
+        """Add an event that no process emits."""
         self._shown.append(event)
 
     def collect(self, process: KeyedProcess) -> None:
-        """Take over what `process` has emitted since the last call."""
+        """Collect the outputs of `process` since the last call."""
         new = [(emitted.order, emitted.record) for emitted in self._new("", process.emitted)]
         for name in self._side_outputs:
             side_records = self._new(name, process.side_outputs[name])

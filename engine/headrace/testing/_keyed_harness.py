@@ -1,4 +1,4 @@
-"""Drives one keyed process function."""
+"""Harness that drives one keyed process function."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """All that the function has left behind: what a checkpoint holds."""
+    """Content of a checkpoint: everything that the function has stored."""
 
     entries: tuple[tuple[bytes, bytes], ...]
     watermark: int | None
@@ -61,12 +61,12 @@ class Snapshot(msgspec.Struct, frozen=True):
     processing_time: int = 0
     ttl: TtlHistory = TtlHistory()
     latest_event: int | None = None
-    """The latest event time of a record (ms)."""
+    """Latest event time of a record (ms)."""
 
 
 @dataclass(frozen=True, slots=True)
 class HarnessStatistics:
-    """What is going on, as numbers; see `ControllerStatistics`."""
+    """State of a keyed function at one moment, and counts since its start; fields are as in `ControllerStatistics`."""
 
     in_flight: int
     active: int
@@ -79,7 +79,7 @@ class HarnessStatistics:
     cache_hits: int
     cache_misses: int
     expired: int
-    """Entries that have died, since the harness was made: those that reads have found, and those that cleanup has removed when a
+    """Entries that expired since the harness was made: those that reads found, and those that cleanup removed when a
     micro-batch ended (`snapshot` and `pause` end one)."""
     late: int
     timers_fired: int
@@ -87,35 +87,39 @@ class HarnessStatistics:
 
 @dataclass
 class KeyedHarness(Generic[R]):
-    """One `KeyedProcessFunction`, `KeyedCoProcessFunction` or `KeyedBroadcastFunction` over one backend.
+    """Drives one `KeyedProcessFunction`, `KeyedCoProcessFunction` or `KeyedBroadcastFunction` over one backend.
 
         h = KeyedHarness(CountWords(), key=lambda word: word.text)
         h.process(Word("a"), timestamp=1)
         h.watermark(10)
         assert h.output() == [Count("a", 1), Watermark(10)]
 
-    A function with two inputs has a key for each, and is given records by `process1` and `process2`:
+    A function with two inputs has a key for each, and gets records from `process1` and `process2`:
 
         h = KeyedHarness(Paid(), key=(lambda order: order.id, lambda payment: payment.order))
         h.process1(Order(7), timestamp=1)
         h.process2(Payment(order=7), timestamp=2)
 
-    A `KeyedBroadcastFunction` has one key, and is given broadcast records by `process_broadcast`.
+    A `KeyedBroadcastFunction` has one key, and gets broadcast records from `process_broadcast`.
 
-    Processing time is that of `clock`, a virtual one that starts at 0: `h.clock.advance(ms)` moves it on, and timers that are
-    due then fire before it returns. A record sees the processing time at which it runs, as if each call were a micro-batch.
-    `h.pause(ms)` moves it on, too, but nothing runs meanwhile: TTL with `OnGap.PROLONG` takes that out of lives.
+    Processing time is that of `clock`, a virtual clock that starts at 0. `h.clock.advance(ms)` advances it, and timers
+    that are due then fire before it returns. A record sees the processing time at which it runs, as if each call were a
+    micro-batch. `h.pause(ms)` advances it, too, but nothing runs meanwhile: TTL with `OnGap.PROLONG` prolongs lifetimes
+    by the pause.
 
-    With backend "delta", `snapshot` and `pause` commit what has changed to Delta tables of the harness's own, and what comes
-    next is looked up there: `h.table("keyed_state")` has the rows.
+    With backend "delta", `snapshot` and `pause` commit the changes to Delta tables of the harness, and later reads go
+    to these tables: `h.table("keyed_state")` returns the rows.
 
-    By itself every call runs to quiescence. With `automatic=False` it does not: records run until they wait for state, and
-    `step()` answers one batch of requests. State is then never answered at once, whatever the backend, unless it is in the
-    cache: so the same function shows the same counters on every backend.
+    By default every call runs until nothing is left to do. With `automatic=False`, records run until they wait for
+    state, and `step()` answers one batch of requests. State is then never answered at once, whatever the backend,
+    unless it is in the cache: so the same function has the same counters on every backend.
 
-    With `starts_batches=True` beside it, batches start as in a job: when `buffer_size` requests wait, or the first of them has
-    waited for `buffer_timeout` by the harness's clock, and `io_parallelism` leaves room. `step()` then answers the batch that
-    started first.
+    With `starts_batches=True` in addition, batches start as in a job: when `buffer_size` requests wait, or the first of
+    them has waited for `buffer_timeout` by the harness's clock, and `io_parallelism` leaves room. `step()` then answers
+    the batch that started first.
+
+    Raises `TypeError` unless there is a key for each input, `ValueError` for `starts_batches` with `automatic`, a
+    `max_parallelism` below 1 and an unknown backend; and what `Stream.key_by`, `process` and `side` raise.
     """
 
     function: KeyedProcessFunction[R, Any] | KeyedCoProcessFunction[Any, Any, Any] | KeyedBroadcastFunction[R, Any, Any]
@@ -128,10 +132,11 @@ class KeyedHarness(Generic[R]):
     starts_batches: bool = False
 
     def __post_init__(self) -> None:
-        """Put the virtual clock in place; `close`, or leaving a `with` block, takes it away.
+        """Install the virtual clock; `close`, or the end of a `with` block, removes it.
 
-        Raises `TypeError` unless there is a key for each input, and for states that the function cannot declare; and what
-        `Pipeline` raises for such functions, keys and side outputs.
+        Raises `TypeError` unless there is a key for each input, and for states that the function cannot declare;
+        `ValueError` for `starts_batches` with `automatic`, and a `max_parallelism` below 1; and what `Stream.key_by`,
+        `process` and `side` raise.
         """
         check_backend(self.backend)
         check_function("a harness", self.function, KeyedProcessFunction, KeyedCoProcessFunction, KeyedBroadcastFunction)
@@ -177,9 +182,11 @@ class KeyedHarness(Generic[R]):
         | KeyedBroadcastFunction[R, Any, Any],
         **arguments: Any,
     ) -> KeyedHarness[R]:
-        """A harness that goes on from `snapshot`, with any other backend, options or code.
+        """Return a harness that continues from `snapshot`, with any other backend, options or code.
 
-        States whose TTL is switched on with it lose nothing at once: no life begins before (see docs/ttl.md, "Changing a TTL").
+        States whose TTL is switched on with it lose no entry at once: no lifetime begins before (see docs/ttl.md,
+        "Changing a TTL"). Raises `ValueError` for another `max_parallelism` than the snapshot's, and what the
+        constructor raises.
         """
         harness = cls(function, **arguments)
         if harness.max_parallelism != snapshot.max_parallelism:
@@ -194,26 +201,26 @@ class KeyedHarness(Generic[R]):
         return harness
 
     def process(self, record: R, timestamp: int | None = None, *, kind: RowKind = RowKind.INSERT) -> None:
-        """Give the function a record. Without `timestamp` it has the clock's time.
+        """Pass a record to the function. `timestamp` is its event time (ms), by default the clock's.
 
-        Raises `TypeError` for a function that has two inputs.
+        Raises `TypeError` for a function that has two inputs, and `ValueError` for a record whose key is null.
         """
         self._give("process", record, timestamp, kind)
 
     def process1(self, record: Any, timestamp: int | None = None, *, kind: RowKind = RowKind.INSERT) -> None:
-        """Give the function a record by its first input; `TypeError` if it has but one."""
+        """Pass a record to the first of two inputs. Raises `TypeError` for a function with one input."""
         self._give("process1", record, timestamp, kind)
 
     def process2(self, record: Any, timestamp: int | None = None, *, kind: RowKind = RowKind.INSERT) -> None:
-        """Give the function a record by its second input; `TypeError` if it has but one."""
+        """Pass a record to the second of two inputs. Raises `TypeError` for a function with one input."""
         self._give("process2", record, timestamp, kind)
 
     def process_broadcast(self, record: Any, timestamp: int | None = None, *, kind: RowKind = RowKind.INSERT) -> None:
-        """Give the function a broadcast record, once all that came before it is done; `TypeError` if it takes none."""
+        """Finish all records before, then pass a broadcast record. Raises `TypeError` for a function without broadcast input."""
         self._give(BROADCAST_METHOD, record, timestamp, kind)
 
     def watermark(self, timestamp: int) -> None:
-        """Move event time on. `ValueError` if that would be back."""
+        """Advance the watermark to `timestamp` (ms). Raises `ValueError` if that is earlier than the last one."""
         if self._watermark is not None and timestamp < self._watermark:
             msg = f"the watermark is at {self._watermark} and cannot go back to {timestamp}"
             raise ValueError(msg)
@@ -224,11 +231,11 @@ class KeyedHarness(Generic[R]):
         self._settle()
 
     def pause(self, milliseconds: int) -> None:
-        """Pause the job: what has begun is done and committed, processing time moves on, and the next micro-batch begins.
+        """Pause the job: finish and commit all begun work, advance processing time (ms), and begin the next micro-batch.
 
-        States that say `OnGap.PROLONG` live longer by a pause longer than their `gap_threshold`; by the watermark, only by the
-        part of it that the watermark has not passed. Timers of processing time that have come due fire at the end of the pause.
-        Counters of `statistics` begin anew. `ValueError` for less than a millisecond.
+        States with `OnGap.PROLONG` live longer by a pause longer than their `gap_threshold`; by the watermark, only by
+        the part of it that the watermark has not passed. Timers of processing time that have become due fire at the end
+        of the pause. Counters of `statistics` start again. Raises `ValueError` for less than a millisecond.
         """
         if milliseconds < 1:
             msg = f"a pause takes at least 1 ms, not {milliseconds}"
@@ -241,10 +248,10 @@ class KeyedHarness(Generic[R]):
         self._advance(self.clock.now())
 
     def step(self) -> bool:
-        """Answer one batch of state requests and run the callbacks that it made ready; False when nothing was left.
+        """Answer one batch of state requests, and run the callbacks that become ready; return False when nothing was left.
 
-        With `starts_batches`, it is False when no batch had started: what waits then waits for more records, for the clock,
-        or for `drain`.
+        With `starts_batches`, it returns False when no batch had started: waiting requests then need more records, a
+        later clock, or `drain`.
         """
         self.clock.use()
         controller = self._process.controller
@@ -255,26 +262,26 @@ class KeyedHarness(Generic[R]):
         return busy
 
     def drain(self) -> None:
-        """Run to quiescence."""
+        """Run until nothing is left to do."""
         self.clock.use()
         self._process.controller.drain()
 
     def output(self) -> list[Any]:
-        """What was emitted since the last call: records, `Watermark`, `LateRecord` and `SideRecord`, in order."""
+        """Return what was emitted since the last call: records, `Watermark`, `LateRecord` and `SideRecord`, in order."""
         self._collect()
         return self._output.take()
 
     def kinds(self) -> list[tuple[RowKind, Any]]:
-        """All records emitted to the main output so far, each with its row kind."""
+        """Return all records emitted to the main output so far, each with its row kind."""
         emitted = [*self._emitted_before, *self._process.emitted]
         return [(RowKind(record.kind), record.record) for record in emitted]
 
     def quarantined(self) -> list[tuple[Any, str]]:
-        """Return the records that the function has set aside since it was made, or since the last snapshot or pause, with the reasons."""
+        """Return the records that the function quarantined since its start, or the last snapshot or pause, with the reasons."""
         return [(one.record, one.reason) for one in self._process.refused]
 
     def state(self, name: str, key: Any, namespace: str = "") -> Any:
-        """What a state has for a key as it stands, TTL apart: a value or accumulator, None if there is none; a list; a dict.
+        """Return the current value of a state for a key, without TTL: a value or accumulator, or None; a list; a dict.
 
         Broadcast state is one dict for all keys.
         """
@@ -283,7 +290,7 @@ class KeyedHarness(Generic[R]):
         return store.peek(msgspec.json.encode(key), namespace)
 
     def table(self, name: str) -> pa.Table:
-        """Return the live rows of a state table, "keyed_state" or "timers", as the last `snapshot` or `pause` has committed them.
+        """Return the live rows of a state table, "keyed_state" or "timers", as of the last `snapshot` or `pause`.
 
         Raises `ValueError` for a backend other than "delta", which has no tables.
         """
@@ -293,7 +300,7 @@ class KeyedHarness(Generic[R]):
         return self._tables.table(name)
 
     def statistics(self) -> HarnessStatistics:
-        """The counters of the controller, and of the state's cache. What they count begins anew with a snapshot, but `expired`."""
+        """Return the counters of the controller and of the state's cache. A snapshot resets all of them but `expired`."""
         parts = self._process.statistics()
         states = parts.states.values()
         return HarnessStatistics(
@@ -313,7 +320,7 @@ class KeyedHarness(Generic[R]):
         )
 
     def snapshot(self) -> Snapshot:
-        """Drain, and take what a checkpoint would hold. The harness goes on."""
+        """Drain, and return the content of a checkpoint. The harness continues."""
         self._commit()
         self._start()
         entries = tuple(sorted(self._store.items()))
@@ -328,7 +335,7 @@ class KeyedHarness(Generic[R]):
         )
 
     def close(self) -> None:
-        """Put the real clock back, and close the backend unless it was given."""
+        """Restore the real clock, and close the backend unless it was an argument."""
         self._process.controller.close()
         if self._store is not self.backend:
             self._store.close()
@@ -337,11 +344,11 @@ class KeyedHarness(Generic[R]):
             self._folder.cleanup()
 
     def __enter__(self) -> KeyedHarness[R]:
-        """The harness itself."""
+        """Return the harness."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """See `close`."""
+        """Close the harness."""
         self.close()
 
     # ------------------------------------------------------------------------------------------------- private
@@ -363,7 +370,7 @@ class KeyedHarness(Generic[R]):
         order = record_order(self._ordinal)
         self._ordinal += 1
         key_json = self._key_of(record, input_) if is_keyed else BROADCAST_KEY
-        # As a task gets it: a copy, in which 5 where a float is declared is 5.0.
+        # A task gets such a copy, in which 5 of a declared float is 5.0.
         arrived = self._codec.decode(key_json, encode(record), input_)
         element = Element(order, time, kind, key_json, arrived, input_)
         if is_keyed:
@@ -380,7 +387,7 @@ class KeyedHarness(Generic[R]):
         return encode(key)
 
     def _restore_entries(self, entries: tuple[tuple[bytes, bytes], ...]) -> None:
-        # A backend over tables knows cleanup timers by these: it gives no entries that say when they fire.
+        # A backend over tables finds cleanup timers by these: it returns no entries that say when they fire.
         timers = (timer_of(entry) for entry, _ in entries if entry[:1] == TIMER_PREFIX)
         self._store.write_batch(known_timers(timers))
         if self._tables is None:
@@ -401,7 +408,7 @@ class KeyedHarness(Generic[R]):
         return new_backend(self.backend, Path(self._folder.name), self.max_parallelism)
 
     def _start(self, paused_since: int | None = None) -> None:
-        """A new task over what the backend holds, as a micro-batch starts one; after a pause, if `paused_since` tells one (ms)."""
+        """Start a task over the backend's entries, as a micro-batch does; after a pause that began at `paused_since` (ms), if given."""
         self._ttl = self._ttl.advanced(
             self._declared_ttls,
             paused_since=paused_since,
@@ -432,7 +439,7 @@ class KeyedHarness(Generic[R]):
         self._output.restart()
 
     def _commit(self) -> None:
-        """End the micro-batch: nothing is left to do, and the backend has what has changed."""
+        """End the micro-batch: finish all work, and write the changes to the backend."""
         self.drain()
         self._collect()
         changes = self._process.changes()
@@ -449,7 +456,7 @@ class KeyedHarness(Generic[R]):
         self._emitted_before += self._process.emitted
 
     def _advance(self, now: int) -> None:
-        """Processing time has moved on, as it does between two micro-batches."""
+        """Apply an advance of processing time, as between two micro-batches."""
         self.clock.use()
         self._moved += 1
         self._process.advance_processing_time(ProcessingTime(processing_time_order(self._ordinal, self._moved), now))

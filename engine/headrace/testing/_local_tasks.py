@@ -16,20 +16,20 @@ from headrace.tables.files import read_parquet
 
 
 class LocalTasks:
-    """See `StageTasks`: the same code as in Spark, over the same files, without a shuffle service in between."""
+    """Implements `StageTasks`: the same code as in Spark, over the same files, without a shuffle service."""
 
     @staticmethod
     def start() -> None:
-        """See `StageTasks.start`: there is nothing to do."""
+        """Do nothing: there is no cluster to start."""
 
     @staticmethod
     def sources(tasks: Sequence[SourceTask]) -> list[TaskReport]:
-        """See `StageTasks.sources`."""
+        """Run the tasks of sources; return their reports in the order of the tasks."""
         return checked((run_source_task(encode_report(task), number) for number, task in enumerate(tasks)), len(tasks))
 
     @staticmethod
     def keyed(task: KeyedTask, takes: Takes, transit: Sequence[str]) -> list[TaskReport]:
-        """See `StageTasks.keyed`."""
+        """Run the tasks of a keyed stage over the rows in transit; return their reports by task."""
         batch = task.batch
         schema = transit_schema(takes)
         tables = [read_parquet(path, batch.storage).cast(schema) for path in transit]
@@ -40,8 +40,8 @@ class LocalTasks:
             groups = key_group_range(index, batch.max_parallelism, batch.parallelism)
             column = ordered["key_group"]
             mine = pc.and_(pc.greater_equal(column, groups.first), pc.less_equal(column, groups.last))
-            found: list[pa.RecordBatch] = ordered.filter(mine).combine_chunks().to_batches()
-            return found
+            batches: list[pa.RecordBatch] = ordered.filter(mine).combine_chunks().to_batches()
+            return batches
 
         payload = encode_report(task)
         reports = (run_keyed_task(payload, index, share(index)) for index in range(batch.parallelism))

@@ -1,4 +1,4 @@
-"""Drives one sink upsert materializer."""
+"""Harness that drives one sink upsert materializer."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from headrace.testing._described import described_stream
 R = TypeVar("R", bound=msgspec.Struct)
 
 _HISTORY = "history"
-"""What the state is called whose TTL it is."""
+"""Name of the state with the TTL."""
 
 
 class MaterializerSnapshot(msgspec.Struct, frozen=True):
-    """All that the materializer has left behind: what a checkpoint holds."""
+    """Content of a checkpoint: everything that the materializer has stored."""
 
     entries: tuple[tuple[bytes, bytes], ...]
     watermark: int | None
@@ -40,37 +40,40 @@ class MaterializerSnapshot(msgspec.Struct, frozen=True):
     processing_time: int
     ttl: TtlHistory = TtlHistory()
     latest_event: int | None = None
-    """The latest event time of a row (ms)."""
+    """Latest event time of a row (ms)."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaterializerStatistics:
-    """What has happened since the harness was made, and how much is kept."""
+    """Counts since the harness was made, and the current size of the state."""
 
     records: int
     unmatched_retractions: int
     expired: int
-    """Rows that have died."""
+    """Rows that expired."""
     conflicts: int
-    """Rows that `on_conflict` has dropped."""
+    """Rows that `on_conflict` dropped."""
     keys: int
     rows: int
     maps: int
-    """Keys whose history is laid out as a map."""
+    """Keys whose history is a map."""
 
 
 @dataclass
 class MaterializerHarness(Generic[R]):
-    """One upsert materializer over one backend, as a task runs it.
+    """Drives one upsert materializer over one backend, as a task runs it.
 
         h = MaterializerHarness(Row, primary_key=("k",))
         h.process(RowKind.INSERT, Row("k", 1))
         h.process(RowKind.UPDATE_AFTER, Row("k", 2))
         assert h.output() == [(RowKind.INSERT, Row("k", 1)), (RowKind.UPDATE_AFTER, Row("k", 2))]
 
-    A micro-batch lasts until `output()`, `watermark()`, `snapshot()` or `clock.advance()` ends it: with NET_CHANGE there is
-    one change a key in each. Event time is that of `process`, processing time that of `clock`, which starts at 0.
+    `output()`, `watermark()`, `snapshot()` and `clock.advance()` end a micro-batch: with NET_CHANGE each micro-batch
+    has one change for each key. Event time is that of `process`, processing time that of `clock`, which starts at 0.
     The thresholds are those of ADAPTIVE; None: the backend's defaults.
+
+    Raises `ValueError` for thresholds that contradict each other, for an unknown backend, and what
+    `Stream.upsert_materialize` raises.
     """
 
     row_type: type[R]
@@ -86,10 +89,10 @@ class MaterializerHarness(Generic[R]):
     backend: BackendName | StateBackend = "hashmap"
 
     def __post_init__(self) -> None:
-        """Put the virtual clock in place; `close`, or leaving a `with` block, takes it away.
+        """Install the virtual clock; `close`, or the end of a `with` block, removes it.
 
-        Raises `ValueError` for thresholds that contradict each other, and what `Stream.upsert_materialize` raises: without a
-        primary key, for a field that rows lack, for a `ttl` that rows of a history cannot have.
+        Raises `ValueError` for thresholds that contradict each other, and what `Stream.upsert_materialize` raises:
+        without a primary key, for a field that rows lack, for a `ttl` that rows of a history cannot have.
         """
         check_backend(self.backend)
         options = MaterializerOptions(threshold_high=self.threshold_high, threshold_low=self.threshold_low)
@@ -107,16 +110,17 @@ class MaterializerHarness(Generic[R]):
         self._ttl = TtlHistory()
         self._advance_ttl()
         self._taken: list[Element] = []
-        self._told: list[tuple[RowKind, R]] = []
+        self._emitted: list[tuple[RowKind, R]] = []
         self._counts = dict.fromkeys(("records", "unmatched_retractions", "expired", "conflicts"), 0)
         self.unmatched: list[R] = []
-        """Retractions that matched no row, in order: what goes to quarantine."""
+        """Retractions that matched no row, in order: they go to quarantine."""
 
     @classmethod
     def restore(cls, snapshot: MaterializerSnapshot, row_type: type[R], **arguments: Any) -> MaterializerHarness[R]:
-        """A harness that goes on from `snapshot`, with any other backend, strategy or thresholds.
+        """Return a harness that continues from `snapshot`, with any other backend, strategy or thresholds.
 
-        A `ttl` that is switched on with it ends no row at once: no life begins before.
+        A `ttl` that is switched on with it expires no row at once: no lifetime begins before. Raises what the
+        constructor raises.
         """
         harness = cls(row_type, **arguments)
         harness._store.write_batch(snapshot.entries)
@@ -127,9 +131,9 @@ class MaterializerHarness(Generic[R]):
         return harness
 
     def process(self, kind: RowKind, row: R, timestamp: int | None = None) -> None:
-        """Give the materializer a change. Without `timestamp` it has the clock's time.
+        """Pass a change to the materializer. `timestamp` is its event time (ms), by default the clock's.
 
-        Raises `ValueError` for a row whose key is null: a job would quarantine it before.
+        Raises `ValueError` for a row whose key is null: a job quarantines it before.
         """
         from headrace.plan.keys import stage_key
 
@@ -145,26 +149,26 @@ class MaterializerHarness(Generic[R]):
         self._latest_event = latest((self._latest_event, time))
 
     def watermark(self, timestamp: int) -> None:
-        """Move event time on, as at the end of a micro-batch. `ValueError` if that would be back."""
+        """Advance the watermark to `timestamp` (ms), as at the end of a micro-batch. Raises `ValueError` if it would go back."""
         if self._watermark is not None and timestamp < self._watermark:
             msg = f"the watermark is at {self._watermark} and cannot go back to {timestamp}"
             raise ValueError(msg)
         self._end_micro_batch(timestamp)
 
     def output(self) -> list[tuple[RowKind, R]]:
-        """What was emitted since the last call, in order."""
+        """End the micro-batch; return the changes emitted since the last call, in order."""
         self._end_micro_batch()
-        told, self._told = self._told, []
-        return told
+        changes, self._emitted = self._emitted, []
+        return changes
 
     def history(self, *key: Any) -> list[R]:
-        """A key's rows in order, given the values of its primary key."""
+        """Return a key's rows in order, given the values of its primary key."""
         self._end_micro_batch()
         raw = encode(key[0] if len(key) == 1 else list(key))
         return [msgspec.json.decode(row, type=self.row_type) for row in self._materializer().rows_of(raw)]
 
     def statistics(self) -> MaterializerStatistics:
-        """The counters as they stand."""
+        """Return the current counters."""
         self._end_micro_batch()
         sizes = self._materializer().sizes(entry for entry in dict(self._store.items()))
         return MaterializerStatistics(
@@ -175,7 +179,7 @@ class MaterializerHarness(Generic[R]):
         )
 
     def snapshot(self) -> MaterializerSnapshot:
-        """What a checkpoint would hold. The harness goes on."""
+        """Return the content of a checkpoint at this moment. The harness continues."""
         self._end_micro_batch()
         entries = tuple(sorted(self._store.items()))
         return MaterializerSnapshot(
@@ -183,7 +187,7 @@ class MaterializerHarness(Generic[R]):
         )
 
     def close(self) -> None:
-        """Put the real clock back, and close the backend unless it was given."""
+        """Restore the real clock, and close the backend unless it was an argument."""
         if self._store is not self.backend:
             self._store.close()
         clock.use(self._replaced)
@@ -191,11 +195,11 @@ class MaterializerHarness(Generic[R]):
             self._folder.cleanup()
 
     def __enter__(self) -> MaterializerHarness[R]:
-        """The harness itself."""
+        """Return the harness."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """See `close`."""
+        """Close the harness."""
         self.close()
 
     # ------------------------------------------------------------------------------------------------- private
@@ -232,7 +236,7 @@ class MaterializerHarness(Generic[R]):
         )
 
     def _advance_ttl(self) -> None:
-        """Note what is declared, as the first micro-batch with it does."""
+        """Store the current declaration in the TTL history, as the first micro-batch with it does."""
         self._ttl = self._ttl.advanced(
             {f"{self._operator.name}.{_HISTORY}": self.ttl},
             paused_since=None,
@@ -242,7 +246,7 @@ class MaterializerHarness(Generic[R]):
         )
 
     def _end_micro_batch(self, *watermarks: int) -> None:
-        """Run what was taken in as a task does, and commit what it leaves behind."""
+        """Run the accepted changes as a task does, and commit its results."""
         taken, self._taken = self._taken, []
         if not taken and not watermarks and self.ttl is None:
             return
@@ -253,23 +257,23 @@ class MaterializerHarness(Generic[R]):
         self.unmatched += [msgspec.json.decode(one.row, type=self.row_type) for one in task.unmatched]
         sweeps = task.timer_changes()
         self._store.write_batch([*task.writes(), *task.timer_writes(sweeps)])
-        self._told += [(out.kind, msgspec.json.decode(out.raw, type=self.row_type)) for out in task.outputs()]
+        self._emitted += [(out.kind, msgspec.json.decode(out.raw, type=self.row_type)) for out in task.outputs()]
         self._watermark = watermarks[-1] if watermarks else self._watermark
 
 
 class _Clock(clock.VirtualClock):
-    """The clock of a harness: what came before it moves on belongs to the micro-batch before."""
+    """Clock of a harness: changes before an advance belong to the earlier micro-batch."""
 
     def __init__(self, moving: Callable[[], None]) -> None:
         super().__init__()
         self._moving = moving
 
     def start_at(self, now: int) -> None:
-        """Begin at another time than 0."""
+        """Set another start time than 0 (ms)."""
         super().advance(now - self.now())
 
     def advance(self, milliseconds: int) -> None:
-        """End the micro-batch, move time on, and sweep what is due then."""
+        """End the micro-batch, advance time (ms), and run the sweeps that are due then."""
         self._moving()
         super().advance(milliseconds)
         self._moving()

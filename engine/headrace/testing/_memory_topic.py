@@ -32,17 +32,17 @@ class MemoryTopic:
         topic = MemoryTopic("orders", partitions=2)
         topic.append([Order("a", 1)], partition=1)
 
-    It has what brokers do to a topic, too: partitions are added, messages expire or are compacted away, transactions are aborted, and
-    the topic is deleted and made anew.
+    It can do what brokers do to a topic, too: add partitions, expire or compact messages, abort transactions, and
+    delete and recreate the topic.
     """
 
     name: str = "topic"
     partitions: InitVar[int] = 1
     reads: int = field(default=0, init=False)
-    """How many ranges were landed."""
+    """Number of ranges that the engine read."""
 
     def __post_init__(self, partitions: int) -> None:
-        """Make the partitions."""
+        """Create the partitions."""
         self._id = f"id-{next(_ids)}"
         self._messages: list[list[_Message]] = []
         self._bounds: list[list[int]] = []
@@ -60,8 +60,8 @@ class MemoryTopic:
     ) -> int:
         """Append messages to a partition; return the offset of the first.
 
-        A record, or a dict, becomes JSON; bytes are a value as it is, and None is a tombstone. `timestamp` is the time of the
-        messages (ms), otherwise that of the clock.
+        A record, or a dict, becomes JSON; bytes are a value unchanged, and None is a tombstone. `timestamp` is the time
+        of the messages (ms), by default the clock's.
         """
         first = self._bounds[partition][1]
         time = clock.now() if timestamp is None else timestamp
@@ -72,7 +72,7 @@ class MemoryTopic:
         return first
 
     def skip(self, offsets: int = 1, *, partition: int = 0) -> None:
-        """Use up offsets without a message, as markers of transactions and aborted messages do."""
+        """Use offsets without a message, as markers of transactions and aborted messages do."""
         self._bounds[partition][1] += offsets
 
     # --------------------------------------------------------------------------------------------- what brokers do
@@ -83,7 +83,7 @@ class MemoryTopic:
         self._bounds += [[0, 0] for _ in range(partitions)]
 
     def expire(self, before: int, *, partition: int = 0) -> None:
-        """Delete the messages of a partition before an offset, as the retention does."""
+        """Delete the messages of a partition before an offset, as retention does."""
         self._bounds[partition][0] = before
         self._messages[partition] = [one for one in self._messages[partition] if one.offset >= before]
 
@@ -92,31 +92,31 @@ class MemoryTopic:
         self._messages[partition] = [one for one in self._messages[partition] if one.offset not in offsets]
 
     def truncate(self, end: int, *, partition: int = 0) -> None:
-        """Lose all messages of a partition from an offset on, as after an unclean leader election."""
+        """Remove all messages of a partition from an offset on, as after an unclean leader election."""
         self._bounds[partition][1] = end
         self._messages[partition] = [one for one in self._messages[partition] if one.offset < end]
 
     def recreate(self, partitions: int = 1) -> None:
-        """Delete the topic, and make one of the same name."""
+        """Delete the topic, and create one of the same name."""
         self.__post_init__(partitions)
 
     # -------------------------------------------------------------------------------------------- what the engine asks
 
     def state(self) -> TopicState:
-        """See `headrace.sources.topic.Topic`."""
+        """Return the topic's id, and the offsets of its partitions. Called by the engine."""
         from headrace.sources.topic import Bounds, TopicState
 
         return TopicState(self._id, {number: Bounds(*bounds) for number, bounds in enumerate(self._bounds)})
 
     def offsets_at(self, moment: int) -> Mapping[int, int]:
-        """See `headrace.sources.topic.Topic`."""
+        """Return, by partition, the offset of the first message at or after a moment (ms). Called by the engine."""
         return {
             number: next((one.offset for one in messages if one.timestamp >= moment), self._bounds[number][1])
             for number, messages in enumerate(self._messages)
         }
 
     def land(self, ranges: Mapping[OffsetRange, str], folder: str, storage: Mapping[str, str] | None) -> None:
-        """See `headrace.sources.topic.Topic`."""
+        """Write the messages of each range to a file of its name in `folder`. Called by the engine."""
         import pyarrow as pa
 
         from headrace.sources.landed import MESSAGES, publish_landed, temporary_name, write_messages

@@ -1,4 +1,4 @@
-"""Drives a whole pipeline without Spark: sources, operators, commits and sinks, on a virtual clock."""
+"""Harness that drives a whole pipeline without Spark: sources, operators, commits and sinks, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
     from headrace.spark.options import Event, RunReport
 
 START = 1_577_836_800_000
-"""What the clock of a harness says at first: 1 January 2020."""
+"""Start time of a harness's clock: 1 January 2020 (ms)."""
 
 _ids = itertools.count(1)
 
 
 class _PipelineClock(clock.VirtualClock):
-    """A virtual clock whose ids no other harness of this process gives: a restored folder has files of earlier ones."""
+    """A virtual clock whose ids are unique in this process: a restored folder has files of earlier harnesses."""
 
     def unique_id(self) -> str:
-        """See `Clock.unique_id`."""
+        """Return an id that no other harness of this process returns."""
         number = next(_ids)
         return f"{number:012x}{number:020x}"
 
 
 class _CrashError(BaseException):
-    """The end of the process, as far as the run can tell: nothing catches it."""
+    """Simulated end of the process: no code of the run catches it."""
 
 
 @dataclass(frozen=True)
 class PipelineSnapshot:
-    """A copy of all that a job has left behind, and what the clock said. The copy lasts as long as this object."""
+    """A copy of everything that a job has stored, and the clock's time. The copy lasts as long as this object."""
 
     job: str
     folder: Path
@@ -56,7 +56,7 @@ class PipelineSnapshot:
     fed: int
 
     def __post_init__(self) -> None:
-        """Remove the copy when nobody needs it any more."""
+        """Remove the copy when this object is garbage."""
         weakref.finalize(self, shutil.rmtree, self.folder.parent, ignore_errors=True)
 
 
@@ -69,16 +69,16 @@ class PipelineHarness:
         h.run()
         assert h.sink("totals") == [Total("a", 1), Total("b", 2)]
 
-    It runs the code that a job's driver and tasks run, and writes real tables, checkpoints and sinks. Only Spark is replaced:
-    tasks run one after the other in this process. Processing time is that of `clock`, which stands still: `h.clock.advance(ms)`
-    moves it on, and the next `run` fires timers that are due.
+    It runs the code of a job's driver and tasks, and writes real tables, checkpoints and sinks. Only Spark is replaced:
+    tasks run one after the other in this process. Processing time is that of `clock`, which does not run:
+    `h.clock.advance(ms)` advances it, and the next `run` fires timers that are due.
 
-    `parallelism` is the number of tasks of an operator, `bucket` the rows between two watermarks, `files_per_batch` how many
-    files of each source a micro-batch takes at most, `now` what the clock says at first (ms). `job` is laid over the job's
-    configuration, as in `conf/jobs/*.yaml`: `job={"sources": {"orders": {"idle_after": "1h"}}}`. A sink behind a materializer
-    has the mode `merge`, others `append`. A source with one of `topics` has the format kafka.
+    `parallelism` is the number of tasks of an operator, `bucket` the rows between two watermarks, `files_per_batch` the
+    largest number of files of each source in a micro-batch, `now` the clock's start time (ms). `job` overrides the
+    job's configuration, as in `conf/jobs/*.yaml`: `job={"sources": {"orders": {"idle_after": "1h"}}}`. A sink behind a
+    materializer has the mode `merge`, others `append`. A source with one of `topics` has the format kafka.
 
-    The folder goes when the harness does.
+    The folder is removed with the harness. Raises `TypeError` unless `pipeline` is a `Pipeline`.
     """
 
     pipeline: Pipeline
@@ -89,16 +89,16 @@ class PipelineHarness:
     files_per_batch: int = 16
     job: dict[str, Any] = field(default_factory=dict)
     topics: dict[str, MemoryTopic] = field(default_factory=dict)
-    """What sources of the format kafka read, by name of the source."""
+    """Topics of the sources of format kafka, by name of the source."""
     now: InitVar[int] = START
     clock: clock.VirtualClock = field(init=False)
     events: list[Event] = field(default_factory=list, init=False, repr=False)
-    """What the runs have told, in order."""
+    """Events that the runs reported, in order."""
     folder: Path = field(init=False)
-    """The job's home: `conf`, `input/SOURCE`, `lake/SINK` and `state` are in it."""
+    """Home of the job: it contains `conf`, `input/SOURCE`, `lake/SINK` and `state`."""
 
     def __post_init__(self, now: int) -> None:
-        """Make the folder and the job's configuration."""
+        """Create the folder and the job's configuration. Raises `TypeError` unless `pipeline` is a `Pipeline`."""
         given: object = self.pipeline
         if not isinstance(given, Pipeline):
             msg = f"PipelineHarness takes a Pipeline, not {given!r:.200}: end the stream with sink(), which returns it"
@@ -121,12 +121,13 @@ class PipelineHarness:
         kinds: Sequence[RowKind] | None = None,
         file: str | None = None,
     ) -> str:
-        """Put a file with `records` into a source's folder, and return its name.
+        """Write a file with `records` into a source's folder, and return its name.
 
-        `kinds` are their row kinds, for a source that has them (default: all inserts). Names sort as files are fed, unless
-        `file` names one.
+        `kinds` are their row kinds, for a source that has them (default: all inserts). Names sort in the order of the
+        calls, unless `file` gives one.
 
-        Raises `ValueError` for values that do not fit the record's types; `feed_table` takes them as they are.
+        Raises `ValueError` for an unknown source, values that do not fit the record's types (`feed_table` accepts
+        them), and a number of `kinds` other than that of the records; `TypeError` for records of another type.
         """
         import pyarrow as pa
 
@@ -141,7 +142,10 @@ class PipelineHarness:
         return self.feed_table(source, table, file=file)
 
     def feed_table(self, source: str, table: pa.Table, *, file: str | None = None) -> str:
-        """Put a file with rows as they are into a source's folder, and return its name. See `feed`."""
+        """Write a file with the rows of `table` into a source's folder, and return its name; as `feed`, without checks of the rows.
+
+        Raises `ValueError` for an unknown source, and one that does not read Parquet files.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -161,7 +165,10 @@ class PipelineHarness:
         return self.feed_bytes(source, content.getvalue().to_pybytes(), file=file or f"{self._fed + 1:06d}.parquet")
 
     def feed_bytes(self, source: str, content: bytes, *, file: str) -> str:
-        """Put a file of these bytes into a source's folder, and return its name: JSON lines, CSV or Avro, as the job says."""
+        """Write a file with these bytes into a source's folder, and return its name: JSON lines, CSV or Avro, as the job says.
+
+        Raises `ValueError` for an unknown source, and a file that exists already.
+        """
         self._source(source)
         self._fed += 1
         path = self.folder / "input" / source / file
@@ -180,13 +187,14 @@ class PipelineHarness:
 
         `options` are those of the command: `max_batches`, `finish`, `end_of_input`, `mode`, `interval_start` (ms), ...
 
-        With `crash_at` the process dies when the run comes to that place: what it has written by then stays, and None is
-        returned. The next run goes on. Places are "ingest.after" (sources are read), "task.half" (a keyed task is done),
-        "run.after", "commit.before", "commit.after", "publish.half", "publish.after" and the others of `headrace.faults.PLACES`;
-        "task.half:2" is the second time. With `budget_ends_at` the run's time is up when it comes to that place: a keyed task
-        stops within 256 records, and holds the rest for the next run. A run that does not come to the place goes to its end.
+        With `crash_at` the process dies when the run reaches that place: everything written by then stays, and None is
+        returned. The next run continues. Places are "ingest.after" (sources are read), "task.half" (a keyed task is
+        done), "run.after", "commit.before", "commit.after", "publish.half", "publish.after" and the others of
+        `headrace.faults.PLACES`; "task.half:2" is the second time. With `budget_ends_at` the run's time is over when it
+        reaches that place: a keyed task stops within 256 records, and holds the rest for the next run. A run that does
+        not reach the place runs to its end.
 
-        Raises the error of `headrace.errors` that `headrace run` would end with.
+        Raises the error of `headrace.errors` that `headrace run` would end with, and `ValueError` for an unknown place.
         """
         from headrace.spark.options import RunOptions
         from headrace.spark.runner import run_on
@@ -209,13 +217,13 @@ class PipelineHarness:
             clock.use(before)
 
     def snapshot(self) -> PipelineSnapshot:
-        """Return a copy of all that the job has left behind, its input included."""
+        """Return a copy of everything that the job has stored, its input included."""
         folder = _new_folder()
         shutil.copytree(self.folder, folder)
         return PipelineSnapshot(self.pipeline.name, folder, self.clock.now(), self._fed)
 
     def restore(self, snapshot: PipelineSnapshot) -> None:
-        """Go on from a snapshot, of this harness or another one; the clock says again what it said then.
+        """Continue from a snapshot, of this harness or another one; the clock returns to the snapshot's time.
 
         Raises `ValueError` for a snapshot of another job.
         """
@@ -232,7 +240,7 @@ class PipelineHarness:
     def change(
         self, *, pipeline: Pipeline | None = None, parallelism: int | None = None, job: dict[str, Any] | None = None
     ) -> None:
-        """Go on with another version of the pipeline, another number of tasks, or other settings of the job."""
+        """Continue with another version of the pipeline, another number of tasks, or other settings of the job."""
         self.pipeline = pipeline or self.pipeline
         self.parallelism = parallelism or self.parallelism
         self.job = self.job if job is None else job
@@ -266,14 +274,14 @@ class PipelineHarness:
 
         return load_job(self.pipeline.name, self.folder)
 
-    # ---------------------------------------------------------------------------------------------------- how it's done
+    # ---------------------------------------------------------------------------------------------------- private
 
     def _source(self, name: str) -> SourceNode:
         sources = self._declared()
         return sources[_known("source", name, sources)]
 
     def _declared(self) -> dict[str, SourceNode]:
-        """Return the sources by name; with Spark's step over it, a source has the rows of its result."""
+        """Return the sources by name; with Spark's step over it, a source has the rows of the step's result."""
         from headrace.plan.planner import sources_of
 
         return {source.name: source for source in sources_of(self.pipeline)}
@@ -330,7 +338,7 @@ class PipelineHarness:
         return {"max_files_per_batch": self.files_per_batch, "path": f"input/{name}"}
 
     def _tables(self, name: str) -> dict[str, Any]:
-        """Bind the tables of Spark's step over a source, which nobody reads here."""
+        """Bind the tables of Spark's step over a source, which the harness never reads."""
         step = self._declared()[name].step
         return {} if step is None or not step.tables else {"tables": {table: f"lake/{table}" for table in step.tables}}
 
@@ -344,7 +352,7 @@ class PipelineHarness:
 
     @staticmethod
     def _at(place_and_visit: str | None, act: Callable[[], None]) -> Callable[[str], None]:
-        """An observer that acts when a place is reached, the visit that is asked for."""
+        """Return an observer that acts when a place is reached for the given time."""
         wanted, _, visit = (place_and_visit or "").partition(":")
         left = itertools.count(int(visit or 1), -1)
 

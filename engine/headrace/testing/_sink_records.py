@@ -1,4 +1,4 @@
-"""The rows of a sink as records, as they were emitted: a source would refuse NaN, a sink has it."""
+"""Rows of a sink as records, as they were emitted: unlike a source, a sink may contain NaN."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def records_of(table: pa.Table, record: type[msgspec.Struct]) -> list[Any]:
 
 
 def _with_milliseconds(kind: pa.DataType) -> pa.DataType:
-    """Return a type of a sink with times in milliseconds: cast to whole numbers they are those of records."""
+    """Return a type of a sink with times in milliseconds: as whole numbers they are the times of records."""
     if pa.types.is_timestamp(kind):
         return pa.timestamp("ms", tz=kind.tz)
     if pa.types.is_list(kind):

@@ -1,4 +1,4 @@
-"""Answers batches of state requests one at a time, when a test says so."""
+"""Answers batches of state requests one at a time, on the test's command."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headrace.state.backend import StateBackend
 
 
 class SteppedExecutor:
-    """Keeps the batches that have started, until `finish` answers the first one, or the task can do nothing but wait for it."""
+    """Holds started batches until `finish` answers the first one, or the task must wait for it."""
 
     def __init__(self, backend: StateBackend, batches: int) -> None:
-        """Read from `backend`; have room for so many batches at once."""
+        """Read from `backend`; have room for `batches` batches at once."""
         self._backend = backend
         self._batches = batches
         self._started: deque[Sequence[AsyncRequest]] = deque()
@@ -22,21 +22,21 @@ class SteppedExecutor:
 
     @property
     def in_flight(self) -> int:
-        """See `AsyncExecutor.in_flight`."""
+        """Return the number of submitted batches that `completed` has not returned yet."""
         return len(self._started) + bool(self._done)
 
     @property
     def has_completed(self) -> bool:
-        """See `AsyncExecutor.has_completed`."""
+        """Return whether a call of `completed` without waiting may return requests."""
         return bool(self._done)
 
     @property
     def has_room(self) -> bool:
-        """See `AsyncExecutor.has_room`."""
+        """Return whether another batch would start at once."""
         return len(self._started) < self._batches
 
     def submit(self, batch: Sequence[AsyncRequest], /) -> None:
-        """See `AsyncExecutor.submit`."""
+        """Start executing a batch: set `answer` or `error` of each request."""
         self._started.append(batch)
 
     def finish(self) -> bool:
@@ -49,11 +49,11 @@ class SteppedExecutor:
         return True
 
     def completed(self, *, wait: bool) -> list[AsyncRequest]:
-        """See `AsyncExecutor.completed`."""
+        """Return the requests answered since the last call; with `wait`, block for one, if any is in flight."""
         if wait and not self._done:
             self.finish()
         done, self._done = self._done, []
         return done
 
     def close(self) -> None:
-        """See `AsyncExecutor.close`."""
+        """Wait for running requests, and release resources."""

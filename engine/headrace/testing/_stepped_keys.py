@@ -1,4 +1,4 @@
-"""The keyed-ordered wait of jobs, single-stepped: it goes on as far as it can without time going by, and no further."""
+"""Keyed-ordered wait of jobs, single-stepped: it advances as far as possible without time passing."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from headrace.testing._virtual_loop import VirtualLoop
 
 
 class SteppedKeys(KeyedOrderedWait):
-    """Takes elements in one by one, where a micro-batch has them all; what comes after that is the controller's work alone."""
+    """Accepts elements one by one, whereas a micro-batch has them all; the controller does the rest, as in a job."""
 
     def __init__(self, wait: AsyncWaitOperator, loop: VirtualLoop) -> None:
-        """Open the function, on `loop`, which only `step` and the loop's owner move on after that."""
+        """Open the function on `loop`, which only `step` and the loop's owner advance afterwards."""
         loop.let_time_run()
         super().__init__(wait, loop=loop)
         self._loop = loop
         self._waiting: list[AsyncElement] = []
 
     def take_in(self, element: AsyncElement) -> None:
-        """Ask for an element, or let it wait for its key."""
+        """Begin the call for an element, or let it wait for its key."""
         self._waiting.append(element)
         self.controller.process(RecordContext(element.key_json, element))
 
     def step(self) -> list[AsyncElement]:
-        """Do what can be done now: hand over calls, and answer what has come, until nothing more follows from that.
+        """Do everything possible now: submit calls, and process answers, until nothing more follows.
 
-        Returns the elements that are done by now, each of them once. Raises what fails a run.
+        Returns the elements that are done now, each of them once. Raises errors that fail a run.
         """
         controller = self.controller
         while True:
@@ -43,12 +43,12 @@ class SteppedKeys(KeyedOrderedWait):
         return done
 
     def blocking(self) -> list[AsyncElement]:
-        """The elements that are parked, or not due yet, and block their keys."""
+        """Return the elements that are parked, or not due yet, and block their keys."""
         first = {one.key_json: one for one in reversed(self._waiting)}
         return [one for key, one in first.items() if key in self._blocked]
 
     def take_up(self, element: AsyncElement) -> None:
-        """The time of one that blocks its key has come: ask for it, and for those behind it, as the next micro-batch would."""
+        """Resume an element that blocks its key: call for it, and for those behind it, as the next micro-batch would."""
         key = element.key_json
         self._blocked.discard(key)
         for one in self._waiting:

@@ -1,4 +1,4 @@
-"""An asyncio loop whose time is virtual: what waits, waits until somebody moves the clock on."""
+"""Asyncio loop with virtual time: timers wait until a test advances the clock."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ T = TypeVar("T")
 
 
 _SAME_TIME = 1e-6
-"""Moments that are so near (seconds) are one: a float of a hundred years of seconds is no finer."""
+"""Moments closer than this (seconds) count as one: a float of a hundred years in seconds is no more precise."""
 
 
 class _Selector(selectors.DefaultSelector):
-    """Tells the loop's owner when the loop has nothing left to do but to wait."""
+    """Calls the loop's owner when the loop can only wait."""
 
     def __init__(self) -> None:
         super().__init__()
         self.idle: Callable[[float | None], None] = lambda _: None
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Look for events, and never wait for them."""
-        found = super().select(0)
-        if not found and timeout != 0:
+        """Poll for events without waiting."""
+        events = super().select(0)
+        if not events and timeout != 0:
             self.idle(timeout)
-        return found
+        return events
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Its time moves in `run_until` and `run_whole` alone, from one timer to the next."""
+    """A loop whose time advances only in `run_until` and `run_whole`, from one timer to the next."""
 
     def __init__(self) -> None:
         """Start at 0."""
@@ -41,31 +41,31 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         selector = _Selector()
         selector.idle = self._idle
         super().__init__(selector)
-        # How finely the loop tells moments apart. A real clock's nanosecond is lost in the floats of 194 days, and a timer at the
-        # present moment then never comes due.
+        # Resolution with which the loop compares moments. A real clock's nanosecond is lost in a float of 194 days, and a timer at
+        # the present moment would never become due.
         self._clock_resolution = _SAME_TIME
 
     def time(self) -> float:
-        """Seconds since the start."""
+        """Return the seconds since the start."""
         return self._virtual
 
     def run_until(self, seconds: float) -> None:
-        """Run everything that is due until this time. With the present time: what can be done at once."""
+        """Run everything that is due up to this time. For the present time: everything that can run at once."""
         self._until = seconds
         self.run_forever()
         self._virtual = max(self._virtual, seconds)
 
     def run_whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end, whatever time that takes."""
+        """Run a coroutine to its end, however long it takes."""
         self.let_time_run()
         return self.run_until_complete(work)
 
     def let_time_run(self) -> None:
-        """From now on time moves by itself, whoever runs the loop, as long as there is a timer."""
+        """From now on advance time automatically, whoever runs the loop, as long as there is a timer."""
         self._until = float("inf")
 
     def run_to_next_timer(self, until: float = float("inf")) -> bool:
-        """Move time on to the next timer, and run what is due then; whether there was one up to `until`."""
+        """Advance time to the next timer, and run it; return whether there was one up to `until`."""
         before, self._until = self._virtual, -1.0
         self.run_forever()
         self._virtual = before
@@ -77,12 +77,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override] # typeshed: with type variables for the arguments
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Call at once, in this thread: a thread could not know of virtual time."""
+        """Call at once, in this thread: another thread could not know of virtual time."""
         del executor
         future = self.create_future()
         try:
             future.set_result(func(*args))
-        except Exception as error:  # noqa: BLE001 - it belongs to whoever awaits the future
+        except Exception as error:  # noqa: BLE001 - the code that awaits the future gets it
             future.set_exception(error)
         return future
 
@@ -99,10 +99,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class LoopClock(clock.VirtualClock):
-    """The clock that goes with a virtual loop: `advance` runs the loop on."""
+    """Clock of a virtual loop: `advance` runs the loop."""
 
     def __init__(self, loop: VirtualLoop, advanced: Callable[[], None]) -> None:
-        """`advanced` is called whenever time has moved on: in each `advance`, at each moment at which something was due."""
+        """Take the loop. `advanced` is called in each `advance`, at each moment at which a timer was due."""
         super().__init__()
         self._loop = loop
         self._advanced = advanced
@@ -110,11 +110,11 @@ class LoopClock(clock.VirtualClock):
         self.replaced: clock.Clock = before.replaced if isinstance(before, LoopClock) else before
 
     def start_at(self, now: int) -> None:
-        """Begin at another time than 0."""
+        """Set another start time than 0 (ms)."""
         self._now = now - round(self._loop.time() * 1000)
 
     def advance(self, milliseconds: int) -> None:
-        """Move time on; what is due on the way happens in its order. What fails on the way is raised, and time stops there."""
+        """Advance time (ms) and run due timers in order. An error on the way is raised, and time stops there."""
         clock.use(self)
         until = self._loop.time() + milliseconds / 1000
         while self._loop.run_to_next_timer(until):
@@ -123,13 +123,13 @@ class LoopClock(clock.VirtualClock):
         self._advanced()
 
     def now(self) -> int:
-        """See `Clock.now`."""
+        """Return the time (ms since the epoch)."""
         return self._now + int((self._loop.time() + _SAME_TIME) * 1000)
 
     def monotonic(self) -> float:
-        """See `Clock.monotonic`."""
+        """Return the loop's time (s)."""
         return self._loop.time()
 
     async def sleep_async(self, seconds: float) -> None:
-        """See `Clock.sleep_async`."""
+        """Sleep for `seconds` on the virtual loop."""
         await asyncio.sleep(seconds)  # noqa: TID251 - on the virtual loop

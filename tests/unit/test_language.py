@@ -1,0 +1,117 @@
+"""Plain English, as far as a test can check it: first words of docstrings, names of locals, documented errors."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import textwrap
+
+import pytest
+
+from tests.jobs.home import PROJECT
+
+PACKAGE = PROJECT / "engine" / "headrace"
+
+# Add a package here when its language is plain.
+PACKAGES = ["api", "async_io", "config", "execution", "materializer", "operators", "plan", "state", "testing"]
+
+# Add a door here when its public functions document their errors.
+DOORS = ["headrace.api", "headrace.operators", "headrace.testing"]
+
+# Files of these packages whose language is not plain yet.
+OPEN_FILES = {PACKAGE / "operators" / "_interval_join.py"}
+
+RIDDLES = {"What", "Whether", "See"}
+VAGUE_NAMES = {"each", "found", "gone", "made", "said", "told"}
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+def nodes_of(package):
+    """Yield the place and the node of everything in the files of a package."""
+    for file in sorted((PACKAGE / package).rglob("*.py")):
+        if file not in OPEN_FILES:
+            for node in ast.walk(ast.parse(file.read_text())):
+                yield f"{file.relative_to(PACKAGE)}:{getattr(node, 'lineno', 1)}", node
+
+
+def local_names(node):
+    """Return the names that a node gives to values."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
+            return {name}
+        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            return {name}
+    return set()
+
+
+def raises(function):
+    """Return whether a function's own body, without functions in it, raises an error that its class does not document."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
+    open_nodes = list(definition.body)
+    while open_nodes:
+        node = open_nodes.pop()
+        if isinstance(node, ast.Raise) and not is_unbound(node):
+            return True
+        if not isinstance(node, SCOPES):
+            open_nodes.extend(ast.iter_child_nodes(node))
+    return False
+
+
+def is_unbound(node):
+    """Return whether a method of a declared state raises what `State` documents for all of them."""
+    return node.exc is not None and ast.unparse(node.exc) == "self._unbound()"
+
+
+def functions_of(cls):
+    """Yield name, function and docstring of a class's public methods, its own and inherited ones, and of its constructor."""
+    for owner in cls.__mro__:
+        if not owner.__module__.startswith("headrace."):
+            continue
+        for name, member in vars(owner).items():
+            function = inspect.unwrap(getattr(member, "fget", None) or getattr(member, "__func__", member))
+            if inspect.isfunction(function) and function.__code__.co_filename.startswith(str(PACKAGE)):
+                if not name.startswith("_"):
+                    yield f"{owner.__name__}.{name}", function, function.__doc__
+                elif name in {"__init__", "__post_init__"}:
+                    yield cls.__name__, function, cls.__doc__
+
+
+def public_functions(door):
+    """Yield name, function and docstring of all functions that users of a door can call."""
+    module = importlib.import_module(door)
+    for name in module.__all__:
+        value = getattr(module, name)
+        if inspect.isclass(value):
+            yield from functions_of(value)
+        elif inspect.isfunction(value):
+            yield name, value, value.__doc__
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_docstrings_begin_with_no_riddle(package):
+    documented = ((place, ast.get_docstring(node)) for place, node in nodes_of(package) if isinstance(node, DOCUMENTED))
+    assert [place for place, text in documented if text and text.split()[0].strip(".,:") in RIDDLES] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_locals_say_what_they_hold(package):
+    assert [place for place, node in nodes_of(package) if local_names(node) & VAGUE_NAMES] == []
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_public_functions_document_their_errors(door):
+    functions = public_functions(door)
+    silent = {name for name, function, text in functions if raises(function) and "Raises" not in (text or "")}
+    assert sorted(silent) == []
+
+
+def test_states_document_errors_outside_of_tasks():
+    from headrace.api import State
+
+    assert "Raises `RuntimeError` from every method" in inspect.getdoc(State)
+
+
+def test_open_files_exist():
+    assert [file for file in OPEN_FILES if not file.is_file()] == []

@@ -258,14 +258,14 @@ def test_finish_leaves_nothing_that_waits_nor_anything_held(asking, service, run
 
 def test_the_board_after_an_outage_is_that_of_a_run_without_one(flights, run, monkeypatch, tmp_path):
     """The demo's outage: the weather is gone for the second half of a run."""
-    home = flights(6)
+    home = flights(3)
     run(home)
     expected = outcome(home.config())
     with weather_service() as url:
         monkeypatch.setenv("WEATHER_URL", url)
         hit = Home(tmp_path / "hit", FLIGHTS)
         hit.configure({"sources": {"flight_events": {"path": home.config().sources["flight_events"].path}}})
-        switch_outage(url, begins_after=150)
+        switch_outage(url, begins_after=100)
         run(hit)
         offset = checkpoints(hit.config())[-1].offsets["flight_events"]
         assert offset.pending > 500

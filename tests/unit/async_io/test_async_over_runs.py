@@ -30,6 +30,7 @@ from headrace.execution.element import Emitted
 from headrace.plan.order import record_order
 from tests.unit.async_io.test_async_micro_batches import Table
 from tests.unit.support.asking import Answer, Question, Unavailable, micro_batch
+from tests.unit.support.fuzzing import examples
 
 MS = timedelta(milliseconds=1)
 CAPACITY = 3
@@ -225,7 +226,7 @@ def test_whatever_happens_between_runs_every_element_is_in_one_place(
 
 
 @pytest.mark.slow
-@settings(max_examples=3_000, deadline=None)
+@examples(800)
 @stories
 def test_in_many_more_stories_every_element_is_in_one_place(
     mode, changes, drawn, scripts, options, retries, timeout, limit

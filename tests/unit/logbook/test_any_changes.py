@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 
 from headrace import RowKind
 from headrace.testing import PipelineHarness
@@ -12,6 +12,7 @@ from pipelines.logbook import pipeline
 from pipelines.logbook.changes import SOURCES
 from pipelines.logbook.records import Entry, Plane, Report
 from pipelines.logbook.verify import verify_midway
+from tests.unit.support.fuzzing import examples
 
 DAY_ONE = 1_356_998_400_000
 MINUTE, DAY = 60_000, 86_400_000
@@ -49,7 +50,7 @@ def day_of(number, steps, in_force):
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
+@examples(10)
 @example(
     [[("planes", "N1", "A320"), ("entries", "f", "N1"), ("entries", "f", "N2")], [("retract", 0, None)]], "map", 1, 2
 )

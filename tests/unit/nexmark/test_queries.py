@@ -16,7 +16,8 @@ from pipelines.nexmark.queries import NAMES
 from pipelines.nexmark.runs import BY_WALL_CLOCK, QueryRun, Setting
 
 BACKENDS = ("hashmap", "rocksdb", "delta")
-MATRIX = [*product((1, 7, 30), (1, 2, 5), BACKENDS)]
+BATCHES = (1, 5, 12)
+MATRIX = [*product(BATCHES, (1, 2, 5), BACKENDS)]
 """Micro-batches, tasks, backends."""
 
 SMALL_MATRIX = [*product((1, 2), (1, 2, 3), ("hashmap", "rocksdb"))]
@@ -53,9 +54,7 @@ def played(query):
     if WHOLE:
         return [(query, *case) for case in MATRIX]
     turn = int(query[1:])
-    return [
-        (query, (1, 7, 30)[side], (1, 2, 5)[(side + turn) % 3], BACKENDS[(side + turn // 3) % 3]) for side in range(3)
-    ]
+    return [(query, BATCHES[side], (1, 2, 5)[(side + turn) % 3], BACKENDS[(side + turn // 3) % 3]) for side in range(3)]
 
 
 @pytest.mark.slow

@@ -209,7 +209,7 @@ def latest(**options):
     return sessions.upsert_materialize("one", primary_key=key, upsert_key=key).sink("latest")
 
 
-@settings(max_examples=5)
+@settings(max_examples=4)
 @given(bids=st.lists(BIDS, min_size=1, max_size=15), seed=st.integers(0, 1 << 30))
 def test_tables_end_with_whole_sessions(bids, seed):
     chance = random.Random(seed)

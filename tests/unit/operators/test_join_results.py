@@ -17,6 +17,7 @@ from headrace.operators import Count, Tumbling
 from headrace.testing import PipelineHarness
 from tests.unit.operators.test_interval_join import by_hand
 from tests.unit.operators.test_window_results import CRASHES, STOPS, assert_nothing_left, options, within
+from tests.unit.support.fuzzing import examples
 from tests.unit.support.join_jobs import (
     Offer,
     Order,
@@ -87,8 +88,8 @@ def test_regular_joins_give_what_sql_gives(how, orders, offers, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
-@settings(max_examples=10)
+@pytest.mark.parametrize("backend", ["rocksdb", "delta"])
+@examples(6)
 @given(how=st.sampled_from(JoinType), orders=ORDERS, offers=OFFERS, seed=SEEDS)
 def test_backends_join_as_sql_does(backend, how, orders, offers, seed):
     check_regular(how, orders, offers, seed, backend)
@@ -123,8 +124,8 @@ def test_interval_joins_give_what_a_loop_gives(bounds, how, orders, offers, seed
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
-@settings(max_examples=10)
+@pytest.mark.parametrize("backend", ["rocksdb", "delta"])
+@examples(6)
 @given(bounds=BOUNDS, how=st.sampled_from(JoinType), orders=ORDERS, offers=OFFERS, seed=SEEDS)
 def test_backends_join_as_a_loop_does(backend, bounds, how, orders, offers, seed):
     check_interval(bounds, how, orders, offers, seed, backend)

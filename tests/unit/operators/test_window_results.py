@@ -41,7 +41,7 @@ BIDS = st.builds(
 )
 CRASHES = [None, None, None, "task.half:1", "commit.before", "commit.after"]
 STOPS = [None, None, "ingest.after", "task.half"]
-FEW = settings(max_examples=7)
+FEW = settings(max_examples=5)
 
 
 def within(bids, lag, chance):

@@ -84,7 +84,7 @@ def expected_rows(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> 
     return +Counter({Change.ADDED: (new - old).total(), Change.GONE: (old - new).total()})
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(STEPS, st.data())
 def test_differences_equal_a_plain_comparison(steps, data):
     job = MemoryJob("difference")

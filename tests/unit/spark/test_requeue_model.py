@@ -84,7 +84,7 @@ def as_table(rows):
     return pa.table(columns | {"size": pa.array([1 if size else None for size in sizes], pa.int64())})
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(steps=STEPS, files_per_batch=st.integers(1, 3), parallelism=st.integers(1, 3))
 def test_requeued_rows_count_as_in_a_loop(steps, files_per_batch, parallelism):
     disk, loop, is_mended, names = next(disks), Loop(files_per_batch), False, itertools.count()

@@ -79,7 +79,7 @@ changes = st.dictionaries(st.tuples(keys, namespaces, st.none() | user_keys), ra
 commits = st.lists(st.tuples(states, changes, st.booleans()), max_size=5)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(made=commits, written=st.dictionaries(entries, raws), size=st.integers(1, 5), rows=st.sampled_from([1, 2, 5]))
 def test_what_was_committed_is_found_by_entry_and_by_page(tmp_path_factory, made, written, size, rows):
     committed = _committed(str(tmp_path_factory.mktemp("state")), made, rows)

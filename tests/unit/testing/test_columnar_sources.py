@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import timedelta
 from typing import Literal
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from headrace import KeyedProcessFunction, MapState, Pipeline, RowKind, Struct, Timestamp, ValueState
 from headrace.testing import PipelineHarness
+from tests.unit.support.fuzzing import examples
 
 
 class Line(Struct, frozen=True):
@@ -131,22 +133,24 @@ def rows_of(table):
 KEYS = [("text",), ("share",), ("yes", "number"), ("raw",), ("side", "share"), ("at",), ("seen",), ("note",)]
 
 
-JOBS = given(
+JOBS = functools.partial(
+    given,
     given_inputs=inputs(),
-    keys=st.sampled_from(KEYS),
     order_by=st.sampled_from([(), ("at",), ("number", "text"), ("at", "share")]),
     parallelism=st.sampled_from([1, 2]),
 )
 
 
-@settings(max_examples=5)
-@JOBS
+@settings(max_examples=4)
+@JOBS(keys=st.sampled_from(KEYS))
 def test_columns_and_records_leave_the_same(given_inputs, keys, order_by, parallelism):
     compare(given_inputs, keys, order_by, parallelism)
 
 
 @pytest.mark.slow
-@JOBS
+@pytest.mark.parametrize("keys", KEYS, ids="+".join)
+@examples(3)
+@JOBS()
 def test_many_jobs_leave_the_same(given_inputs, keys, order_by, parallelism):
     compare(given_inputs, keys, order_by, parallelism)
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headrace.execution import keyed_process
 from headrace.testing import PipelineHarness
 from tests.jobs.graphs import Program
+from tests.unit.support.fuzzing import examples
 
 PLACES = ("ingest.after", "task.half", "run.after", "commit.before", "commit.after", "publish.after")
 
@@ -92,7 +93,7 @@ def test_the_end_of_input_fires_all(seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@examples(24)
 @given(seed=SEEDS, crashes=st.booleans(), holds=st.booleans(), end=st.booleans())
 def test_many_graphs_give_what_loops_give(seed, crashes, holds, end):
     check(seed, crashes=crashes, holds=holds, end=end)

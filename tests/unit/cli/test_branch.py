@@ -1,0 +1,88 @@
+"""`headrace branch ...`, and --branch of other commands."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headrace.cli._run import with_other
+from headrace.commit.fork import fork
+from headrace.config import load_job
+from headrace.errors import ConfigError
+from tests.unit.support.branched_job import BranchedJob
+
+
+@pytest.fixture
+def job(headrace, monkeypatch):
+    made = BranchedJob()
+    made.feed(("ann", 1), ("bob", 2))
+    made.run()
+    monkeypatch.setenv("HEADRACE_HOME", str(made.harness.folder))
+    return made
+
+
+@pytest.fixture
+def forked(headrace, job):
+    return headrace("branch", "create", "shop", "try_it", "--why", "another rule")
+
+
+def test_fork_says_how_to_go_on(forked):
+    assert "branch 'try_it' begins at checkpoint 1 of job 'shop'; nothing was copied" in forked.stdout
+    assert "headrace run shop --branch try_it" in forked.stdout
+
+
+def test_branches_are_listed(headrace, forked):
+    row = json.loads(headrace("branch list shop --json").stdout)["branches"][0]
+    assert (row["name"], row["fork_id"], row["last"], row["note"]) == ("try_it", 1, 2, "another rule")
+    assert "another rule" in headrace("branch list shop").stdout
+
+
+def test_readers_take_a_branch(headrace, job, forked):
+    job.feed(("cyd", 7))
+    job.run("try_it")
+    query = ("sql", "shop", "select customer from totals order by 1", "--json")
+
+    def customers(*branch):
+        return [row["customer"] for row in json.loads(headrace(*query, *branch).stdout)["rows"]]
+
+    assert customers() == ["ann", "bob"]
+    assert customers("--branch", "try_it") == customers("--branch=try_it") == ["ann", "bob", "cyd"]
+    assert "fork" in headrace("checkpoints shop --branch try_it --json").stdout
+    assert "fork" not in headrace("checkpoints shop --json").stdout
+    assert "added" in headrace("branch diff shop try_it").stdout
+
+
+def test_new_branch_differs_in_nothing(headrace, forked):
+    assert "nothing differs" in headrace("branch diff shop try_it").stdout
+
+
+def test_dropped_branch_is_unknown(headrace, forked):
+    assert "is gone, with its tables" in headrace("branch drop shop try_it").stdout
+    answer = headrace("state list shop --branch try_it")
+    assert answer.exit_code == 2
+    assert "job 'shop' has no branch 'try_it' (it has none)" in answer.output
+
+
+def test_branch_without_a_name_is_refused(headrace, job):
+    assert headrace("state list shop --branch").exit_code == 2
+
+
+def test_commands_without_branches_refuse_the_option(headrace, forked):
+    assert headrace("erase shop ann --branch try_it").exit_code == 2
+
+
+def test_other_code_needs_a_branch(headrace, job, forked):
+    config = load_job("shop")
+    with pytest.raises(ConfigError, match="--pipeline and --source need --branch"):
+        with_other(config, "other:pipeline", [])
+    with pytest.raises(ConfigError, match="--source 'nowhere' is not SOURCE=PATH"):
+        with_other(config.on_branch("try_it"), None, ["nowhere"])
+    name = next(iter(config.sources))
+    other = with_other(config.on_branch("try_it"), "other:pipeline", [f"{name}=/corrected"])
+    assert (other.pipeline, other.sources[name].path) == ("other:pipeline", "/corrected")
+
+
+def test_branch_cannot_be_forked(headrace, forked):
+    with pytest.raises(ConfigError, match="a branch has no branches"):
+        fork(load_job("shop").on_branch("try_it"), "third", None, "somebody")

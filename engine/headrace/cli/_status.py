@@ -253,7 +253,8 @@ def _kind(checkpoint: dict[str, Any]) -> str:
     if checkpoint["name"]:
         return f"{checkpoint['kind']} {checkpoint['name']}"
     if checkpoint["restored_from"] is not None:
-        return f"{checkpoint['kind']} to {checkpoint['restored_from']}"
+        word = "of" if checkpoint["kind"] == "fork" else "to"
+        return f"{checkpoint['kind']} {word} {checkpoint['restored_from']}"
     return str(checkpoint["kind"])
 
 

@@ -48,7 +48,7 @@ def test_readers_take_a_branch(headrace, job, forked):
 
     assert customers() == ["ann", "bob"]
     assert customers("--branch", "try_it") == customers("--branch=try_it") == ["ann", "bob", "cyd"]
-    assert "fork" in headrace("checkpoints shop --branch try_it --json").stdout
+    assert "fork of 1" in headrace("checkpoints shop --branch try_it").stdout
     assert "fork" not in headrace("checkpoints shop --json").stdout
     assert "added" in headrace("branch diff shop try_it").stdout
 

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 
 # Optional, not `| None`: Typer evaluates these at run time, inside Annotated.
 Job = Annotated[Optional[str], typer.Argument(metavar="JOB", help="Job; the only one if left out.")]  # noqa: UP045
+JobOrText = Annotated[
+    str, typer.Argument(metavar="JOB", help="May be left out where there is only one.", show_default=False)
+]
+"""The first argument of `[JOB] TEXT`; see `job_and_text`."""
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 At = Annotated[
     Optional[str],  # noqa: UP045

@@ -1,4 +1,4 @@
-"""`headrace branch ...`: other lines of a job's checkpoints, to try code, settings or input without touching the job."""
+"""`headrace branch ...`: other lines of a job's checkpoints, to try code or input without touching the job."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from headrace.cli._arguments import AsJson, Job, Limit, OperatorOption, job_and_text, load, new_run_id, on_branch
+from headrace.cli._arguments import (
+    AsJson,
+    Job,
+    JobOrText,
+    Limit,
+    OperatorOption,
+    job_and_text,
+    load,
+    new_run_id,
+    on_branch,
+)
 from headrace.cli._diff import show_differences
 
 if TYPE_CHECKING:
     from headrace.commit.branches import Branch
     from headrace.config import JobConfig
 
-First = Annotated[
-    str, typer.Argument(metavar="JOB", help="May be left out where there is only one.", show_default=False)
-]
 Second = Annotated[
     Optional[str],  # noqa: UP045
     typer.Argument(metavar="NAME", help="Lower case, digits, underscores.", show_default=False),
@@ -32,7 +39,7 @@ Why = Annotated[Optional[str], typer.Option("--why", help="The reason, kept with
 def register(app: typer.Typer) -> None:
     """Add the commands."""
     branch = typer.Typer(
-        help="Try other code, settings or input on a branch of a job: live tables and sinks stay as they are. Needs no JVM.",
+        help="Try other code or input on a branch of a job: live tables and sinks stay as they are. Needs no JVM.",
         no_args_is_help=True,
         rich_markup_mode=None,
     )
@@ -43,7 +50,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(branch, name="branch")
 
 
-def create(first: First, second: Second = None, *, at: At = None, why: Why = None, as_json: AsJson = False) -> None:
+def create(first: JobOrText, second: Second = None, *, at: At = None, why: Why = None, as_json: AsJson = False) -> None:
     """Fork a branch from a checkpoint of a job. No data is copied, and a run may hold the job meanwhile.
 
     'headrace run JOB --branch NAME' goes on from there, in tables of the branch. Its sinks are tables of the branch, too: what it
@@ -94,7 +101,7 @@ def list_branches(job: Job = None, as_json: AsJson = False) -> None:
 
 
 def diff(
-    first: First,
+    first: JobOrText,
     second: Second = None,
     *,
     operator: OperatorOption = None,
@@ -123,7 +130,7 @@ def diff(
     show_differences(live, branch, list(differences(live, branch, operator, limit)), as_json=as_json)
 
 
-def drop(first: First, second: Second = None, *, why: Why = None, as_json: AsJson = False) -> None:
+def drop(first: JobOrText, second: Second = None, *, why: Why = None, as_json: AsJson = False) -> None:
     """Remove a branch with all its tables. The job, its tables and its sinks stay as they are.
 
     Example:  headrace branch drop flights late_fix

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from headrace.cli._arguments import AsJson, Job, job_and_text, load, new_run_id
+from headrace.cli._arguments import AsJson, Job, JobOrText, job_and_text, load, new_run_id
 
 if TYPE_CHECKING:
     from headrace.commit.checkpoint import Checkpoint
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 Why = Annotated[str, typer.Option("--why", help="The reason, kept with the checkpoint.")]
 RunId = Annotated[Optional[str], typer.Option("--run-id", help="Made up if left out.")]  # noqa: UP045
-SavepointName = Annotated[
-    str, typer.Argument(metavar="JOB", help="May be left out where there is only one.", show_default=False)
-]
 Second = Annotated[
     str | None, typer.Argument(metavar="NAME", help="Lower case, digits, underscores.", show_default=False)
 ]
@@ -31,7 +28,7 @@ def register(app: typer.Typer) -> None:
 
 
 def savepoint(
-    name: SavepointName,
+    name: JobOrText,
     second: Second = None,
     *,
     why: Why,

@@ -12,6 +12,7 @@ from headrace.cli._arguments import (
     AsJson,
     At,
     Job,
+    JobOrText,
     Limit,
     OperatorOption,
     StateOption,
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from headrace.readers.job_at_checkpoint import JobAtCheckpoint
     from headrace.readers.query import Rows
 
-First = Annotated[
-    str, typer.Argument(metavar="JOB", help="May be left out where there is only one.", show_default=False)
-]
 Second = Annotated[Optional[str], typer.Argument(metavar="KEY", help="Plain text, or JSON.", show_default=False)]  # noqa: UP045
 
 
@@ -123,7 +121,7 @@ def shortened(rows: Rows, column: str) -> Rows:
 
 
 def get(
-    first: First,
+    first: JobOrText,
     second: Second = None,
     *,
     at: At = None,
@@ -169,7 +167,7 @@ def scan(
 
 
 def history(
-    first: First,
+    first: JobOrText,
     second: Second = None,
     *,
     at: At = None,

@@ -85,9 +85,9 @@ def _rewrite(job: OpenJob, name: str) -> tuple[list[StagedFile], int, int]:
     staged: list[StagedFile] = []
     rows = expired = 0
     expiries = _expiries(job) if name == KEYED_STATE else []
+    is_on_branch = job.view(name).has_base
     for number, changes in enumerate(_chunks(job, name)):
         rows += changes.num_rows
-        is_on_branch = job.view(name).has_base
         live = last_rows(changes, STATE_TABLES[name], keeps_deleted=is_on_branch)
         kept = live if is_on_branch else unexpired(live, expiries)
         expired += live.num_rows - kept.num_rows

@@ -49,7 +49,7 @@ def fork(config: JobConfig, name: str, at: int | str | None, run_id: str, note: 
     taken name, an unknown checkpoint, and one that no branch can begin at; `StorageError` when files of it are gone.
     """
     on_branch = config.on_branch(checked_name(name, "branch name"))
-    log = CheckpointLog(config.job_folder, config.storage_options)
+    log = log_of(config)
     branches = Branches(config)
     begun = _broken_off(branches, on_branch)
     at = at if begun is None else begun.fork_id

@@ -137,16 +137,13 @@ def _are_on_one_line(before: JobAtCheckpoint, after: JobAtCheckpoint) -> bool:
 def _fork(before: JobAtCheckpoint, after: JobAtCheckpoint) -> int | None:
     """Return the last checkpoint of both lines; None where one of them has rewritten a table since."""
     lines = [[*job.lineage.newest_first()] for job in (before, after)]
-    if not _are_on_one_line(before, after):
-        forks = [one.restored_from for line in lines for one in line if one.kind is Kind.FORK]
-        origin = next((number for number in forks if number is not None), None)
-        ids = [{one.checkpoint_id for one in line} for line in lines]
-        if origin is None or any(origin not in known for known in ids):
-            return None  # the job was restored to a checkpoint before the fork
-        since = [one for line in lines for one in line if one.checkpoint_id > origin]
-        return origin if all(checkpoint.kind in _ADDS_ROWS_ONLY for checkpoint in since) else None
-    common = {checkpoint.checkpoint_id for checkpoint in lines[0]} & {one.checkpoint_id for one in lines[1]}
-    fork = max(common)
+    common = {one.checkpoint_id for one in lines[0]} & {one.checkpoint_id for one in lines[1]}
+    if not _are_on_one_line(before, after):  # behind the fork, an id means another checkpoint on each line
+        origins = {one.restored_from for line in lines for one in line if one.kind is Kind.FORK}
+        common &= {origin for origin in origins if origin is not None}
+    fork = max(common, default=None)
+    if fork is None:
+        return None  # the job was restored to a checkpoint before the fork
     since = [one for line in lines for one in line if one.checkpoint_id > fork]
     return fork if all(checkpoint.kind in _ADDS_ROWS_ONLY for checkpoint in since) else None
 

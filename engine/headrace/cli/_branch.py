@@ -46,6 +46,7 @@ def register(app: typer.Typer) -> None:
     branch.command("create")(create)
     branch.command("list")(list_branches)
     branch.command("diff")(diff)
+    branch.command("promote")(promote)
     branch.command("drop")(drop)
     app.add_typer(branch, name="branch")
 
@@ -128,6 +129,40 @@ def diff(
     live, branch = (JobAtCheckpoint(one, None, with_expired=True) for one in (config, on_branch(config, name)))
     check_operator(live, operator, (*WITH_STATE, *WITH_REQUESTS))
     show_differences(live, branch, list(differences(live, branch, operator, limit)), as_json=as_json)
+
+
+def promote(first: JobOrText, second: Second = None, *, why: Why = None, as_json: AsJson = False) -> None:
+    """Make state and sinks of a branch those of the job, in one commit; then remove the branch.
+
+    What the job has committed since the fork is left behind, as by a restore: 'headrace restore JOB --to ID' brings it back. A reader
+    of a sink sees it as it was, or as it is on the branch, and nothing between.
+
+    It is refused while the branch has not taken in all that the job has, when the job's state was changed by hand since the fork, and
+    when somebody else has written to a sink since.
+
+    Example:  headrace branch promote flights late_fix --why "10 January was corrected"
+
+    Exit codes: 0; 2 for an unknown job or branch, or one that must not be promoted; 3 while a run holds the job or the branch; 8 when
+    files are gone or the storage refuses; 10 when somebody else has written to a sink.
+    """
+    from headrace.cli._output import print_json, show
+    from headrace.commit.promotion import promoting
+
+    job, name = job_and_text(first, second)
+    config = load(job)
+    with promoting(config, name, new_run_id()) as promotion:
+        before = promotion.job.last.checkpoint_id
+        checkpoint = promotion.promote(why)
+    metrics = checkpoint.metrics
+    if as_json:
+        print_json({"branch": name, "checkpoint_id": checkpoint.checkpoint_id, "former_id": before, **metrics})
+        return
+    show(
+        f"checkpoint {checkpoint.checkpoint_id} promotes branch '{name}': job '{config.job}' goes on from what the branch made of "
+        f"{metrics['checkpoints']:,} micro-batches ({metrics['rows_in']:,} rows in)\n"
+        f"headrace diff {config.job} --from {before} --to {checkpoint.checkpoint_id}          shows what it has changed\n"
+        f"headrace restore {config.job} --to {before}          undoes it"
+    )
 
 
 def drop(first: JobOrText, second: Second = None, *, why: Why = None, as_json: AsJson = False) -> None:

@@ -29,10 +29,17 @@ def refuse_with_branches(config: JobConfig, what: str) -> None:
 
 
 def refuse_without_state(config: JobConfig, checkpoint: Checkpoint) -> None:
-    """Raise `ConfigError` for a checkpoint of a branch's log that is the job's: it is before the fork."""
-    if not checkpoint.has_state:
+    """Raise `ConfigError` for a checkpoint whose state is not in the tables: one of the job in a branch's log, or one that a promotion brought."""
+    if checkpoint.has_state:
+        return
+    if config.branch is None:
+        msg = (
+            f"checkpoint {checkpoint.checkpoint_id} was made on a branch, and a promotion has brought it: its state is not kept. "
+            f"Ask for the promotion, or a later one; 'headrace checkpoints {config.job}' lists all."
+        )
+    else:
         msg = (
             f"checkpoint {checkpoint.checkpoint_id} is before the fork of branch '{config.branch}', and its state is in the tables of "
             f"job '{config.job}' itself: ask without --branch"
         )
-        raise ConfigError(msg)
+    raise ConfigError(msg)

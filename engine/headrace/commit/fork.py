@@ -13,14 +13,14 @@ known from there.
 
 from __future__ import annotations
 
-import shutil
+from typing import Any, Final
 
 import pyarrow as pa
 from msgspec.structs import replace
 
 from headrace import clock, faults
 from headrace.commit.branch_refusals import refuse_without_state
-from headrace.commit.branches import Branch, Branches, BranchStatus
+from headrace.commit.branches import Branch, Branches, BranchStatus, remove_branch
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.erased_checkpoints import refuse_erased
 from headrace.commit.lease import JobLease
@@ -30,14 +30,22 @@ from headrace.commit.restore_check import RestoreCheck
 from headrace.commit.sink_tables import SinkTables
 from headrace.config import JobConfig, checked_name
 from headrace.errors import ConfigError, StorageError
-from headrace.tables.files import remove_folder
 from headrace.tables.overlay import DELETED, Base
 from headrace.tables.schemas import FORMAT_VERSION, STATE_TABLES
 from headrace.tables.store import storage_errors
 from headrace.tables.stores import table_store
 
-_OF_THE_LINE = frozenset({Kind.INITIAL, Kind.BATCH, Kind.REQUEUE})
-"""Checkpoints that say what was taken in."""
+WITHOUT_STATE: Final[dict[str, Any]] = {
+    "versions": {},
+    "outputs": {},
+    "local_copies": {},
+    "state_schemas": None,
+    "operator_keys": None,
+    "schemas_of": None,
+    "sink_tables": None,
+    "sinks_of": None,
+}
+"""Fields of a checkpoint that says what was taken in, and whose state is not in the tables of its log."""
 
 _NOT_YET = frozenset({"kafka"})
 
@@ -73,7 +81,7 @@ def fork(config: JobConfig, name: str, at: int | str | None, run_id: str, note: 
             note=note,
         )
         branches.add(begun)
-    _remove(on_branch)  # what an interrupted drop, or an interrupted fork, has left under this name
+    remove_branch(on_branch)  # what an interrupted drop, or an interrupted fork, has left under this name
     faults.reached("fork.listed")
     # Anew, and behind the row: a vacuum that has not seen it has committed its intent by now.
     problem = RestoreCheck(config, log.checkpoints, sinks).problem(origin)
@@ -102,13 +110,18 @@ def drop_branch(config: JobConfig, name: str, run_id: str, note: str | None = No
     else:
         dropped = branches.drop(name, note)
     faults.reached("branch.dropped")
-    _remove(on_branch)
+    remove_branch(on_branch)
     return dropped
 
 
 def log_of(config: JobConfig) -> CheckpointLog:
     """Return the log of a job, or of the branch that `config` is on."""
     return CheckpointLog(config.job_folder, config.storage_options)
+
+
+def is_of_the_line(checkpoint: Checkpoint) -> bool:
+    """Tell whether a checkpoint says what was taken in: other logs get a copy of it."""
+    return checkpoint.kind in {Kind.INITIAL, Kind.BATCH, Kind.REQUEUE}
 
 
 def _refuse_origin(config: JobConfig, log: CheckpointLog, origin: Checkpoint) -> None:
@@ -136,13 +149,6 @@ def _broken_off(branches: Branches, on_branch: JobConfig) -> Branch | None:
     return next((branch for branch in listed if not log_of(on_branch).checkpoints), None)
 
 
-def _remove(on_branch: JobConfig) -> None:
-    with storage_errors(f"to remove {on_branch.job_folder}"):
-        remove_folder(on_branch.job_folder, on_branch.storage_options)
-    if on_branch.local_folder.exists():
-        shutil.rmtree(on_branch.local_folder)
-
-
 def _make_tables(config: JobConfig, on_branch: JobConfig, branch: Branch, sinks: SinkTables) -> None:
     """Make the tables of a branch, empty, each with the version of the job's table that it builds on."""
     storage = config.storage_options
@@ -163,20 +169,7 @@ def _make_tables(config: JobConfig, on_branch: JobConfig, branch: Branch, sinks:
 
 def _before(line: Lineage) -> list[Checkpoint]:
     """Return the job's line up to the fork, as the log of the branch has it: what was taken in, and no state."""
-    return [
-        replace(
-            checkpoint,
-            versions={},
-            outputs={},
-            local_copies={},
-            state_schemas=None,
-            operator_keys=None,
-            schemas_of=None,
-            sink_tables=None,
-            sinks_of=None,
-        )
-        for checkpoint in _linked(line)
-    ]
+    return [replace(checkpoint, **WITHOUT_STATE) for checkpoint in _linked(line)]
 
 
 def _fork(log: CheckpointLog, origin: Checkpoint, branch: Branch) -> Checkpoint:
@@ -211,6 +204,6 @@ def _linked(line: Lineage) -> list[Checkpoint]:
     """Return the checkpoints of a line that took something in, each with the one before as its parent."""
     linked: list[Checkpoint] = []
     for checkpoint in line.line:
-        if checkpoint.kind in _OF_THE_LINE:
+        if is_of_the_line(checkpoint):
             linked.append(replace(checkpoint, parent_id=linked[-1].checkpoint_id if linked else None))
     return linked

@@ -114,6 +114,15 @@ class Sink(Protocol):
         """Bring the sink back to an earlier version of itself, with the transaction."""
         ...
 
+    @property
+    def only_appends(self) -> bool:
+        """Whether rows are only added to it: it has no primary key."""
+        ...
+
+    def rewind(self, table: Snapshot, version: int, files: Sequence[OutputFile], publication: Publication) -> None:
+        """Bring a sink that only appends back to an earlier version of itself and add files, in one commit with the transaction."""
+        ...
+
     def deliver(self, deliveries: Deliveries) -> None:
         """Bring what the sink's table has to readers who do not read the table. Whoever reads it needs nothing more.
 

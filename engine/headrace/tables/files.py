@@ -43,6 +43,13 @@ class StagedFile(msgspec.Struct, frozen=True):
         return msgspec.json.encode(stats).decode()
 
 
+def partition_text(value: Any) -> str | None:
+    """Return the value of a partition column as Delta's log writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return None if value is None else str(value)
+
+
 Storage = Mapping[str, str] | None
 """Options of the object store, under the names that deltalake gives them; None on local disks."""
 

@@ -107,9 +107,15 @@ class MemorySnapshot:
         numbered = reversed([*enumerate(self._versions)])
         kept = takewhile(lambda one: one[1] is not None, numbered)  # commits that were deleted are forgotten
         infos = (
-            Commit(number, replace(version.info, transaction=None, incarnation=None)) for number, version in kept
+            Commit(number, replace(version.info, transaction=None, incarnation=None), self._keeps_rows(number))
+            for number, version in kept
         )  # as Delta's history
         return list(islice(infos, limit))
+
+    def _keeps_rows(self, number: int) -> bool:
+        """Tell whether a version has the columns of the one before and more, and the same rows."""
+        before, now = (self._versions[number - 1] if number else None), self._versions[number]
+        return before is not None and before.files == now.files and before.schema != now.schema
 
     @property
     def _now(self) -> _Version:
@@ -207,6 +213,14 @@ class MemoryStore:
             return replace(content, transactions=now.transactions)
 
         return self._commit(parent, info, restored)
+
+    def rewind(
+        self, parent: int, target: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO
+    ) -> int:
+        """See `TableStore.rewind`."""
+        del schema
+        content = self._version(target)
+        return self._commit(parent, info, lambda now: replace(now, files=content.files | _by_path(files)))
 
     def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:
         """See `TableStore.merge`."""

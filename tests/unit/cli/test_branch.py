@@ -57,6 +57,21 @@ def test_new_branch_differs_in_nothing(headrace, forked):
     assert "nothing differs" in headrace("branch diff shop try_it").stdout
 
 
+def test_promoted_branch_becomes_the_job(headrace, job, forked):
+    job.feed(("cyd", 7))
+    job.run("try_it")
+    query = ("sql", "shop", "select customer from totals order by 1", "--json")
+    answer = headrace("branch", "promote", "shop", "try_it", "--why", "it is right")
+    assert (
+        "checkpoint 4 promotes branch 'try_it': job 'shop' goes on from what the branch made of 1 micro-batches"
+        in answer.stdout
+    )
+    assert "headrace restore shop --to 1" in answer.stdout
+    assert [row["customer"] for row in json.loads(headrace(*query).stdout)["rows"]] == ["ann", "bob", "cyd"]
+    assert "added" in headrace("diff shop --from 1 --to 4").stdout
+    assert "promotion" in headrace("checkpoints shop").stdout
+
+
 def test_dropped_branch_is_unknown(headrace, forked):
     assert "is gone, with its tables" in headrace("branch drop shop try_it").stdout
     answer = headrace("state list shop --branch try_it")

@@ -84,6 +84,13 @@ class BranchedJob:
         records = [Order(customer, at + number, amount) for number, (customer, amount) in enumerate(orders)]
         self.harness.feed("orders", records)
 
+    def correct(self, number, *orders):
+        """Write the file of a number again, the first one being 1, with other orders."""
+        name = f"{number:06d}.parquet"
+        (self.harness.folder / "input" / "orders" / name).unlink()
+        records = [Order(customer, number * HOUR + place, amount) for place, (customer, amount) in enumerate(orders)]
+        self.harness.feed("orders", records, file=name)
+
     def run(self, branch=None, **options):
         """Run the job, or a branch of it, once."""
         self._runs += 1
@@ -100,14 +107,18 @@ class BranchedJob:
         config = self.config if branch is None else self.config.on_branch(branch)
         return CheckpointLog(config.job_folder).last
 
-    def content(self, branch=None):
-        """Return live entries by table, and the rows of the sinks, without ids of checkpoints and times of access."""
+    def content(self, branch=None, *, with_expired=True):
+        """Return live entries by table, and the rows of the sinks, without ids of checkpoints and times of access.
+
+        Entries that TTL has expired stay in the tables until something drops them.
+        """
         config = self.config if branch is None else self.config.on_branch(branch)
-        versions = CheckpointLog(config.job_folder).last.versions
+        last = CheckpointLog(config.job_folder).last
         tables = {
             name: [
                 tuple(value for column, value in row.items() if column not in {"checkpoint_id", "last_access"})
-                for row in state_view(config.job_folder, name, versions[name]).live_rows()
+                for row in state_view(config.job_folder, name, last.versions[name]).live_rows()
+                if with_expired or (row.get("expires_at") or last.watermark + 1) > last.watermark
             ]
             for name in STATE_TABLES
         }

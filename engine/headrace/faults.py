@@ -28,7 +28,15 @@ PLACES = frozenset(
         *("drop.marked", "drop.half", "drop.deleted"),
         *("compaction.prepared", "restore.prepared", "rescale.prepared", "vacuum.listed", "vacuum.committed"),
         *("erasure.prepared", "erasure.committed", "purge.listed", "purge.committed"),
-        *("requeue.staged", "reconcile.planned", "fork.listed", "fork.tables", "branch.dropped"),
+        *(
+            "requeue.staged",
+            "reconcile.planned",
+            "fork.listed",
+            "fork.tables",
+            "branch.dropped",
+            "backfill.forked",
+            "backfill.caught_up",
+        ),
     }
 )
 """All places, by name."""

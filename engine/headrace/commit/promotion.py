@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from headrace.commit.checkpoint import Checkpoint
 from headrace.config import JobConfig
@@ -22,9 +21,7 @@ class Promotion:
         raise NotImplementedError
 
 
-@contextmanager
-def promoting(config: JobConfig, name: str, run_id: str) -> Iterator[Promotion]:
+def promoting(config: JobConfig, name: str, run_id: str) -> AbstractContextManager[Promotion]:
     """Claim the job's lease and publish its head, for the length of the block."""
     msg = f"promotion of branch '{name}' of job '{config.job}' by run {run_id}"
     raise NotImplementedError(msg)
-    yield Promotion()

@@ -30,6 +30,7 @@ PLACES = frozenset(
         *("erasure.prepared", "erasure.committed", "purge.listed", "purge.committed"),
         *("requeue.staged", "reconcile.planned", "fork.listed", "fork.tables", "branch.dropped"),
         *("promotion.begun", "promotion.staged", "promotion.prepared", "promotion.removed"),
+        *("backfill.forked", "backfill.caught_up"),
     }
 )
 """All places, by name."""

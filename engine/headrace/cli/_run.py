@@ -8,6 +8,7 @@ import typer
 
 from headrace.cli._arguments import AsJson, Cluster, Job, load, new_run_id, parsed_milliseconds
 from headrace.cli._run_arguments import (
+    AllowEffects,
     AsyncState,
     Backend,
     Budget,
@@ -24,6 +25,7 @@ from headrace.cli._run_arguments import (
     Replay,
     ReportFile,
     RunId,
+    budget_seconds,
 )
 from headrace.cli._run_events import shown_events
 from headrace.cli._run_report import failure_reported, plain_report, write_report
@@ -59,6 +61,7 @@ def run(
     force_fail_over: ForceFailOver = False,
     pipeline: OtherPipeline = None,
     source: OtherSource = None,
+    allow_effects: AllowEffects = False,
     report_file: ReportFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -80,6 +83,7 @@ def run(
 
     With --branch NAME it takes in what comes after the branch's fork, and writes to the branch alone; see 'headrace branch create'.
     There, and only there, --pipeline and --source name other code and other input. Name them in each run of the branch.
+    A branch refuses to call services that the job's file marks with 'effects', unless --allow-effects is given.
 
     With --report FILE a scheduler gets what --json prints, or {"error", "message", "exit_code"}, in FILE: also where stdout goes
     elsewhere. What stands there is not shown on stderr as well.
@@ -101,7 +105,7 @@ def run(
             interval_start=parsed_milliseconds(interval_start) if interval_start else None,
             interval_end=parsed_milliseconds(interval_end) if interval_end else None,
             replay=replay,
-            budget=_seconds(budget),
+            budget=budget_seconds(budget),
             max_batches=max_batches,
             finish=finish,
             end_of_input=end_of_input,
@@ -109,6 +113,7 @@ def run(
             backend=_backend(backend),
             async_state=async_state,
             force_fail_over=force_fail_over,
+            allow_effects=allow_effects,
         )
         config = with_other(config, pipeline, source or [])
         report = _run(config, options)
@@ -171,19 +176,6 @@ def _backend(text: str | None) -> Literal["rocksdb", "hashmap", "delta"] | None:
         msg = f"--backend '{text}' is not allowed (allowed: rocksdb, hashmap, delta)"
         raise ConfigError(msg)
     return cast("Literal['rocksdb', 'hashmap', 'delta'] | None", text)
-
-
-def _seconds(text: str | None) -> float | None:
-    from headrace.config import parse_duration
-    from headrace.errors import ConfigError
-
-    if text is None:
-        return None
-    try:
-        return parse_duration(text).total_seconds()
-    except ValueError as error:
-        msg = f"--budget: {error}"
-        raise ConfigError(msg) from error
 
 
 def _show(report: RunReport, options: RunOptions, *, as_json: bool) -> None:

@@ -49,3 +49,20 @@ OtherSource = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Option("--source", metavar="NAME=PATH", help="On a branch: read this source from there; may be repeated."),
 ]
+AllowEffects = Annotated[
+    bool, typer.Option("--allow-effects", help="On a branch: call services whose calls have effects outside, too.")
+]
+
+
+def budget_seconds(text: str | None) -> float | None:
+    """Return the seconds of --budget. Raises `ConfigError` for a text that is no duration."""
+    from headrace.config import parse_duration
+    from headrace.errors import ConfigError
+
+    if text is None:
+        return None
+    try:
+        return parse_duration(text).total_seconds()
+    except ValueError as error:
+        msg = f"--budget: {error}"
+        raise ConfigError(msg) from error

@@ -6,6 +6,7 @@ from headrace.commit.branches import Branches
 from headrace.commit.checkpoint import Checkpoint
 from headrace.config import JobConfig
 from headrace.errors import ConfigError
+from headrace.plan.stages import Plan, waits_of
 
 
 def refuse_on_branch(config: JobConfig, what: str) -> None:
@@ -26,6 +27,19 @@ def refuse_with_branches(config: JobConfig, what: str) -> None:
             f"Nothing was changed. Drop them first: headrace branch drop {config.job} {names[0]}"
         )
         raise ConfigError(msg)
+
+
+def refuse_effects(config: JobConfig, plan: Plan) -> None:
+    """Raise `ConfigError` where `config` is that of a branch, and an operator calls a service with effects outside."""
+    if config.branch is None:
+        return
+    for wait in waits_of(plan):
+        if wait.service is not None and config.services[wait.service].effects:
+            msg = (
+                f"operator '{wait.name}' calls service '{wait.service}', which has effects outside (services.{wait.service}.effects), "
+                f"and branch '{config.branch}' would make them again. Nothing was run. Run it with --allow-effects if they do no harm."
+            )
+            raise ConfigError(msg)
 
 
 def refuse_without_state(config: JobConfig, checkpoint: Checkpoint) -> None:

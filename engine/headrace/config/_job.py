@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -253,6 +254,9 @@ class ServiceConfig(Section, frozen=True, kw_only=True):
     concurrency: Count | None = None
     """Calls at once that each task may make, likewise; null: no limit but the operators' capacity."""
 
+    effects: bool = False
+    """Whether a call changes something outside: sends, orders, pays. Branches and backfills then refuse to call it, unless asked to."""
+
     def health_url(self) -> str | None:
         """Return the address of the health check, or None if the service is not checked."""
         return None if self.health is None else with_path(self.url, self.health)
@@ -297,6 +301,21 @@ class RunConfig(Section, frozen=True, kw_only=True):
 
     retry_delay: Span = timedelta(minutes=1)
     """How long Airflow waits before that."""
+
+
+class Promote(enum.StrEnum):
+    """What happens to the result of a backfill."""
+
+    AUTOMATIC = "automatic"
+    APPROVAL = "approval"
+    REFUSE = "refuse"
+
+
+class ReplayConfig(Section, frozen=True, kw_only=True):
+    """Backfills: past intervals that are computed again, on a branch."""
+
+    promote: Promote = Promote.APPROVAL
+    """automatic: the result becomes live when it is there. approval: somebody looks at it, and promotes it. refuse: it is compared with the live tables, and no more."""
 
 
 class PublishConfig(Section, frozen=True, kw_only=True):
@@ -362,6 +381,7 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     execution: ExecutionConfig = ExecutionConfig()
     operators: dict[Name, OperatorConfig] = {}
     run: RunConfig = RunConfig()
+    replay: ReplayConfig = ReplayConfig()
     publish: PublishConfig = PublishConfig()
     compaction: CompactionConfig = CompactionConfig()
     retention: RetentionConfig = RetentionConfig()

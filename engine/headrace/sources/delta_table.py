@@ -92,6 +92,10 @@ class DeltaSource:
         reach = TableReach(self._table_id(place, versions), reached, place.snapshot, place.is_drawn)
         return Ahead(tuple(files_ahead), tuple(files_ahead), reach)
 
+    def listed(self) -> Sequence[SourceFile]:
+        """See `Source.listed`: versions tell what was taken in."""
+        return ()
+
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:
         """See `Source.named`. A file is there as long as the log has its version, and the table's folder has the file."""
         versions = self._versions()

@@ -206,6 +206,10 @@ class DerivedSource:
         self._ahead = tuple(self._file(name, file.modified) for name, file in self._below.items())
         return Ahead(self._ahead, look.listed, look.reach)
 
+    def listed(self) -> Sequence[SourceFile]:
+        """See `Source.listed`: the files of the source itself."""
+        return self.stored.listed()
+
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:
         """See `Source.named`. The landed files of these names; files of the source itself where their rows were taken as they are."""
         derived = {name: self._file(name) for name in names if _NAME.fullmatch(name)}

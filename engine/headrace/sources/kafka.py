@@ -182,6 +182,10 @@ class KafkaSource:
         """See `Source.ahead`: partitions are asked, never the topic."""
         raise EngineBug(f"source '{self.node.name}' was read as a whole, not by partition")
 
+    def listed(self) -> Sequence[SourceFile]:
+        """See `Source.listed`: offsets tell what was taken in."""
+        return ()
+
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:
         """See `Source.named`: the landed files of these names."""
         files = {name: self.file(name) for name in names if parse_landed(name) is not None}
@@ -265,6 +269,10 @@ class KafkaPartition:
             self._whole.comes_next(names[0])
         files = tuple(self._whole.file(name) for name in names)
         return Ahead(files, files, TableReach(offset.table or "", position, is_drawn=self._is_drawn))
+
+    def listed(self) -> Sequence[SourceFile]:
+        """See `Source.listed`: offsets tell what was taken in."""
+        return ()
 
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:
         """See `Source.named`."""

@@ -51,6 +51,9 @@ class SourceOffset(msgspec.Struct, frozen=True):
     names: tuple[str, ...] | None = None
     """Digests of the files at or behind `last_file` (an interval run: or before its end) that no earlier checkpoint of the line
     has recorded. None where nothing was recorded: earlier releases have only the count in `files_behind`."""
+    stamps: tuple[str, ...] = ()
+    """For each of `names`, in their order, what its file was like: a digest of size and time of change. Empty where an earlier release
+    has recorded the names."""
     number: int = 0
     """Of the source, given once: it orders rows of equal merge keys where sources meet."""
     unread: tuple[str, ...] = ()

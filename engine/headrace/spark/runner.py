@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace import clock
+from headrace.commit.branch_refusals import refuse_effects
 from headrace.commit.protocol import open_job
 from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig
@@ -17,6 +18,7 @@ from headrace.sources.derived import Derivation
 from headrace.sources.intake import Intake
 from headrace.sources.topic import Topic
 from headrace.spark.batch_sequence import BatchSequence
+from headrace.spark.branch_replay import BranchReplay
 from headrace.spark.caught_up_run import CaughtUpRun
 from headrace.spark.interval_run import IntervalRun
 from headrace.spark.options import RunOptions, RunReport
@@ -31,6 +33,13 @@ from headrace.spark.stage_tasks import StageTasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_KINDS: Final[Mapping[str, type[CaughtUpRun | IntervalRun | BranchReplay]]] = {
+    "caught_up": CaughtUpRun,
+    "interval": IntervalRun,
+    "backfill": BranchReplay,
+}
 
 
 def run(config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
@@ -95,6 +104,8 @@ def run_on(
     events = RunEvents(config.job, on_event)
     mode = _mode(config, options)
     plan = checked_plan(config)
+    if not options.allow_effects:
+        refuse_effects(config, plan)
     with (
         open_job(
             config,
@@ -111,7 +122,7 @@ def run_on(
         batches = BatchSequence(tasks, job, plan, config, options, events, begun, watch)
         intake = Intake(plan, config, topics=topics, steps=steps)
         remaining, replays = RemainingWork(batches), ReplayRun(batches, intake)
-        this_run = (IntervalRun if mode == "interval" else CaughtUpRun)(batches, intake, remaining, replays)
+        this_run = _KINDS[mode](batches, intake, remaining, replays)
         try:
             with ended_by_sigterm(batches.stop):
                 reason = this_run.run()

@@ -1,0 +1,82 @@
+"""Branches of backfills: which interval they were asked for, and which of them a new request joins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from headrace.commit.branches import Branch, Branches
+from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.interval_order import position_of
+from headrace.commit.lineage import Lineage
+from headrace.config import JobConfig, checked_name
+from headrace.errors import ConfigError
+from headrace.sources.interval import Interval, moment_text
+
+_NOTE = re.compile(r"backfill of (\S+) to (\S+)")
+"""What `backfill_note` writes."""
+
+_DAY: Final = 86_400_000
+
+
+def backfill_note(asked: Interval) -> str:
+    """Return the note of a backfill's branch: it is how a later command knows what to go on with."""
+    return f"backfill of {asked}"
+
+
+def asked_of(branch: Branch) -> Interval | None:
+    """Return the interval that a branch was made for; None if it is no backfill's."""
+    match = _NOTE.fullmatch(branch.note or "")
+    return None if match is None else Interval.named(*match.groups())
+
+
+def default_name(asked: Interval) -> str:
+    """Return the name of a backfill's branch that nobody has named: `backfill_20130110_20130111`, with times where they matter."""
+    pattern = "%Y%m%d" if asked.start % _DAY == asked.end % _DAY == 0 else "%Y%m%dt%H%M%S"
+    return "_".join(
+        ["backfill", *(datetime.fromtimestamp(at / 1000, UTC).strftime(pattern) for at in (asked.start, asked.end))]
+    )
+
+
+def joined_branch(config: JobConfig, name: str, asked: Interval, line: Sequence[Checkpoint]) -> Branch | None:
+    """Return the open branch that a backfill goes on with; None if it begins one. `line` is the job's.
+
+    A backfill replays all up to the live head, so two of them always overlap. Raises `ConfigError` when another one is open, and
+    when the branch of that name is no backfill's, begins behind `asked`, or at a checkpoint that a restore has left behind.
+    """
+    checked_name(name, "branch name")
+    branches = Branches(config).open
+    joined = next((branch for branch in branches if branch.name == name), None)
+    for other in branches:
+        if other is not joined and (theirs := asked_of(other)) is not None:
+            msg = (
+                f"a backfill of {theirs} is open on branch '{other.name}', and both would run all up to the last checkpoint. Nothing was "
+                f"changed. Join it: 'headrace backfill {config.job} --from {moment_text(asked.start)} --to "
+                f"{moment_text(asked.end)} --name {other.name}'; or drop it first: 'headrace branch drop {config.job} {other.name}'."
+            )
+            raise ConfigError(msg)
+    if joined is None:
+        return None
+    theirs = asked_of(joined)
+    drop = f"'headrace branch drop {config.job} {name}' removes it"
+    if theirs is None:
+        msg = f"branch '{name}' of job '{config.job}' is there, and no backfill made it. Nothing was changed. Give another --name; {drop}."
+        raise ConfigError(msg)
+    fork = next((one for one in line if one.checkpoint_id == joined.fork_id), None)
+    if fork is None:
+        msg = (
+            f"branch '{name}' begins at checkpoint {joined.fork_id}, and job '{config.job}' has gone back behind that since, by a restore "
+            f"or a promotion. Nothing was changed. {drop}; then run the backfill again."
+        )
+        raise ConfigError(msg)
+    stands_at = position_of(Lineage(line, fork.checkpoint_id).line)
+    begins_at = theirs.start if stands_at is None else stands_at
+    if asked.start < begins_at:
+        msg = (
+            f"branch '{name}' begins at {moment_text(begins_at)}, behind the interval {asked}. Nothing was changed. {drop}; then run the "
+            "backfill again."
+        )
+        raise ConfigError(msg)
+    return joined

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from headrace import clock
+from headrace.commit.branch_settings import record_run
 from headrace.commit.protocol import open_job
 from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig
@@ -107,6 +108,7 @@ def run_on(
         ) as job,
         watched(config, job.attempt_id, events.progress) if shows_progress else nullcontext(NO_WATCH) as watch,
     ):
+        record_run(config, options.run_id)
         events.opened(job.last)
         batches = BatchSequence(tasks, job, plan, config, options, events, begun, watch)
         intake = Intake(plan, config, topics=topics, steps=steps)

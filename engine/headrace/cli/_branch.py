@@ -96,22 +96,28 @@ def create(
 def list_branches(job: Job = None, as_json: AsJson = False) -> None:
     """List a job's branches: where they begin, how far they are, their age and what they take.
 
+    "Held back" are the bytes of the job that vacuum would remove but for the branch.
+
     Example:  headrace branch list flights
 
     Exit codes: 0; 2 for an unknown job; 8 when a table cannot be read.
     """
+    from headrace.cli._branch_usage import usages_of
     from headrace.cli._output import print_json, show, shown, table
     from headrace.commit.branches import Branches
 
     config = load(job)
-    rows = [_row(config, branch) for branch in Branches(config).open]
+    usages = {usage["name"]: usage for usage in usages_of(config)}
+    rows = [
+        {**usages[branch.name], **_row(config, branch)} for branch in Branches(config).open if branch.name in usages
+    ]
     if as_json:
         print_json({"job": config.job, "branches": rows})
     elif not rows:
         show(f"job '{config.job}' has no branches")
     else:
-        columns = ("branch", "forked at", "last", "created", "bytes", "note")
-        names = ("name", "fork_id", "last", "created_at", "bytes", "note")
+        columns = ("branch", "forked at", "last", "age", "bytes", "held back", "note")
+        names = ("name", "fork_id", "last", "age", "bytes", "held_back_bytes", "note")
         show(table(columns, [tuple(shown(row[name]) for name in names) for row in rows]))
         show(*(f"{row['name']}: {key}={text}" for row in rows for key, text in row["settings"].items()))
 
@@ -168,12 +174,9 @@ def drop(first: JobOrText, second: Second = None, *, why: Why = None, as_json: A
 
 def _row(config: JobConfig, branch: Branch) -> dict[str, Any]:
     from headrace.commit.fork import log_of
-    from headrace.tables.files import Usage, folder_usage
 
-    own = config.on_branch(branch.name)
-    last = log_of(own).last
-    usage = sum(folder_usage(own.job_folder, own.storage_options).values(), Usage())
-    return {**_plain(branch), "last": None if last is None else last.checkpoint_id, "bytes": usage.size}
+    last = log_of(config.on_branch(branch.name)).last
+    return {**_plain(branch), "last": None if last is None else last.checkpoint_id}
 
 
 def _plain(branch: Branch) -> dict[str, Any]:

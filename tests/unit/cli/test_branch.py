@@ -7,10 +7,12 @@ import json
 import pytest
 
 from headrace.cli._branch_settings import with_named
+from headrace.commit.compaction import compact
 from headrace.commit.fork import fork
 from headrace.config import load_job
 from headrace.errors import ConfigError
 from tests.unit.support.branched_job import BranchedJob
+from tests.unit.support.purchase_job import after_retention
 
 
 @pytest.fixture
@@ -104,3 +106,26 @@ def test_unknown_setting_is_a_wrong_configuration(headrace, job):
 def test_branch_cannot_be_forked(headrace, forked):
     with pytest.raises(ConfigError, match="a branch has no branches"):
         fork(load_job("shop").on_branch("try_it"), "third", None, "somebody")
+
+
+def test_forgotten_branch_shows_its_cost(headrace, job, forked):
+    job.feed(("ann", 5))
+    job.run()
+    compact(job.config, "compaction")
+    with after_retention(job.config):
+        (status,) = json.loads(headrace("status shop --json").stdout)["jobs"]
+        (vacuumed,) = json.loads(headrace("vacuum shop --dry-run --json").stdout)["branches"]
+        text = headrace("status shop").stdout
+        (listed,) = json.loads(headrace("branch list shop --json").stdout)["branches"]
+        told = headrace("vacuum shop --dry-run").stdout
+    assert (vacuumed["name"], vacuumed["age"]) == ("try_it", "7 days")
+    assert vacuumed["held_back_bytes"] > 0
+    assert vacuumed["bytes"] > 0
+    assert status["branches"] == [vacuumed]
+    assert {**listed, **vacuumed} == listed
+    sentence = (
+        f"shop: branch 'try_it' is 7 days old and has {vacuumed['bytes']:,} bytes; "
+        f"vacuum spares {vacuumed['held_back_bytes']:,} bytes of the job for it"
+    )
+    assert sentence in text
+    assert sentence in told

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import typer
 
 from headrace.cli._arguments import AsJson, Cluster, Job, load, new_run_id, parsed_milliseconds
+from headrace.cli._branch_settings import OtherPipeline, OtherSource, Setting, with_named
 from headrace.cli._run_arguments import (
     AllowEffects,
     AsyncState,
@@ -19,8 +20,6 @@ from headrace.cli._run_arguments import (
     IntervalStart,
     MaxBatches,
     Mode,
-    OtherPipeline,
-    OtherSource,
     Parallelism,
     Replay,
     ReportFile,
@@ -62,6 +61,7 @@ def run(
     pipeline: OtherPipeline = None,
     source: OtherSource = None,
     allow_effects: AllowEffects = False,
+    setting: Setting = None,
     report_file: ReportFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -82,8 +82,9 @@ def run(
     Later runs refuse more input, until a restore.
 
     With --branch NAME it takes in what comes after the branch's fork, and writes to the branch alone; see 'headrace branch create'.
-    There, and only there, --pipeline and --source name other code and other input. Name them in each run of the branch.
-    A branch refuses to call services that the job's file marks with 'effects', unless --allow-effects is given.
+    There, and only there, --pipeline, --source and --set name other code, input and settings than the job's file. Later runs and
+    readers of the branch use them, until a run names others. A branch refuses to call services that the job's file marks with
+    'effects', unless --allow-effects is given.
 
     With --report FILE a scheduler gets what --json prints, or {"error", "message", "exit_code"}, in FILE: also where stdout goes
     elsewhere. What stands there is not shown on stderr as well.
@@ -115,7 +116,7 @@ def run(
             force_fail_over=force_fail_over,
             allow_effects=allow_effects,
         )
-        config = with_other(config, pipeline, source or [])
+        config = with_named(config, pipeline, source, setting)
         report = _run(config, options)
     if report_file is not None:
         write_report(report_file, report)
@@ -126,31 +127,6 @@ def _wishes(job: str | None, cluster: str | None, **options: Any) -> tuple[JobCo
     from headrace.spark.options import RunOptions
 
     return load(job, cluster), RunOptions(cluster=cluster, **options)
-
-
-def with_other(config: JobConfig, pipeline: str | None, sources: list[str]) -> JobConfig:
-    """Return a branch's configuration with other code and input. Raises `ConfigError` where it is the job's, or names no source."""
-    from pathlib import Path
-
-    from msgspec.structs import replace
-
-    from headrace.errors import ConfigError
-
-    if (pipeline or sources) and config.branch is None:
-        msg = (
-            "--pipeline and --source need --branch: what the job itself runs and reads is in its file. Nothing was run. "
-            f"'headrace branch create {config.job} NAME' makes a branch."
-        )
-        raise ConfigError(msg)
-    changed = dict(config.sources)
-    for text in sources:
-        name, separator, path = text.partition("=")
-        if not separator or name not in changed or not path:
-            msg = f"--source '{text}' is not SOURCE=PATH (sources: {', '.join(changed)}). Nothing was run."
-            raise ConfigError(msg)
-        place = path if "://" in path else str(Path(path).absolute())
-        changed[name] = replace(changed[name], path=place)
-    return replace(config, sources=changed, pipeline=pipeline or config.pipeline)
 
 
 def _run(config: JobConfig, options: RunOptions) -> RunReport:

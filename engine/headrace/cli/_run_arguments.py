@@ -39,16 +39,6 @@ ReportFile = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option("--report", metavar="FILE", help="Write the result, or the error, as JSON to FILE as well."),
 ]
-OtherPipeline = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option(
-        "--pipeline", metavar="MODULE:NAME", help="On a branch: run this pipeline, not that of the job's file."
-    ),
-]
-OtherSource = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--source", metavar="NAME=PATH", help="On a branch: read this source from there; may be repeated."),
-]
 AllowEffects = Annotated[
     bool, typer.Option("--allow-effects", help="On a branch: call services whose calls have effects outside, too.")
 ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace import clock
 from headrace.commit.branch_refusals import refuse_effects
+from headrace.commit.branch_settings import record_run
 from headrace.commit.protocol import open_job
 from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig
@@ -118,6 +119,7 @@ def run_on(
         ) as job,
         watched(config, job.attempt_id, events.progress) if shows_progress else nullcontext(NO_WATCH) as watch,
     ):
+        record_run(config, options.run_id)
         events.opened(job.last)
         batches = BatchSequence(tasks, job, plan, config, options, events, begun, watch)
         intake = Intake(plan, config, topics=topics, steps=steps)

@@ -208,6 +208,13 @@ def folder_usage(folder: str, storage: Storage = None) -> dict[str, Usage]:
     return usage
 
 
+def files_usage(folder: str, paths: Iterable[str], storage: Storage = None) -> Usage:
+    """Return what files below a folder take; those that are gone take nothing."""
+    store, root = file_system(folder, storage)
+    files = [file for file in store.get_file_info([f"{root}/{path}" for path in paths]) if file.is_file]
+    return Usage(len(files), sum(file.size for file in files))
+
+
 def path_of(file: fs.FileInfo) -> str | None:
     """Return the path of a listed file; None if it is not UTF-8, as names on local disks may be."""
     try:

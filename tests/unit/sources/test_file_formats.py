@@ -221,8 +221,8 @@ def test_bad_csv_rows_move_no_other_row():
     assert bad == {
         1: "line 4 has 2 fields, the header has 3",
         2: "line 5 has 4 fields, the header has 3",
-        3: "line 6 has text behind a closing quote",
-        5: "line 8 has text behind a closing quote",
+        3: "line 6 has text after a closing quote",
+        5: "line 8 has text after a closing quote",
         6: "line 9 is not utf-8",
         7: "number is 'x', which is not int64",
     }

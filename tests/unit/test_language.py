@@ -14,7 +14,19 @@ from tests.jobs.home import PROJECT
 PACKAGE = PROJECT / "engine" / "headrace"
 
 # Add a package here when its language is plain.
-PACKAGES = ["api", "async_io", "config", "execution", "materializer", "operators", "plan", "sources", "state", "testing"]
+PACKAGES = [
+    "api",
+    "async_io",
+    "config",
+    "execution",
+    "materializer",
+    "operators",
+    "plan",
+    "sinks",
+    "sources",
+    "state",
+    "testing",
+]
 
 # Add a door here when its public functions document their errors.
 DOORS = ["headrace.api", "headrace.operators", "headrace.testing"]

@@ -22,9 +22,11 @@ PACKAGES = [
     "materializer",
     "operators",
     "plan",
+    "readers",
     "sinks",
     "sources",
     "state",
+    "tables",
     "testing",
 ]
 
@@ -32,7 +34,7 @@ PACKAGES = [
 DOORS = ["headrace.api", "headrace.operators", "headrace.testing"]
 
 # Files of these packages whose language is not plain yet.
-OPEN_FILES = {PACKAGE / "operators" / "_interval_join.py"}
+OPEN_FILES = {PACKAGE / "operators" / "_interval_join.py", PACKAGE / "tables" / "overlay.py"}
 
 RIDDLES = {"What", "Whether", "See"}
 VAGUE_NAMES = {"each", "found", "gone", "made", "said", "told"}

@@ -30,6 +30,16 @@ PACKAGES = [
     "testing",
 ]
 
+# Add a folder of tests here when each name in it has at most eight words.
+TEST_FOLDERS = [
+    *(f"unit/{package}" for package in PACKAGES),
+    "fault",
+    "kafka",
+    "simulation",
+    "spark",
+]
+LONGEST_NAME = 8
+
 # Add a door here when its public functions document their errors.
 DOORS = ["headrace.api", "headrace.operators", "headrace.testing"]
 
@@ -112,6 +122,15 @@ def test_docstrings_begin_with_no_riddle(package):
 @pytest.mark.parametrize("package", PACKAGES)
 def test_locals_say_what_they_hold(package):
     assert [place for place, node in nodes_of(package) if local_names(node) & VAGUE_NAMES] == []
+
+
+@pytest.mark.parametrize("folder", TEST_FOLDERS)
+def test_test_names_have_at_most_eight_words(folder):
+    trees = [ast.parse(file.read_text()) for file in (PROJECT / "tests" / folder).rglob("*.py")]
+    functions = [node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    names = [name for name in functions if name.startswith("test_")]
+    assert names
+    assert [name for name in names if len(name.split("_")) - 1 > LONGEST_NAME] == []
 
 
 @pytest.mark.parametrize("door", DOORS)

@@ -114,7 +114,7 @@ def test_a_commit_that_removes_rows_stops(change, operation):
     assert job.configure(skip_versions=2).took() == ["r"]
 
 
-def test_a_restore_of_the_table_says_how_to_follow():
+def test_restore_of_the_table_says_how_to_follow():
     written = TableWriter()
     written.append("p")
     job = TableJob(written)

@@ -199,7 +199,7 @@ def test_a_changed_step_makes_new_rows():
     assert slices.drain() == [("a.0", 1)]
 
 
-def test_rows_refused_before_the_step_are_behind_the_others():
+def test_rows_refused_before_the_step_come_last():
     slices = Slices()
     (slices.folder / "a.json").write_text(
         '{"name": "a", "copies": "x", "at": 1}\n{"name": "b", "copies": 1, "at": 2}\n'
@@ -220,7 +220,7 @@ def test_rows_that_wait_keep_the_former_step():
     assert slices.drain() == [("first.0", 0), ("early.0", 0), ("late.0", 0), ("late.1", 0)]
 
 
-def test_a_landed_file_that_is_gone_stops_a_changed_step():
+def test_missing_landed_file_stops_a_changed_step():
     topic = MemoryTopic("rows", 2)
     slices = Slices(topic)
     topic.append([order("first", 1, 0), order("late", 2, 100)], partition=0)

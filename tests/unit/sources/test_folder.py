@@ -224,7 +224,7 @@ def test_an_interval_needs_a_pattern(job):
         ("%Y", "2024", "2025-01-01"),
     ],
 )
-def test_a_file_is_as_long_as_its_pattern_says(job, pattern, stem, end):
+def test_file_interval_follows_its_pattern(job, pattern, stem, end):
     job.home.configure({"sources": {"purchases": {"interval": pattern}}})
     write_rows(job.home.input, f"{stem}.parquet", [])
     assert moment_text(job.plan().interval.end) == end

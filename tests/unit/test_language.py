@@ -33,6 +33,12 @@ PACKAGES = [
 # Add a folder of tests here when each name in it has at most eight words.
 TEST_FOLDERS = [
     *(f"unit/{package}" for package in PACKAGES),
+    "unit/flights",
+    "unit/logbook",
+    "unit/nexmark",
+    "cluster",
+    "compose",
+    "demo",
     "fault",
     "kafka",
     "simulation",

@@ -124,7 +124,7 @@ def steps_of(kinds):
 @given(
     data=st.data(), ttl=ttls, style=st.sampled_from(STYLES), automatic=st.booleans(), order=st.sampled_from(KeyOrder)
 )
-def test_a_kind_of_state_shows_what_plain_collections_would(backends, kind, data, ttl, style, automatic, order):
+def test_state_kinds_behave_like_plain_collections(backends, kind, data, ttl, style, automatic, order):
     run(backends, data.draw(steps_of([kind])), ttl, style, automatic=automatic, order=order)
 
 
@@ -136,7 +136,7 @@ def test_a_kind_of_state_shows_what_plain_collections_would(backends, kind, data
     automatic=st.booleans(),
     order=st.sampled_from(KeyOrder),
 )
-def test_states_of_all_kinds_in_one_function_keep_apart(backends, steps, ttl, style, automatic, order):
+def test_states_of_all_kinds_keep_apart(backends, steps, ttl, style, automatic, order):
     run(backends, steps, ttl, style, automatic=automatic, order=order)
 
 
@@ -148,7 +148,7 @@ def test_states_of_all_kinds_in_one_function_keep_apart(backends, steps, ttl, st
     order=st.sampled_from(KeyOrder),
     answers_by=st.lists(st.integers(0, 9), min_size=1, max_size=9),
 )
-def test_the_order_in_which_requests_are_answered_makes_no_difference(steps, ttl, style, order, answers_by):
+def test_answer_order_makes_no_difference(steps, ttl, style, order, answers_by):
     run(Backends("hashmap", None), steps, ttl, style, automatic=False, order=order, answers_by=answers_by)
 
 

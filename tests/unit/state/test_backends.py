@@ -22,7 +22,7 @@ batches = st.lists(st.lists(st.tuples(entries, st.none() | st.binary(max_size=3)
 
 
 @given(batches=batches, asked=st.lists(entries))
-def test_a_backend_is_a_map_from_bytes_to_bytes(backends, batches, asked):
+def test_backend_is_a_map_of_bytes(backends, batches, asked):
     expected = {}
     with backends.lent() as new:
         backend = new()
@@ -35,7 +35,7 @@ def test_a_backend_is_a_map_from_bytes_to_bytes(backends, batches, asked):
 
 
 @given(batches=batches, start=bounds, end=bounds)
-def test_a_scan_gives_timers_from_start_up_to_end_in_byte_order(backends, batches, start, end):
+def test_timer_scan_is_half_open_in_byte_order(backends, batches, start, end):
     expected = {}
     with backends.lent() as new:
         backend = new()

@@ -24,6 +24,7 @@ from headrace.cli._run_arguments import (
     Replay,
     ReportFile,
     RunId,
+    Runner,
 )
 from headrace.cli._run_events import shown_events
 from headrace.cli._run_report import failure_reported, plain_report, write_report
@@ -31,6 +32,8 @@ from headrace.cli._run_report import failure_reported, plain_report, write_repor
 if TYPE_CHECKING:
     from headrace.config import JobConfig
     from headrace.spark.options import RunOptions, RunReport
+
+    RunnerName = Literal["spark", "local"]
 
 _MODES = ("auto", "caught-up", "interval")
 
@@ -44,6 +47,7 @@ def run(
     job: Job = None,
     *,
     cluster: Cluster = None,
+    runner: Runner = None,
     mode: Mode = "auto",
     interval_start: IntervalStart = None,
     interval_end: IntervalEnd = None,
@@ -111,7 +115,7 @@ def run(
             force_fail_over=force_fail_over,
         )
         config = with_other(config, pipeline, source or [])
-        report = _run(config, options)
+        report = _run(config, options, _runner(runner) or config.profile.runner)
     if report_file is not None:
         write_report(report_file, report)
     _show(report, options, as_json=as_json)
@@ -148,9 +152,12 @@ def with_other(config: JobConfig, pipeline: str | None, sources: list[str]) -> J
     return replace(config, sources=changed, pipeline=pipeline or config.pipeline)
 
 
-def _run(config: JobConfig, options: RunOptions) -> RunReport:
-    from headrace.spark import run as run_job
+def _run(config: JobConfig, options: RunOptions, runner: RunnerName) -> RunReport:
+    from headrace import local, spark
+    from headrace.cli._arrow import without_pandas
 
+    without_pandas()
+    run_job = local.run if runner == "local" else spark.run
     with shown_events() as on_event:
         return run_job(config, options, on_event)
 
@@ -162,6 +169,15 @@ def _mode(text: str) -> Literal["auto", "caught_up", "interval"]:
         msg = f"--mode '{text}' is not allowed (allowed: {', '.join(_MODES)})"
         raise ConfigError(msg)
     return cast("Literal['auto', 'caught_up', 'interval']", text.replace("-", "_"))
+
+
+def _runner(text: str | None) -> RunnerName | None:
+    from headrace.errors import ConfigError
+
+    if text not in {None, "spark", "local"}:
+        msg = f"--runner '{text}' is not allowed (allowed: spark, local)"
+        raise ConfigError(msg)
+    return cast("RunnerName | None", text)
 
 
 def _backend(text: str | None) -> Literal["rocksdb", "hashmap", "delta"] | None:

@@ -23,15 +23,27 @@ IN_A_RUN = [
 ]
 
 
-@pytest.mark.parametrize(("place", "counts"), IN_A_RUN)
+# The commit is the same without Spark: a few places are enough in `make test`.
+QUICK_LOCALLY = {"prepare.half:2", "commit.after:2", "publish.half:3"}
+WITHOUT_SPARK = [
+    ("local", place, counts) if place in QUICK_LOCALLY else pytest.param("local", place, counts, marks=pytest.mark.slow)
+    for place, counts in [("ingest.after:2", 1), ("task.half:5", 1), *IN_A_RUN]
+]
+
+
+@pytest.mark.parametrize(
+    ("runner", "place", "counts"),
+    [*(("spark", place, counts) for place, counts in IN_A_RUN), *WITHOUT_SPARK],
+    indirect=["runner"],
+)
 def test_a_driver_killed_during_the_commit_leaves_one_checkpoint_or_the_other(
-    tmp_path, undisturbed, run, drivers, place, counts
+    tmp_path, undisturbed, runner, place, counts
 ):
     home = ready(tmp_path)
-    code, said = drivers.run(home, {"HEADRACE_KILL_AT": place})
+    code, said = runner.drivers.run(home, {"HEADRACE_KILL_AT": place})
     assert code == KILLED, said
     assert checkpoints(home.config())[-1].checkpoint_id == counts
-    run(home)
+    runner.run(home)
     assert outcome(home.config()) == outcome(undisturbed.config())
     assert_well_formed(home.config())
 
@@ -109,13 +121,13 @@ def test_a_compaction_that_was_killed_changes_nothing_live(tmp_path, undisturbed
     assert_well_formed(home.config())
 
 
-def test_a_driver_that_is_told_to_end_commits_what_is_done_and_holds_the_rest(tmp_path, undisturbed, run, drivers):
+def test_a_driver_that_is_told_to_end_commits_what_is_done_and_holds_the_rest(tmp_path, undisturbed, runner):
     home = ready(tmp_path)
     home.configure({"execution": {"async-state": {"in-flight-records-limit": 5}}})
-    assert drivers.run(home, {"HEADRACE_KILL_AT": "ingest.after", "HEADRACE_KILL_WITH": "SIGTERM"}) == (0, "")
+    assert runner.drivers.run(home, {"HEADRACE_KILL_AT": "ingest.after", "HEADRACE_KILL_WITH": "SIGTERM"}) == (0, "")
     (_, last) = checkpoints(home.config())
     assert last.offsets["purchases"].held
     assert last.metrics["held"] > 0
-    run(home)
+    runner.run(home)
     assert outcome(home.config()) == outcome(undisturbed.config())
     assert_well_formed(home.config())

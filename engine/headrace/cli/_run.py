@@ -154,7 +154,7 @@ def with_other(config: JobConfig, pipeline: str | None, sources: list[str]) -> J
 
 def _run(config: JobConfig, options: RunOptions, runner: RunnerName) -> RunReport:
     from headrace import local, spark
-    from headrace.cli._arrow import without_pandas
+    from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
     run_job = local.run if runner == "local" else spark.run

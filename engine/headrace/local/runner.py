@@ -28,8 +28,10 @@ ROWS_WORTH_WORKERS: Final = 100_000
 """Rows of a slice from which on its tasks run in processes of their own, which take most of a second to start."""
 
 
-def run(config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
-    """Run a job once, as on Spark; return what it did.
+def run(
+    config: JobConfig, options: RunOptions, on_event: OnEvent, *, rows_worth_workers: int = ROWS_WORTH_WORKERS
+) -> RunReport:
+    """Run a job once, as on Spark; return what it did. Slices of `rows_worth_workers` and more run in worker processes.
 
     Raises `ConfigError` for a job that Spark alone can run, before anything is done, and else as a run on Spark does.
     """
@@ -40,7 +42,7 @@ def run(config: JobConfig, options: RunOptions, on_event: OnEvent) -> RunReport:
             f"job '{config.job}' needs Spark, and --runner local starts none. Nothing was run.\n{listed}\nRun it on Spark: headrace run "
             f"{config.job} --runner spark"
         )
-    tasks = TasksHere(Workers(_cores()))
+    tasks = TasksHere(Workers(_cores()), rows_worth_workers)
     # What user code prints goes to standard error, as with Spark's Python workers: standard output is the command's.
     with redirect_stdout(sys.stderr):
         try:
@@ -66,7 +68,7 @@ def only_on_spark(config: JobConfig, plan: Plan) -> Iterator[str]:
 class TasksHere:
     """Implements `StageTasks`: small slices in this process, large ones in `workers`."""
 
-    def __init__(self, workers: Workers, rows_worth_workers: int = ROWS_WORTH_WORKERS) -> None:
+    def __init__(self, workers: Workers, rows_worth_workers: int) -> None:
         """Nothing is started yet."""
         self.workers = workers
         self._rows_worth_workers = rows_worth_workers

@@ -21,12 +21,14 @@ from headrace.local.shares import read_transit, share_of
 from headrace.plan.pipelines import plan_of
 from headrace.spark.reports import KeyedTask, TaskReport
 from headrace.spark.tasks import run_keyed_task, run_source_task, without_collector
+from headrace.tables.late_pandas import without_pandas
 from headrace.tables.store import storage_errors
 
 
 def main() -> None:
     """Run tasks one after the other; ends the process when the run is gone, at whatever moment."""
     requests, answers = _own_streams()
+    without_pandas()
     # A signal to the whole group of processes is for the run, which then ends its workers in order.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)

@@ -1,4 +1,4 @@
-"""Keeping pandas out of a command until somebody wants it."""
+"""Keeping pandas out of a process until somebody wants it."""
 
 from __future__ import annotations
 

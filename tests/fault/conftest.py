@@ -13,7 +13,7 @@ import pytest
 
 from headrace.spark.options import RunReport
 from tests.fault.drivers import Drivers
-from tests.jobs.home import PROJECT, Home
+from tests.jobs.home import PYTHONPATH, Home
 from tests.jobs.local_runs import LocalRuns
 from tests.jobs.purchase_files import write_days
 
@@ -66,7 +66,7 @@ def command() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the `headrace` command in a process of its own, in the folder of a home."""
 
     def call(at: Home, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "HEADRACE_HOME": str(at.folder), "PYTHONPATH": str(PROJECT), **variables}
+        environment = {**os.environ, "HEADRACE_HOME": str(at.folder), "PYTHONPATH": PYTHONPATH, **variables}
         line = [sys.executable, "-c", "from headrace.cli import main; main()", *arguments]
         return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=300, check=False)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.jobs.home import PROJECT, Home
+from tests.jobs.home import PYTHONPATH, Home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ class Drivers:
     def __init__(self, module: str, variables: dict[str, str]) -> None:
         """`variables` are added to the environment of each of them."""
         self._module = module
-        self._variables = {"PYTHONPATH": str(PROJECT), **variables}
+        self._variables = {"PYTHONPATH": PYTHONPATH, **variables}
 
     @classmethod
     def on_spark(cls, spark: SparkSession) -> Drivers:

@@ -85,6 +85,9 @@ def run(
     With --branch NAME it takes in what comes after the branch's fork, and writes to the branch alone; see 'headrace branch create'.
     There, and only there, --pipeline and --source name other code and other input. Name them in each run of the branch.
 
+    With --runner local no JVM starts: for small slices, tests and a laptop. Results are the same. What Spark alone can do (Kafka,
+    .spark(), .sql()) is refused.
+
     With --report FILE a scheduler gets what --json prints, or {"error", "message", "exit_code"}, in FILE: also where stdout goes
     elsewhere. What stands there is not shown on stderr as well.
 
@@ -94,7 +97,7 @@ def run(
     service is down; 5 user code raised; 6 stored state does not fit; 7 bad input; 8 storage; 9 an interval
     would leave a gap, or go back without --replay; 10 job and sink disagree; 11 a replay
     had to be finished first, and took all the time: run again; 12 rows conflict over a primary key; 13 Spark
-    died, or did not start: run again.
+    or a worker process died, or Spark did not start: run again.
     """
     with failure_reported(report_file):
         config, options = _wishes(

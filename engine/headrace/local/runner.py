@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from typing import Final
 
@@ -13,9 +13,9 @@ from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig
 from headrace.errors import ConfigError
 from headrace.local.local_tasks import LocalTasks
+from headrace.local.only_on_spark import only_on_spark
 from headrace.local.workers import Workers
 from headrace.plan.pipelines import plan_of
-from headrace.plan.stages import Plan
 from headrace.spark.job_run import run_on
 from headrace.spark.options import RunOptions, RunReport
 from headrace.spark.reports import KeyedTask, SourceTask, TaskReport
@@ -39,7 +39,7 @@ def run(
     if problems := [*only_on_spark(config, checked_plan(config))]:
         listed = "\n".join(f"- {problem}" for problem in problems)
         raise ConfigError(
-            f"job '{config.job}' needs Spark, and --runner local starts none. Nothing was run.\n{listed}\nRun it on Spark: headrace run "
+            f"job '{config.job}' needs Spark, and the local runner starts none. Nothing was run.\n{listed}\nRun it on Spark: headrace run "
             f"{config.job} --runner spark"
         )
     tasks = TasksHere(Workers(_cores()), rows_worth_workers)
@@ -49,20 +49,6 @@ def run(
             return run_on(tasks, config, options, on_event, started=started, shows_progress=True)
         finally:
             tasks.workers.close()
-
-
-def only_on_spark(config: JobConfig, plan: Plan) -> Iterator[str]:
-    """Yield a sentence for each thing in a job that Spark alone can do."""
-    if config.profile.deploy_mode == "cluster":
-        yield f"the cluster profile '{config.profile.name}' has deploy_mode cluster: its driver runs on Spark's cluster"
-    for source in plan.sources:
-        if config.sources[source.name].format == "kafka":
-            yield f"source '{source.name}' reads a topic of Kafka, which Spark does: land it as files first, and read those"
-        if source.step is not None:
-            yield f"source '{source.name}' has a step of Spark, .spark() or .sql(): write it as map, filter or flat_map"
-    for name, sink in config.sinks.items():
-        if sink.format == "kafka":
-            yield f"sink '{name}' sends its rows to a topic of Kafka, which Spark does: write them to a Delta table (format: delta)"
 
 
 class TasksHere:

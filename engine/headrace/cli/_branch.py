@@ -139,7 +139,7 @@ def diff(
 
     Exit codes: 0, also when nothing differs; 2 for an unknown job, branch or operator; 8 when files are gone.
     """
-    from headrace.cli._arrow import without_pandas
+    from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
     from headrace.commit.branch_settings import on_branch

@@ -24,6 +24,7 @@ from headrace.cli._run_arguments import (
     Replay,
     ReportFile,
     RunId,
+    Runner,
     budget_seconds,
 )
 from headrace.cli._run_events import shown_events
@@ -32,6 +33,8 @@ from headrace.cli._run_report import failure_reported, plain_report, write_repor
 if TYPE_CHECKING:
     from headrace.config import JobConfig
     from headrace.spark.options import RunOptions, RunReport
+
+    RunnerName = Literal["spark", "local"]
 
 _MODES = ("auto", "caught-up", "interval")
 
@@ -45,6 +48,7 @@ def run(
     job: Job = None,
     *,
     cluster: Cluster = None,
+    runner: Runner = None,
     mode: Mode = "auto",
     interval_start: IntervalStart = None,
     interval_end: IntervalEnd = None,
@@ -86,6 +90,9 @@ def run(
     readers of the branch use them, until a run names others. A branch refuses to call services that the job's file marks with
     'effects', unless --allow-effects is given.
 
+    With --runner local no JVM starts: for small slices, tests and a laptop. Results are the same. What Spark alone can do (Kafka,
+    .spark(), .sql()) is refused.
+
     With --report FILE a scheduler gets what --json prints, or {"error", "message", "exit_code"}, in FILE: also where stdout goes
     elsewhere. What stands there is not shown on stderr as well.
 
@@ -95,7 +102,7 @@ def run(
     service is down; 5 user code raised; 6 stored state does not fit; 7 bad input; 8 storage; 9 an interval
     would leave a gap, or go back without --replay; 10 job and sink disagree; 11 a replay
     had to be finished first, and took all the time: run again; 12 rows conflict over a primary key; 13 Spark
-    died, or did not start: run again.
+    or a worker process died, or Spark did not start: run again.
     """
     with failure_reported(report_file):
         config, options = _wishes(
@@ -117,7 +124,7 @@ def run(
             allow_effects=allow_effects,
         )
         config = with_named(config, pipeline, source, setting)
-        report = _run(config, options)
+        report = _run(config, options, _runner(runner) or config.profile.runner)
     if report_file is not None:
         write_report(report_file, report)
     _show(report, options, as_json=as_json)
@@ -129,9 +136,12 @@ def _wishes(job: str | None, cluster: str | None, **options: Any) -> tuple[JobCo
     return load(job, cluster), RunOptions(cluster=cluster, **options)
 
 
-def _run(config: JobConfig, options: RunOptions) -> RunReport:
-    from headrace.spark import run as run_job
+def _run(config: JobConfig, options: RunOptions, runner: RunnerName) -> RunReport:
+    from headrace import local, spark
+    from headrace.tables.late_pandas import without_pandas
 
+    without_pandas()
+    run_job = local.run if runner == "local" else spark.run
     with shown_events() as on_event:
         return run_job(config, options, on_event)
 
@@ -143,6 +153,15 @@ def _mode(text: str) -> Literal["auto", "caught_up", "interval"]:
         msg = f"--mode '{text}' is not allowed (allowed: {', '.join(_MODES)})"
         raise ConfigError(msg)
     return cast("Literal['auto', 'caught_up', 'interval']", text.replace("-", "_"))
+
+
+def _runner(text: str | None) -> RunnerName | None:
+    from headrace.errors import ConfigError
+
+    if text not in {None, "spark", "local"}:
+        msg = f"--runner '{text}' is not allowed (allowed: spark, local)"
+        raise ConfigError(msg)
+    return cast("RunnerName | None", text)
 
 
 def _backend(text: str | None) -> Literal["rocksdb", "hashmap", "delta"] | None:

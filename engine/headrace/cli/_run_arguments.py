@@ -25,6 +25,12 @@ EndOfInput = Annotated[
     bool,
     typer.Option("--end-of-input", help="At the end, declare that no more input comes: the last windows close."),
 ]
+Runner = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        metavar="spark|local", help="Where tasks run; local starts no JVM. As the cluster profile says if left out."
+    ),
+]
 Parallelism = Annotated[Optional[int], typer.Option(min=1, help="Tasks per operator.")]  # noqa: UP045
 Backend = Annotated[
     Optional[str],  # noqa: UP045

@@ -132,12 +132,12 @@ def _status_or_error(name: str) -> dict[str, Any]:
 
 def _status(name: str) -> dict[str, Any]:
     from headrace import clock
-    from headrace.cli._arrow import without_pandas
     from headrace.cli._branch_usage import usages_of
     from headrace.cli._output import at_time
     from headrace.cli._services import services_of
     from headrace.commit.log import CheckpointLog
     from headrace.commit.sent_messages import sent_messages
+    from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
     config = load(name)
@@ -219,10 +219,10 @@ def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> 
 
     Exit codes: 0; 2 for an unknown job.
     """
-    from headrace.cli._arrow import without_pandas
     from headrace.cli._change import not_protected
     from headrace.cli._output import print_json, show, table
     from headrace.commit.log import CheckpointLog
+    from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
     config = load(job)

@@ -8,12 +8,12 @@ from headrace import KeyedProcessFunction, Pipeline, RowKind, StateTtl, Struct, 
 from headrace.commit.branch_settings import on_branch
 from headrace.commit.log import CheckpointLog
 from headrace.config import with_settings
+from headrace.local.local_tasks import LocalTasks
+from headrace.spark.job_run import run_on
 from headrace.spark.options import RunOptions
-from headrace.spark.runner import run_on
 from headrace.tables.schemas import STATE_TABLES
 from headrace.tables.stores import state_view, table_store
 from headrace.testing import PipelineHarness
-from headrace.testing._local_tasks import LocalTasks
 
 CUSTOMERS = ("ann", "bob", "cyd", "dee", "eve")
 HOUR = 3_600_000

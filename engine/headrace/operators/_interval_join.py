@@ -115,10 +115,13 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
         at = ctx.timestamp
         first, last = at + side.low, at + side.high
         starts = range(self._slice_of(first), last + 1, self._length)
-        reads = [(start, self._slice(other, start).get()) for start in starts]
+        slices = self.right if other.number else self.left
+        reads = [(start, slices.namespace(str(start)).get()) for start in starts]
         is_matched = False
         for start, read in reads:
             slice_ = await read
+            if not slice_:
+                continue
             near = [kept for kept in slice_ if first <= kept.at <= last]
             for kept in near:
                 pair = (kept.record, record) if side.number else (record, kept.record)

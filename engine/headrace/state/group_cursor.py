@@ -4,8 +4,9 @@
     changed by the task      b-   c3
     the iteration            a1   c3   d4   e5
 
-The backend does not change while a task runs, so only the task's changes are copied at the start. Visited entries are
-not added to the task's cells, unless the visit changes them: a lifetime that is renewed, or has ended.
+The backend does not change while a task runs, so only the task's changes are copied at the start. A group that is
+smaller than a page stays in the task's cells: the next iteration asks no backend. Of a larger group, visited entries are
+not added to the cells, unless the visit changes them: a lifetime that is renewed, or has ended.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class _Noted(NamedTuple):
 
 
 def first_page(cells: Cells, limit: int | None = PAGE) -> Sequence[Page]:
-    """Return the first page of a group, or all of it for None; no page where the backend's entries no longer count."""
-    return () if cells.cleared else (Page(cells.prefix, end_of_group(cells.prefix), limit),)
+    """Return the first page of a group, or all of it for None; no page where the cells have all entries."""
+    return () if cells.at_hand else (Page(cells.prefix, end_of_group(cells.prefix), limit),)
 
 
 class GroupCursor:
@@ -64,11 +65,14 @@ class GroupCursor:
         """Copy the current changes. `pages` has the answer to `first_page` of the same limit, if there was one."""
         self._store = store
         self._cells = cells
-        changed = [_Noted(name, c.value, c.stamp, c.own_ttl) for name, c in cells.by_name.items() if c.dirty]
+        is_whole = cells.whole
+        changed = [
+            _Noted(name, c.value, c.stamp, c.own_ttl) for name, c in cells.by_name.items() if c.dirty or is_whole
+        ]
         self._changed = deque(sorted(changed))
         self._page: deque[tuple[bytes, bytes]] = deque()
         self._further: Page | None = None
-        if pages and not cells.cleared:
+        if pages and not cells.at_hand:
             self.feed(pages[0], limit)
 
     def feed(self, page: Sequence[tuple[bytes, bytes]], limit: int | None = PAGE) -> None:
@@ -116,7 +120,7 @@ class GroupCursor:
         is_seen = not is_dead or ttl.returns_expired
         if (is_dead and (is_read or not is_seen)) or (is_read and ttl.renews_on_read):
             cell = self._cells.by_name.get(noted.name)
-            if cell is None and clean and not self._cells.cleared:
+            if cell is None and clean and not self._cells.at_hand:
                 cell = self._cell(noted, changes=is_dead or noted.stamp < ttl.stamp(moment))
             if cell is not None:
                 store.alive(moment, cell)

@@ -23,6 +23,7 @@ class RocksDbBackend:
     """
 
     answers_at_once = False
+    scans_keys = True
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
         """Open the database in `path`; create it if there is none and `create` is true."""

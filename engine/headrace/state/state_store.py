@@ -140,14 +140,14 @@ class StateStore:
     ) -> Any:
         cell = cells.by_name.get(name)
         if self.may_act(moment):
-            if cell is not None or unread or cells.cleared:
+            if cell is not None or unread or cells.at_hand:
                 self.hits += not unread
                 return self.answer(operation(moment, cells.blank(name) if cell is None else cell))
             if self.blocking or not self._may_wait:
                 self.misses += 1
                 cell = cells.by_name[name] = self.decode(*self._backend.get_many((cells.prefix + name,)))
                 return self.answer(operation(moment, cell))
-        actions = () if cell is not None or unread or cells.cleared else (cells.prefix + name,)
+        actions = () if cell is not None or unread or cells.at_hand else (cells.prefix + name,)
         return self.ask(moment, actions, self.once_known(cells, name, operation, unread=unread), resumes=resumes)
 
     def once_known(self, cells: Cells, name: bytes, operation: Operation, *, unread: bool = False) -> Finish:
@@ -156,7 +156,7 @@ class StateStore:
         def finish(moment: Moment, stored: Sequence[Any]) -> Any:
             cell = cells.by_name.get(name)
             if cell is None:
-                if unread or cells.cleared:
+                if unread or cells.at_hand:
                     cell = cells.blank(name)
                 elif not stored:  # it was cached, and was evicted meanwhile
                     return More((cells.prefix + name,), finish)
@@ -295,9 +295,13 @@ class StateStore:
 
     def trim(self, limit: int) -> None:
         """Drop cells that equal the backend's entries, if there are more than `limit`."""
-        if sum(len(cells.by_name) for cells in self.groups()) > limit:
+        if self.cached() > limit:
             for cells in self.groups():
                 cells.trim()
+
+    def cached(self) -> int:
+        """Return the number of entries in memory."""
+        return sum(len(cells.by_name) for cells in self.groups())
 
     def changes(self) -> Iterator[EntryChange]:
         """Yield the differences from the backend, one change for each entry.

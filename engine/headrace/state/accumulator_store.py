@@ -12,6 +12,7 @@ from headrace.state.cells import Cell
 from headrace.state.entry import within
 from headrace.state.single_store import SingleHandle, SingleStore
 from headrace.state.state_task import Moment
+from headrace.state.waiting_calls import More
 
 V = TypeVar("V")
 In = TypeVar("In")
@@ -57,14 +58,21 @@ class AccumulatorStore(SingleStore):
     def merge(self, names: Sequence[bytes]) -> StateFuture[None]:
         """Merge accumulators, in this order, into the first one, and clear the others."""
         unknown = [name for name in names if name not in self.cells.by_name]
+        return cast("StateFuture[None]", self.ask(self.moment, *self._merge_of(names, unknown)))
 
-        def finish(moment: Moment, stored_values: Sequence[Any]) -> None:
+    def _merge_of(self, names: Sequence[bytes], unknown: Sequence[bytes]) -> More:
+        cells = self.cells
+
+        def finish(moment: Moment, stored_values: Sequence[Any]) -> More | None:
             for name, stored in zip(unknown, stored_values, strict=True):
-                if name not in self.cells.by_name:
-                    self.cells.by_name[name] = self.decode(stored)
-            self._merge_cells(moment, [self.cells.by_name[name] for name in names])
+                if name not in cells.by_name:
+                    self.load(cells, name, stored)
+            if any(name not in cells.by_name for name in names):  # some were cached, and were evicted meanwhile
+                return self._merge_of(names, names)
+            self._merge_cells(moment, [cells.by_name[name] for name in names])
+            return None
 
-        return cast("StateFuture[None]", self.ask(self.moment, [self.cells.prefix + name for name in unknown], finish))
+        return More([cells.prefix + name for name in unknown], finish)
 
     def _merge_cells(self, moment: Moment, cells: Sequence[Cell]) -> None:
         target, *sources = cells

@@ -29,6 +29,7 @@ class GroupStore(StateStore):
         """Keys whose entries of all namespaces are cached."""
         self._large_keys: set[bytes] = set()
         """Keys whose entries of all namespaces fill a page."""
+        self._made = 0
 
     def groups(self) -> Iterable[Cells]:
         """Return all cells of the task."""
@@ -41,13 +42,30 @@ class GroupStore(StateStore):
         if cells is None:
             cells = self._groups[name] = Cells(entry_group(self.name, key_json, namespace), key_json, namespace)
             cells.whole = key_json in self._known_keys
+            self._made += 1
         return cells
 
-    def trim(self, limit: int) -> None:
-        """See `StateStore.trim`."""
-        if self.cached() > limit:
-            self._known_keys.clear()
-            super().trim(limit)
+    @property
+    def is_full(self) -> bool:
+        """Return whether `cache_limit` entries have been cached since the last trim, or groups since the last `release`."""
+        return self._loaded >= self.cache_limit or self._made >= self.cache_limit
+
+    def make_room(self) -> None:
+        """Trim a full cache; the groups stay until `release`, since calls that wait refer to them."""
+        if self._loaded >= self.cache_limit:
+            self.trim()
+
+    def trim(self) -> None:
+        """Drop cells that equal the backend's entries."""
+        self._known_keys.clear()
+        super().trim()
+
+    def release(self) -> None:
+        """Drop everything that equals the backend, groups included."""
+        self.trim()
+        self._made = 0
+        self._large_keys.clear()
+        self._groups = {name: cells for name, cells in self._groups.items() if cells.by_name or cells.cleared}
 
     def clear(self, cells: Cells) -> StateFuture[None]:
         """Remove all entries of a group, which costs a scan of it when the task ends."""
@@ -87,7 +105,7 @@ class GroupStore(StateStore):
     ) -> None:
         for (name, _), stored in zip(entries, stored_values, strict=True):
             if name not in cells.by_name and not cells.cleared:
-                cells.by_name[name] = self.decode(stored)
+                self.load(cells, name, stored)
         self._set_all(cells, entries, own_ttl, moment, ())
 
     # ------------------------------------------------------------------------------------------------ whole groups
@@ -163,6 +181,7 @@ class GroupStore(StateStore):
     def keep(self, cells: Cells, page: Sequence[tuple[bytes, bytes]]) -> None:
         """Cache all entries of a group."""
         size = len(cells.prefix)
+        self._loaded += len(page)
         cells.keep({entry[size:]: self.decode(stored) for entry, stored in page})
 
     def is_empty(self, cells: Cells) -> StateFuture[bool]:

@@ -28,11 +28,11 @@ class SingleStore(StateStore):
 
     def prefetch(self, keys: Iterable[bytes]) -> None:
         """Load the keys' values outside of namespaces, with one call to the backend."""
-        cells = self.cells.by_name
-        missing = [key for key in keys if key not in cells]
-        stored = self._backend.get_many([self.cells.prefix + key for key in missing])
+        cells = self.cells
+        missing = [key for key in keys if key not in cells.by_name][: self.cache_limit]
+        stored = self._backend.get_many([cells.prefix + key for key in missing])
         for key, value in zip(missing, stored, strict=True):
-            cells[key] = self.decode(value)
+            self.load(cells, key, value)
 
     def peek(self, key_json: bytes, namespace: str = "") -> Any:
         """Return the current value of a key, without TTL; None without one. For tests and tools."""

@@ -163,7 +163,7 @@ def test_an_entry_that_is_forgotten_while_a_call_waits_is_read_again(many):
         harness.drain()
         harness.process(Go(), 8)
         for store in harness._process.stores:
-            store.trim(0)
+            store.trim()
         harness.drain()
         assert seen == [1, 2, 1]
 

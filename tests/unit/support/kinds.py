@@ -159,6 +159,7 @@ class Rig:
     new_function: Any
     automatic: bool = True
     order: KeyOrder = KeyOrder.RECORD_ORDERED
+    cache_entries: int = 1_000_000
     answers_by: list[int] | None = None
     """Numbers that say in which order requests are answered."""
     harnesses: list[Any] = field(default_factory=list)
@@ -186,7 +187,7 @@ class Rig:
     def trim(self):
         for harness in self.harnesses:
             for store in harness._process.stores:
-                store.trim(0)
+                store.trim()
 
     def restore(self, parallelism, new_function):
         """Go on from a snapshot in so many tasks, with other code, on empty backends."""
@@ -239,7 +240,7 @@ class Rig:
             backend=self.new(),
             max_parallelism=GROUPS,
             automatic=self.automatic,
-            options=AsyncStateOptions(order_with_same_key=self.order, buffer_size=3),
+            options=AsyncStateOptions(order_with_same_key=self.order, buffer_size=3, cache_entries=self.cache_entries),
         )
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 from headrace.api import StateFuture
-from headrace.api.namespace import check_namespace
 from headrace.state.backend import Page, end_of_group
 from headrace.state.cells import Cell, Cells
 from headrace.state.entry import entry_group, entry_groups
 from headrace.state.group_cursor import END, PAGE, GroupCursor, WalkedEntry, first_page
+from headrace.state.handle import Handle
 from headrace.state.state_iterator import LiveIterator
 from headrace.state.state_store import StateStore
 from headrace.state.state_task import Moment
@@ -184,6 +184,53 @@ class GroupStore(StateStore):
         self._loaded += len(page)
         cells.keep({entry[size:]: self.decode(stored) for entry, stored in page})
 
+    def in_namespaces(self, namespaces: Iterable[str]) -> StateFuture[dict[str, list[Any]]]:
+        """Read the values of all live entries of a key's groups in these namespaces; empty groups are left out."""
+        moment = self.moment
+        key_json = moment.key_json
+        if self._ttl is None and key_json in self._known_keys and self.may_act(moment):
+            self.hits += 1
+            cached = ((namespace, self._groups.get((key_json, namespace))) for namespace in namespaces)
+            lists = {namespace: cells.values() for namespace, cells in cached if cells is not None}
+            return cast(
+                "StateFuture[dict[str, list[Any]]]",
+                self.answer({namespace: values for namespace, values in lists.items() if values}),
+            )
+        groups = {namespace: self.group(key_json, namespace) for namespace in namespaces}
+        return cast("StateFuture[dict[str, list[Any]]]", self.ask(moment, *self._reading(key_json, groups)))
+
+    def _reading(self, key_json: bytes, groups: Mapping[str, Cells], *, again: bool = False) -> More:
+        """Return what `in_namespaces` must read, and its end. `again` reads also what was cached, and was evicted meanwhile."""
+        unread = [cells for cells in groups.values() if again or not cells.at_hand]
+        reads_key = bool(unread) and self._backend.scans_keys and key_json not in self._large_keys
+        key_groups = entry_groups(self.name, key_json)
+        actions = (
+            [Page(key_groups, end_of_group(key_groups), PAGE)]
+            if reads_key
+            else [Page(cells.prefix, end_of_group(cells.prefix)) for cells in unread]
+        )
+
+        def finish(moment: Moment, pages: Sequence[Any]) -> Any:
+            if reads_key:
+                for cells in unread:
+                    self._keep_key(cells, pages[0])
+                stored = {}
+            else:
+                stored = dict(zip(map(id, unread), pages, strict=True))
+            if any(not cells.at_hand and id(cells) not in stored for cells in groups.values()):
+                return self._reading(key_json, groups, again=True)
+            lists = {name: self._values(moment, cells, stored.get(id(cells), ())) for name, cells in groups.items()}
+            return {namespace: values for namespace, values in lists.items() if values}
+
+        return More(actions, finish)
+
+    def _values(self, moment: Moment, cells: Cells, page: Sequence[tuple[bytes, bytes]]) -> list[Any]:
+        """Return the values of all live entries of a group, whose stored entries are `page` unless it is cached."""
+        if not cells.at_hand and len(page) < PAGE:
+            self.keep(cells, page)
+        cursor = GroupCursor(self, cells, (page,), None)
+        return [cast("WalkedEntry", entry).value for entry in iter(partial(cursor.next, moment), END)]
+
     def is_empty(self, cells: Cells) -> StateFuture[bool]:
         """Return whether a group has no live entry; read pages until there is one."""
 
@@ -223,21 +270,10 @@ class GroupStore(StateStore):
         ]
 
 
-class GroupHandle:
+class GroupHandle(Handle):
     """Base of the handles of groups."""
 
     _store: GroupStore
-
-    def __init__(self, store: GroupStore, namespace: str = "") -> None:
-        """Make a handle for one namespace."""
-        self._store = store
-        self.name = store.name
-        self._namespace = namespace
-
-    def namespace(self, namespace: str, /) -> Any:
-        """Return the same state in a namespace."""
-        check_namespace(namespace)
-        return type(self)(self._store, namespace)
 
     def clear(self) -> StateFuture[None]:
         """Remove all entries of the key in this namespace."""

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from headrace.api import ListState, StateFuture, StateIterator
-from headrace.api.namespace import check_namespace
+from headrace.api.namespace import check_namespace, checked_namespaces
 from headrace.plan.order import output_order
 from headrace.state.backend import Page, end_of_group
 from headrace.state.cells import Cells
@@ -100,6 +100,10 @@ class ListHandle(GroupHandle, ListState[V]):
     def iterate(self) -> StateIterator[V]:
         """Return an iterator over the elements, page by page."""
         return self._store.iterator(self._here, _value_of)
+
+    def get_namespaces(self, namespaces: Iterable[str]) -> StateFuture[dict[str, list[V]]]:
+        """Read the lists of several namespaces, in the order given; empty lists are left out."""
+        return self._store.in_namespaces(checked_namespaces(namespaces))
 
     def merge_namespaces(self, target: str, sources: Sequence[str]) -> StateFuture[None]:
         """Move the elements of the namespaces `sources` to `target`, with their lifetimes."""

@@ -52,6 +52,7 @@ one_number = st.tuples(numbers)
 some_numbers = st.tuples(st.lists(numbers, max_size=4))
 one_key = st.tuples(user_keys)
 merging = st.tuples(st.sampled_from(NAMESPACES), sources)
+several = st.tuples(sources)
 
 calls = {
     "value": calls_of(
@@ -83,6 +84,7 @@ calls = {
         ("get", no_arguments, False),
         ("iterate", no_arguments, False),
         ("clear", no_arguments, False),
+        ("get_namespaces", several, False),
         ("merge_namespaces", merging, False),
     ),
     **{
@@ -92,6 +94,7 @@ calls = {
             ("get", no_arguments, False),
             ("clear", no_arguments, False),
             ("remaining", no_arguments, False),
+            ("get_namespaces", several, False),
             ("merge_namespaces", merging, False),
         )
         for name in ("reducing", "aggregating")

@@ -378,6 +378,9 @@ class Model:
                     self.group("list", target).update({n: e for n, e in moving.items() if not self.is_dead(e)})
                     moving.clear()
                 return None
+            case "get_namespaces":
+                lists = {name: self.all(self.group("list", name)) for name in dict.fromkeys(*call.arguments)}
+                return {name: [value for _, value in found] for name, found in lists.items() if found}
             case "iterate":
                 return [value for _, value in self.walk(group)]
             case _:
@@ -397,6 +400,8 @@ class Model:
             (0, 0),
             lambda one, other: (one[0] + other[0], one[1] + other[1]),
         )
+        if isinstance(found, dict):
+            return {name: f"{total}/{count}" for name, (count, total) in found.items()}
         return f"{found[1]}/{found[0]}" if isinstance(found, tuple) else found
 
     def accumulating(self, call, add, nothing, merge):
@@ -411,6 +416,9 @@ class Model:
                 return group.clear()
             case "remaining":
                 return self.left(group, None)
+            case "get_namespaces":
+                parts = {name: self.read(self.group(call.state, name), None) for name in dict.fromkeys(*call.arguments)}
+                return {name: part for name, part in parts.items() if part is not None}
             case _:
                 target, sources = call.arguments
                 return self.merge(call.state, dict.fromkeys([target, *sources]), merge)

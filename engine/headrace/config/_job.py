@@ -76,6 +76,9 @@ class StateConfig(Section, frozen=True, kw_only=True):
     cache_bytes: Count = 268_435_456
     """Backend delta: bytes of state that a task keeps on local disk, so as not to look them up again (256 MiB)."""
 
+    inline_reads_below: Whole = 268_435_456
+    """Backend rocksdb: bytes of a task's files below which its reads are executed inline, each at once, not in batches (256 MiB); 0: never. Results do not depend on it."""
+
 
 class WatermarkConfig(Section, frozen=True, kw_only=True):
     """Frequency of watermarks."""

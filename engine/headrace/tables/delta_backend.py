@@ -57,6 +57,7 @@ class DeltaBackend:
     """
 
     answers_at_once = False
+    scans_keys = False
 
     def __init__(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,6 +63,27 @@ def test_what_rocksdb_was_given_is_there_after_closing(tmp_path):
     second = RocksDbBackend(tmp_path)
     assert dict(second.items()) == {b"va": b"1", b"vb": b""}
     second.close()
+
+
+def test_rocksdb_reads_inline_while_it_is_small(tmp_path):
+    first = RocksDbBackend(tmp_path, inline_reads_below=10_000)
+    assert first.answers_at_once
+    first.write_batch([(b"v", random.Random(1).randbytes(20_000))])
+    first.close()
+    second = RocksDbBackend(tmp_path, inline_reads_below=10_000)
+    assert not second.answers_at_once
+    second.remove_range(b"v", b"w")
+    second.write_batch([(b"v", b"1")])
+    assert second.answers_at_once
+    second.close()
+
+
+def test_rocksdb_without_inline_reads_always_waits(tmp_path):
+    backend = RocksDbBackend(tmp_path, inline_reads_below=0)
+    assert not backend.answers_at_once
+    backend.write_batch([(b"v", b"1")])
+    assert not backend.answers_at_once
+    backend.close()
 
 
 def test_scans_of_rocksdb_end_at_their_bound(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.state.backend import Page, after, answers, end_of_group
 from headrace.state.codec import encode
-from headrace.state.entry import entry_group, named, stored_value, value_entry
+from headrace.state.entry import entry_group, entry_groups, named, stored_value, value_entry
 from headrace.state.state_cache import StateCache
 from headrace.tables import state_files
 from headrace.tables.schemas import KEYED_STATE
@@ -47,6 +47,17 @@ def test_group_scan_is_ordered_without_neighbours(backends, batches, size):
             for group in {entry_group(*place) for place in _places(live)}:
                 assert pages(backend, group, size) == sorted(e for e in live.items() if e[0].startswith(group))
             assert dict(backend.items()) == live
+
+
+@pytest.mark.parametrize("backends", ["rocksdb"], indirect=True)
+@given(made=st.dictionaries(entries, st.binary(max_size=2)), state=states, key=keys)
+def test_one_scan_finds_a_key_in_all_namespaces(backends, made, state, key):
+    with backends.lent() as new:
+        backend = new()
+        backend.write_batch(made.items())
+        start = entry_groups(state, key)
+        expected = sorted(pair for pair in made.items() if named(pair[0])[:2] == (state, key))
+        assert list(backend.scan(start, end_of_group(start))) == expected
 
 
 def _places(entries):

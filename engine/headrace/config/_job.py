@@ -308,7 +308,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
 
 
 class Promote(enum.StrEnum):
-    """What happens to the result of a backfill."""
+    """Decides about the result of a backfill."""
 
     AUTOMATIC = "automatic"
     APPROVAL = "approval"

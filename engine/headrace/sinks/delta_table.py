@@ -177,11 +177,11 @@ class DeltaTableSink:
 
     @property
     def only_appends(self) -> bool:
-        """See `Sink.only_appends`."""
+        """Tell whether rows are only added: the sink has no primary key."""
         return self.mode == "append"
 
     def rewind(self, table: Snapshot, version: int, files: Sequence[OutputFile], publication: Publication) -> None:
-        """See `Sink.rewind`."""
+        """Bring the table back to an earlier version and add files, in one commit with the transaction. Raises as `write` does."""
         self._check_staged(files, publication.checkpoint_id)
         parent, _ = self._with_columns(table)
         self.store.rewind(parent, version, self.schema, _staged(files), self._info(publication))

@@ -119,7 +119,7 @@ class Sink(Protocol):
 
     @property
     def only_appends(self) -> bool:
-        """Whether rows are only added to it: it has no primary key."""
+        """Tell whether rows are only added: the sink has no primary key."""
         ...
 
     def rewind(self, table: Snapshot, version: int, files: Sequence[OutputFile], publication: Publication) -> None:

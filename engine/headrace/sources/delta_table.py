@@ -97,7 +97,7 @@ class DeltaSource:
         return SourceScan(tuple(files_ahead), tuple(files_ahead), reach)
 
     def listed(self) -> Sequence[SourceFile]:
-        """See `Source.listed`: versions tell what was taken in."""
+        """Return no files: versions tell what was taken in."""
         return ()
 
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:

@@ -213,7 +213,7 @@ class DerivedSource:
         return SourceScan(self._ahead, scan.listed, scan.reach)
 
     def listed(self) -> Sequence[SourceFile]:
-        """See `Source.listed`: the files of the source itself."""
+        """Return all files of the source below the step, in order."""
         return self.stored.listed()
 
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:

@@ -84,7 +84,7 @@ class FolderSource:
         return SourceScan((*unread, *(file for file in new if file not in unread)), tuple(files))
 
     def listed(self) -> Sequence[SourceFile]:
-        """See `Source.listed`."""
+        """Return all files of the folder, in order. Raises `SourceError` where the folder is missing."""
         return self._files()
 
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:

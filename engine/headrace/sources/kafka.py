@@ -183,7 +183,7 @@ class KafkaSource:
         raise EngineBug(f"source '{self.node.name}' was read as a whole, not by partition")
 
     def listed(self) -> Sequence[SourceFile]:
-        """See `Source.listed`: offsets tell what was taken in."""
+        """Return no files: offsets tell what was taken in."""
         return ()
 
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:
@@ -277,7 +277,7 @@ class KafkaPartition:
         return SourceScan(files, files, TableReach(offset.table or "", position, is_provisional=self._is_drawn))
 
     def listed(self) -> Sequence[SourceFile]:
-        """See `Source.listed`: offsets tell what was taken in."""
+        """Return no files: offsets tell what was taken in."""
         return ()
 
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:

@@ -252,12 +252,12 @@ class DeltaStore:
     def rewind(
         self, parent: int, target: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO
     ) -> int:
-        """See `TableStore.rewind`. A file that comes back has no statistics."""
-        table, before = self._open(parent), self._open(target)
-        now, then = _actions(table), _actions(before)
-        gone = [_removal(action) for path, action in now.items() if path not in then]
-        back = [_return(action) for path, action in then.items() if path not in now]
-        return self._transact(table, schema, [*gone, *back, *map(_addition, files)], "append", info)
+        """Make an earlier version's content, and staged files, the latest. Files that come back lose their statistics."""
+        table = self._open(parent)
+        current, target_files = _actions(table), _actions(self._open(target))
+        removals = [_removal(action) for path, action in current.items() if path not in target_files]
+        returns = [_return(action) for path, action in target_files.items() if path not in current]
+        return self._transact(table, schema, [*removals, *returns, *map(_addition, files)], "append", info)
 
     def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:
         """Apply changes by primary key; return the new version, or `parent` when nothing changed."""

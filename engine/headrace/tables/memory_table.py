@@ -220,7 +220,7 @@ class MemoryStore:
     def rewind(
         self, parent: int, target: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO
     ) -> int:
-        """See `TableStore.rewind`."""
+        """Make an earlier version's content, and staged files, the latest."""
         del schema
         content = self._version(target)
         return self._commit(parent, info, lambda now: replace(now, files=content.files | _by_path(files)))

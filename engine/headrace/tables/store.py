@@ -97,7 +97,7 @@ class Commit(NamedTuple):
     version: int
     info: CommitInfo
     keeps_rows: bool = False
-    """Whether the table has the same rows as before: files were rewritten, or columns were added."""
+    """True: the table has the same rows as before, since the commit rewrote files or added columns."""
 
 
 NO_INFO = CommitInfo()

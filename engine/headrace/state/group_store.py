@@ -51,8 +51,8 @@ class GroupStore(StateStore):
             return  # a read from disk would be in vain for code that only writes
         prefixes = {entry_groups(self.name, key): key for key in keys if key not in self._known_keys}
         ordered = sorted(prefixes)
-        found = zip(ordered, self._backend.may_have(ordered), strict=True)
-        absent = [prefixes[prefix] for prefix, may_exist in found if not may_exist]
+        answers = zip(ordered, self._backend.may_have(ordered), strict=True)
+        absent = [prefixes[prefix] for prefix, may_exist in answers if not may_exist]
         self._known_keys.update(absent)
         self._made += len(absent)
 

@@ -85,14 +85,14 @@ class RocksDbBackend:
         options.set_iterate_upper_bound(end)
         options.set_max_skippable_internal_keys(_MOST_SKIPPED)
         entries = self._db.iter(options)
-        found: list[bool] = []
+        answers: list[bool] = []
         here = b""  # the first entry that may begin with the prefix, or with a later one
         for prefix in prefixes:
             if here < prefix:
                 entries.seek(prefix)
                 here = cast("bytes", entries.key()) if entries.valid() else self._behind(entries, prefix, end)
-            found.append(here.startswith(prefix))
-        return found
+            answers.append(here.startswith(prefix))
+        return answers
 
     @staticmethod
     def _behind(entries: RdictIter, prefix: bytes, end: bytes) -> bytes:

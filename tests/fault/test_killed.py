@@ -23,14 +23,26 @@ IN_A_RUN = [
 ]
 
 
-@pytest.mark.parametrize(("place", "counts"), IN_A_RUN)
-def test_driver_killed_during_commit_leaves_one_checkpoint(tmp_path, undisturbed, run, drivers, place, counts):
+# The commit is the same without Spark: a few places are enough in `make test`.
+QUICK_LOCALLY = {"prepare.half:2", "commit.after:2", "publish.half:3"}
+WITHOUT_SPARK = [
+    ("local", place, counts) if place in QUICK_LOCALLY else pytest.param("local", place, counts, marks=pytest.mark.slow)
+    for place, counts in [("ingest.after:2", 1), ("task.half:5", 1), *IN_A_RUN]
+]
+
+
+@pytest.mark.parametrize(
+    ("runner", "place", "counts"),
+    [*(("spark", place, counts) for place, counts in IN_A_RUN), *WITHOUT_SPARK],
+    indirect=["runner"],
+)
+def test_driver_killed_during_commit_leaves_one_checkpoint(tmp_path, undisturbed, runner, place, counts):
     """It leaves either the old or the new checkpoint."""
     home = ready(tmp_path)
-    code, said = drivers.run(home, {"HEADRACE_KILL_AT": place})
+    code, said = runner.drivers.run(home, {"HEADRACE_KILL_AT": place})
     assert code == KILLED, said
     assert checkpoints(home.config())[-1].checkpoint_id == counts
-    run(home)
+    runner.run(home)
     assert outcome(home.config()) == outcome(undisturbed.config())
     assert_well_formed(home.config())
 
@@ -107,13 +119,13 @@ def test_a_compaction_that_was_killed_changes_nothing_live(tmp_path, undisturbed
     assert_well_formed(home.config())
 
 
-def test_terminated_driver_commits_and_holds_the_rest(tmp_path, undisturbed, run, drivers):
+def test_terminated_driver_commits_and_holds_the_rest(tmp_path, undisturbed, runner):
     home = ready(tmp_path)
     home.configure({"execution": {"async-state": {"in-flight-records-limit": 5}}})
-    assert drivers.run(home, {"HEADRACE_KILL_AT": "ingest.after", "HEADRACE_KILL_WITH": "SIGTERM"}) == (0, "")
+    assert runner.drivers.run(home, {"HEADRACE_KILL_AT": "ingest.after", "HEADRACE_KILL_WITH": "SIGTERM"}) == (0, "")
     (_, last) = checkpoints(home.config())
     assert last.offsets["purchases"].held
     assert last.metrics["held"] > 0
-    run(home)
+    runner.run(home)
     assert outcome(home.config()) == outcome(undisturbed.config())
     assert_well_formed(home.config())

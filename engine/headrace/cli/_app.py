@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from headrace.cli import (
+    _backfill,
     _branch,
     _change,
     _check,
@@ -138,6 +139,7 @@ for module in (
     _history,
     _diff,
     _branch,
+    _backfill,
     _read,
     _waiting,
     _quarantine,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
-import msgspec
 import typer
 
 from headrace.cli._arguments import AsJson, Job, Limit, OperatorOption
 from headrace.cli._state import open_job
 
 if TYPE_CHECKING:
+    import msgspec
+
     from headrace.commit.checkpoint import Checkpoint
     from headrace.readers.difference import ChangedRow, TableDifference
     from headrace.readers.job_at_checkpoint import JobAtCheckpoint
@@ -65,13 +67,14 @@ def diff(
 
 
 def show_differences(
-    before: JobAtCheckpoint, after: JobAtCheckpoint, tables: list[TableDifference], *, as_json: bool
+    before: JobAtCheckpoint, after: JobAtCheckpoint, tables: Sequence[TableDifference], *, as_json: bool
 ) -> None:
     """Print what differs between two checkpoints: numbers first, then rows."""
+    from headrace.cli._output import print_json, show, table
+
     if as_json:
-        _print_json(before.checkpoint, after.checkpoint, tables)
+        print_json(plain_differences(before.checkpoint, after.checkpoint, tables))
         return
-    from headrace.cli._output import show, table
 
     show(f"from checkpoint {_described(before)} to {_described(after)}")
     if not tables:
@@ -140,6 +143,8 @@ def _values(row: ChangedRow) -> list[str]:
 
 def _fields(value: Any) -> dict[str, msgspec.Raw] | None:
     """Return the fields of a stored JSON object; None for any other value."""
+    import msgspec
+
     if not isinstance(value, str):
         return None
     try:
@@ -159,30 +164,29 @@ def _shown_value(value: Any) -> str:
     return "(nothing)" if value is None else cut(shown(shown_stored(value)), _LONGEST)
 
 
-def _print_json(before: Checkpoint, after: Checkpoint, tables: list[TableDifference]) -> None:
-    from headrace.cli._output import decoded_row, print_json
+def plain_differences(before: Checkpoint, after: Checkpoint, tables: Iterable[TableDifference]) -> dict[str, Any]:
+    """Return what differs between two checkpoints as plain values."""
+    from headrace.cli._output import decoded_row
 
-    print_json(
-        {
-            "from": before.checkpoint_id,
-            "to": after.checkpoint_id,
-            "tables": [
-                {
-                    "table": found.table,
-                    "is_sink": found.is_sink,
-                    "counts": [{**counts.group, **counts.rows} for counts in found.counts],
-                    "rows": [
-                        {
-                            "change": row.change,
-                            "name": decoded_row(row.name),
-                            "before": row.before and decoded_row(row.before),
-                            "after": row.after and decoded_row(row.after),
-                            "fields": row.fields,
-                        }
-                        for row in found.rows
-                    ],
-                }
-                for found in tables
-            ],
-        }
-    )
+    return {
+        "from": before.checkpoint_id,
+        "to": after.checkpoint_id,
+        "tables": [
+            {
+                "table": found.table,
+                "is_sink": found.is_sink,
+                "counts": [{**counts.group, **counts.rows} for counts in found.counts],
+                "rows": [
+                    {
+                        "change": row.change,
+                        "name": decoded_row(row.name),
+                        "before": row.before and decoded_row(row.before),
+                        "after": row.after and decoded_row(row.after),
+                        "fields": row.fields,
+                    }
+                    for row in found.rows
+                ],
+            }
+            for found in tables
+        ],
+    }

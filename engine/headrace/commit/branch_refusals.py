@@ -6,6 +6,7 @@ from headrace.commit.branches import Branches
 from headrace.commit.checkpoint import Checkpoint
 from headrace.config import JobConfig
 from headrace.errors import ConfigError
+from headrace.plan.stages import Plan, waits_of
 
 
 def refuse_on_branch(config: JobConfig, what: str) -> None:
@@ -28,11 +29,31 @@ def refuse_with_branches(config: JobConfig, what: str) -> None:
         raise ConfigError(msg)
 
 
+def refuse_effects(config: JobConfig, plan: Plan) -> None:
+    """Raise `ConfigError` where `config` is that of a branch, and an operator calls a service with effects outside."""
+    if config.branch is None:
+        return
+    for wait in waits_of(plan):
+        if wait.service is not None and config.services[wait.service].effects:
+            msg = (
+                f"operator '{wait.name}' calls service '{wait.service}', which has effects outside (services.{wait.service}.effects), "
+                f"and branch '{config.branch}' would make them again. Nothing was run. Run it with --allow-effects if they do no harm."
+            )
+            raise ConfigError(msg)
+
+
 def refuse_without_state(config: JobConfig, checkpoint: Checkpoint) -> None:
-    """Raise `ConfigError` for a checkpoint of a branch's log that is the job's: it is before the fork."""
-    if not checkpoint.has_state:
+    """Raise `ConfigError` for a checkpoint whose state is not in the tables: one of the job in a branch's log, or one that a promotion brought."""
+    if checkpoint.has_state:
+        return
+    if config.branch is None:
+        msg = (
+            f"checkpoint {checkpoint.checkpoint_id} was made on a branch, and a promotion has brought it: its state is not kept. "
+            f"Ask for the promotion, or a later one; 'headrace checkpoints {config.job}' lists all."
+        )
+    else:
         msg = (
             f"checkpoint {checkpoint.checkpoint_id} is before the fork of branch '{config.branch}', and its state is in the tables of "
             f"job '{config.job}' itself: ask without --branch"
         )
-        raise ConfigError(msg)
+    raise ConfigError(msg)

@@ -10,15 +10,19 @@ of a name counts. Fork and vacuum never miss each other, since each first commit
 from __future__ import annotations
 
 import enum
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
+from headrace import faults
+from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, FencedError
 from headrace.names import did_you_mean
+from headrace.tables.files import remove_folder
 from headrace.tables.schemas import ARROW_TIMESTAMP
 from headrace.tables.store import TableMissingError, VersionTakenError, storage_errors
 from headrace.tables.stores import table_store
@@ -36,9 +40,13 @@ _SCHEMA = pa.schema(
         pa.field("created_at", ARROW_TIMESTAMP, nullable=False),
         pa.field("run_id", pa.string()),
         pa.field("note", pa.string()),
+        pa.field("made_at", pa.int64()),
+        pa.field("settings", pa.string()),
+        pa.field("ran_with", pa.string()),
         pa.field("log_version", pa.int64(), nullable=False),
     ]
 )
+_JSON = ("versions", "sinks", "settings", "ran_with")
 _ATTEMPTS = 10
 
 
@@ -46,6 +54,9 @@ class BranchStatus(enum.StrEnum):
     """Where a branch stands."""
 
     OPEN = "open"
+    PROMOTING = "promoting"
+    """Its promotion has begun. It counts if the job has the checkpoint of that attempt; else the branch is open."""
+    PROMOTED = "promoted"
     DROPPED = "dropped"
 
 
@@ -60,7 +71,19 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     sinks: dict[str, int]
     created_at: int
     run_id: str | None = None
+    """The run that made it; of a branch that is being promoted, the attempt that does so."""
     note: str | None = None
+    made_at: int | None = None
+    """The job's last checkpoint when it was made. An earlier release did not record it."""
+    settings: dict[str, str] = {}
+    """Values that it has instead of those of the job's file: YAML, by dotted key."""
+    ran_with: dict[str, str] | None = None
+    """Code and settings of its last run; None before the first run. See `headrace.commit.branch_settings`."""
+
+    @property
+    def is_there(self) -> bool:
+        """Tell whether it has tables: it is neither dropped nor promoted."""
+        return self.status in {BranchStatus.OPEN, BranchStatus.PROMOTING}
 
 
 class Branches:
@@ -87,8 +110,8 @@ class Branches:
 
     @property
     def open(self) -> Sequence[Branch]:
-        """The branches that are not dropped, oldest first."""
-        branches = (branch for branch in self._by_name.values() if branch.status is BranchStatus.OPEN)
+        """The branches that are neither dropped nor promoted, oldest first."""
+        branches = (branch for branch in self._by_name.values() if branch.is_there)
         return sorted(branches, key=lambda branch: branch.created_at)
 
     def get(self, name: str) -> Branch:
@@ -116,11 +139,26 @@ class Branches:
 
         self._commit(branch, check)
 
+    def change(self, branch: Branch) -> None:
+        """Commit other values of an open branch. Raises `ConfigError` when there is none of its name."""
+        self._commit(branch, lambda: self.get(branch.name))
+
     def drop(self, name: str, note: str | None = None) -> Branch:
         """Commit that a branch is dropped. Raises `ConfigError` when there is no open one of the name."""
-        dropped = msgspec.structs.replace(self.get(name), status=BranchStatus.DROPPED, note=note)
-        self._commit(dropped, lambda: self.get(name))
-        return dropped
+        return self._change(name, status=BranchStatus.DROPPED, note=note)
+
+    def begin_promotion(self, name: str, attempt_id: str) -> Branch:
+        """Commit that an attempt promotes a branch. Raises `ConfigError` when there is no open one of the name."""
+        return self._change(name, status=BranchStatus.PROMOTING, run_id=attempt_id)
+
+    def end_promotion(self, name: str) -> Branch:
+        """Commit that a branch was promoted."""
+        return self._change(name, status=BranchStatus.PROMOTED)
+
+    def _change(self, name: str, **fields: Any) -> Branch:
+        changed = msgspec.structs.replace(self.get(name), **fields)
+        self._commit(changed, lambda: self.get(name))
+        return changed
 
     def _commit(self, branch: Branch, check: Any) -> None:
         """Append a row. Others may append meanwhile: then `check` looks again, and it is tried anew."""
@@ -139,11 +177,30 @@ class Branches:
         raise FencedError(msg)
 
 
+def remove_branch(on_branch: JobConfig) -> None:
+    """Delete the folder of a branch, and its local copies, as far as they are there. `on_branch` is the configuration of the branch."""
+    with storage_errors(f"to remove {on_branch.job_folder}"):
+        remove_folder(on_branch.job_folder, on_branch.storage_options)
+    if on_branch.local_folder.exists():
+        shutil.rmtree(on_branch.local_folder)
+
+
+def finish_promotion(config: JobConfig, last: Checkpoint) -> None:
+    """Remove the branch whose promotion is the job's last checkpoint, unless that has happened."""
+    if last.kind is not Kind.PROMOTION:
+        return
+    branches = Branches(config)
+    for branch in branches.open:
+        if branch.name == last.name and branch.run_id == last.attempt_id:
+            remove_branch(config.on_branch(branch.name))
+            faults.reached("promotion.removed")
+            branches.end_promotion(branch.name)
+
+
 def _encoded(branch: Branch, log_version: int) -> pa.Table:
     row = {
         **msgspec.to_builtins(branch),
-        "versions": msgspec.json.encode(branch.versions).decode(),
-        "sinks": msgspec.json.encode(branch.sinks).decode(),
+        **{name: msgspec.json.encode(getattr(branch, name)).decode() for name in _JSON},
         "created_at": None,
         "log_version": log_version,
     }
@@ -154,5 +211,5 @@ def _encoded(branch: Branch, log_version: int) -> pa.Table:
 
 def _decoded(row: dict[str, Any]) -> Branch:
     fields = {name: value for name, value in row.items() if name != "log_version" and value is not None}
-    fields |= {name: msgspec.json.decode(row[name]) for name in ("versions", "sinks")}
+    fields |= {name: msgspec.json.decode(fields[name]) for name in _JSON if name in fields}
     return msgspec.convert(fields, Branch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -23,6 +23,9 @@ class Kind(enum.Enum):
 
     A fork is the first checkpoint of a branch. Those before it in the branch's log are the job's, and have no `versions`.
 
+    A promotion makes the state of a branch that of the job. Before it in the log are what the branch has taken in since its fork,
+    without `versions`; the first of them continues from the fork.
+
     A vacuum leaves the state as it is, like a savepoint: it commits a list of files that may be deleted (`vacuum_intents`).
     """
 
@@ -37,7 +40,12 @@ class Kind(enum.Enum):
     SAVEPOINT_DROP = "savepoint_drop"
     VACUUM = "vacuum"
     FORK = "fork"
+    PROMOTION = "promotion"
     LEASE = "lease"
+
+
+TAKES_IN: Final = frozenset({Kind.BATCH})
+"""Checkpoints that take input in: their intervals and offsets say what a line has had."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +99,10 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_state(self) -> bool:
-        """Tell whether its state is in this line's tables. Of a branch, what came before the fork is in the job's."""
+        """Tell whether its state is in this line's tables.
+
+        That of a branch's checkpoints before the fork is in the job's tables; that of checkpoints that a promotion brought is nowhere.
+        """
         return bool(self.versions)
 
     @property

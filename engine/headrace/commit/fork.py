@@ -13,42 +13,65 @@ known from there.
 
 from __future__ import annotations
 
-import shutil
+from collections.abc import Mapping
+from typing import Any, Final
 
 import pyarrow as pa
 from msgspec.structs import replace
 
 from headrace import clock, faults
 from headrace.commit.branch_refusals import refuse_without_state
-from headrace.commit.branches import Branch, Branches, BranchStatus
+from headrace.commit.branches import Branch, Branches, BranchStatus, remove_branch
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.erased_checkpoints import refuse_erased
 from headrace.commit.lease import JobLease
 from headrace.commit.lineage import Lineage
 from headrace.commit.log import CheckpointLog
 from headrace.commit.restore_check import RestoreCheck
+from headrace.commit.run_check import checked_plan
 from headrace.commit.sink_tables import SinkTables
-from headrace.config import JobConfig, checked_name
+from headrace.config import JobConfig, checked_name, with_settings
 from headrace.errors import ConfigError, StorageError
-from headrace.tables.files import remove_folder
 from headrace.tables.overlay import DELETED, Base
 from headrace.tables.schemas import FORMAT_VERSION, STATE_TABLES
 from headrace.tables.store import storage_errors
 from headrace.tables.stores import table_store
 
-_OF_THE_LINE = frozenset({Kind.INITIAL, Kind.BATCH, Kind.REQUEUE})
-"""Checkpoints that say what was taken in."""
+WITHOUT_STATE: Final[dict[str, Any]] = {
+    "versions": {},
+    "outputs": {},
+    "local_copies": {},
+    "state_schemas": None,
+    "operator_keys": None,
+    "schemas_of": None,
+    "sink_tables": None,
+    "sinks_of": None,
+}
+"""Fields of a checkpoint that says what was taken in, and whose state is not in the tables of its log."""
 
 _NOT_YET = frozenset({"kafka"})
 
 
-def fork(config: JobConfig, name: str, at: int | str | None, run_id: str, note: str | None = None) -> Branch:
+def fork(
+    config: JobConfig,
+    name: str,
+    at: int | str | None,
+    run_id: str,
+    note: str | None = None,
+    *,
+    settings: Mapping[str, str] | None = None,
+) -> Branch:
     """Make a branch that begins at a checkpoint: an id, a savepoint's name, a time, or the last one (None).
 
-    It needs no lease: a run may hold the job. A branch that broke off while it was made is finished. Raises `ConfigError` for a bad or
-    taken name, an unknown checkpoint, and one that no branch can begin at; `StorageError` when files of it are gone.
+    `settings` are values that it has instead of those of the job's file (see `with_settings`). It needs no lease: a run may hold the
+    job. A branch that broke off while it was made is finished, with the settings that it was to have. Raises `ConfigError` for a bad or
+    taken name, an unknown checkpoint, one that no branch can begin at, and settings that it cannot have; `StorageError` when files of it
+    are gone.
     """
-    on_branch = config.on_branch(checked_name(name, "branch name"))
+    changed = with_settings(config, settings or {})
+    on_branch = changed.on_branch(checked_name(name, "branch name"))
+    if settings:
+        checked_plan(changed)  # what is wrong with them shows now, and not in the first run
     log = log_of(config)
     branches = Branches(config)
     begun = _broken_off(branches, on_branch)
@@ -71,9 +94,11 @@ def fork(config: JobConfig, name: str, at: int | str | None, run_id: str, note: 
             created_at=clock.now(),
             run_id=run_id,
             note=note,
+            made_at=None if log.last is None else log.last.checkpoint_id,
+            settings=on_branch.settings,
         )
         branches.add(begun)
-    _remove(on_branch)  # what an interrupted drop, or an interrupted fork, has left under this name
+    remove_branch(on_branch)  # what an interrupted drop, or an interrupted fork, has left under this name
     faults.reached("fork.listed")
     # Anew, and behind the row: a vacuum that has not seen it has committed its intent by now.
     problem = RestoreCheck(config, log.checkpoints, sinks).problem(origin)
@@ -102,7 +127,7 @@ def drop_branch(config: JobConfig, name: str, run_id: str, note: str | None = No
     else:
         dropped = branches.drop(name, note)
     faults.reached("branch.dropped")
-    _remove(on_branch)
+    remove_branch(on_branch)
     return dropped
 
 
@@ -111,20 +136,32 @@ def log_of(config: JobConfig) -> CheckpointLog:
     return CheckpointLog(config.job_folder, config.storage_options)
 
 
+def is_of_the_line(checkpoint: Checkpoint) -> bool:
+    """Tell whether a checkpoint says what was taken in: other logs get a copy of it."""
+    return checkpoint.kind in {Kind.INITIAL, Kind.BATCH, Kind.REQUEUE}
+
+
+def unforkable_source(config: JobConfig) -> str | None:
+    """Say which source keeps a job from having branches; None if there is none."""
+    for name, source in sorted(config.sources.items()):
+        if source.format in _NOT_YET or source.tables:
+            return f"source '{name}' is a topic, or is joined with tables by Spark: branches of such jobs are not supported"
+    return None
+
+
 def _refuse_origin(config: JobConfig, log: CheckpointLog, origin: Checkpoint) -> None:
     """Raise `ConfigError` for a checkpoint that no branch can begin at."""
     refuse_without_state(config, origin)
     refuse_erased(config.job, log.checkpoints, origin.checkpoint_id, brings_back=False)
     problem = None
-    landing = sorted(name for name, source in config.sources.items() if source.format in _NOT_YET or source.tables)
     if origin.format_version != FORMAT_VERSION:
         problem = f"its state has format {origin.format_version}, and this program writes format {FORMAT_VERSION}: fork a later checkpoint"
     elif origin.max_parallelism != config.max_parallelism:
         problem = f"its state has {origin.max_parallelism} key groups, and the job's file says {config.max_parallelism}: fork a later checkpoint"
     elif log.sink_tables(origin) is None:
         problem = "an earlier release wrote it, and did not record the tables of the sinks: run the job once, and fork what that commits"
-    elif landing:
-        problem = f"source '{landing[0]}' is a topic, or is joined with tables by Spark: branches of such jobs are not supported"
+    elif (unforkable := unforkable_source(config)) is not None:
+        problem = unforkable
     if problem is not None:
         msg = f"no branch can begin at checkpoint {origin.checkpoint_id}: {problem}. Nothing was changed."
         raise ConfigError(msg)
@@ -134,13 +171,6 @@ def _broken_off(branches: Branches, on_branch: JobConfig) -> Branch | None:
     """Return the branch of a name whose making broke off: it is listed, and its log is empty."""
     listed = (branch for branch in branches.open if branch.name == on_branch.branch)
     return next((branch for branch in listed if not log_of(on_branch).checkpoints), None)
-
-
-def _remove(on_branch: JobConfig) -> None:
-    with storage_errors(f"to remove {on_branch.job_folder}"):
-        remove_folder(on_branch.job_folder, on_branch.storage_options)
-    if on_branch.local_folder.exists():
-        shutil.rmtree(on_branch.local_folder)
 
 
 def _make_tables(config: JobConfig, on_branch: JobConfig, branch: Branch, sinks: SinkTables) -> None:
@@ -163,20 +193,7 @@ def _make_tables(config: JobConfig, on_branch: JobConfig, branch: Branch, sinks:
 
 def _before(line: Lineage) -> list[Checkpoint]:
     """Return the job's line up to the fork, as the log of the branch has it: what was taken in, and no state."""
-    return [
-        replace(
-            checkpoint,
-            versions={},
-            outputs={},
-            local_copies={},
-            state_schemas=None,
-            operator_keys=None,
-            schemas_of=None,
-            sink_tables=None,
-            sinks_of=None,
-        )
-        for checkpoint in _linked(line)
-    ]
+    return [replace(checkpoint, **WITHOUT_STATE) for checkpoint in _linked(line)]
 
 
 def _fork(log: CheckpointLog, origin: Checkpoint, branch: Branch) -> Checkpoint:
@@ -211,6 +228,6 @@ def _linked(line: Lineage) -> list[Checkpoint]:
     """Return the checkpoints of a line that took something in, each with the one before as its parent."""
     linked: list[Checkpoint] = []
     for checkpoint in line.line:
-        if checkpoint.kind in _OF_THE_LINE:
+        if is_of_the_line(checkpoint):
             linked.append(replace(checkpoint, parent_id=linked[-1].checkpoint_id if linked else None))
     return linked

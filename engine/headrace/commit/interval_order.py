@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.checkpoint import TAKES_IN, Checkpoint, Kind
 from headrace.commit.lineage import Lineage
 from headrace.errors import IntervalError
 from headrace.sources.interval import Interval, moment_text
@@ -63,7 +63,8 @@ def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint], run: Run, *, r
     covered = [checkpoint for checkpoint in trail if checkpoint.interval_end is not None]
     if not covered:
         return IntervalPlace()
-    before = (checkpoint for checkpoint in reversed(covered) if (checkpoint.interval_end or 0) <= wanted.start)
+    # What a promotion brought has no state to go back to: then it is the fork of that branch, or a checkpoint before it.
+    before = (one for one in reversed(covered) if one.has_state and (one.interval_end or 0) <= wanted.start)
     if (target := next(before, None)) is not None:
         return IntervalPlace(target.checkpoint_id)
     return IntervalPlace(next(checkpoint for checkpoint in covered if checkpoint.kind is Kind.BATCH).parent_id)
@@ -109,7 +110,7 @@ def intervals_of(trail: Iterable[Checkpoint]) -> list[tuple[Interval, Checkpoint
 def interval_of(checkpoint: Checkpoint) -> Interval | None:
     """Return the interval of a micro-batch; None for other checkpoints, and for slices without one."""
     start, end = checkpoint.interval_start, checkpoint.interval_end
-    if checkpoint.kind is not Kind.BATCH or start is None or end is None:
+    if checkpoint.kind not in TAKES_IN or start is None or end is None:
         return None
     return Interval(start, end)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import psutil
@@ -85,14 +85,14 @@ class JobLease:
             self.check()
             self._log.check_newest()
 
-    def append(self, checkpoint: Checkpoint) -> None:
-        """Commit a checkpoint, renewing the lease in the same row.
+    def append(self, checkpoint: Checkpoint, before: Sequence[Checkpoint] = ()) -> None:
+        """Commit a checkpoint, renewing the lease in the same row; others `before` it in the same commit.
 
         Raises `FencedError` when another run wrote to the table meanwhile.
         """
         with self._lock:
             self.check()
-            self._log.append(checkpoint, self._lease())
+            self._log.append(checkpoint, self._lease(), before)
 
     def compact_log(self) -> None:
         """Rewrite the `checkpoints` table as one file."""

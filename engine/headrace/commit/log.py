@@ -149,9 +149,10 @@ class CheckpointLog:
 
     def _last_at(self, moment: int, text: str) -> Checkpoint:
         """Return the last checkpoint at a moment (ms), be it one that a restore has left behind since. `text` names the moment in errors."""
-        for checkpoint in reversed(self.checkpoints):
-            if checkpoint.committed_at <= moment:
-                return checkpoint
+        earlier = [checkpoint for checkpoint in self.checkpoints if checkpoint.committed_at <= moment]
+        if earlier:
+            # What a promotion brought was committed on a branch, and was never the last checkpoint of the job.
+            return next((checkpoint for checkpoint in reversed(earlier) if checkpoint.has_state), earlier[-1])
         msg = f"the job had no checkpoint at {text} (UTC unless it says otherwise); see 'headrace checkpoints'"
         raise ConfigError(msg)
 
@@ -182,25 +183,22 @@ class CheckpointLog:
             self._store.create(CHECKPOINTS_SCHEMA)
         self.refresh()
 
-    def append(self, checkpoint: Checkpoint, lease: Lease | None) -> None:
-        """Commit `checkpoint`, renewing `lease` in the same row.
+    def append(self, checkpoint: Checkpoint, lease: Lease | None, before: Sequence[Checkpoint] = ()) -> None:
+        """Commit `checkpoint`, renewing `lease` in the same row, and others `before` it in the same commit.
 
         Raises `FencedError` when somebody else appended since the last refresh.
         """
         row = msgspec.to_builtins(checkpoint)
         if lease is not None:
             row |= {"lease_expires_at": lease.expires_at, "holder": lease.holder}
-        self._append(row, f"checkpoint {checkpoint.checkpoint_id}")
-        self.checkpoints.append(checkpoint)
+        self._append([*map(msgspec.to_builtins, before), row], f"checkpoint {checkpoint.checkpoint_id}")
+        self.checkpoints.extend([*before, checkpoint])
         if lease is not None:
             self.lease = lease
 
     def begin(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Commit the first checkpoints of a branch together. Raises `FencedError` when somebody else has begun it meanwhile."""
-        rows = [_encode({**msgspec.to_builtins(one), "log_version": self._version + 1}) for one in checkpoints]
-        self._version = self._committed(
-            "the fork", lambda: self._store.append_rows(self._version, pa.concat_tables(rows))
-        )
+        self._append([*map(msgspec.to_builtins, checkpoints)], "the fork")
         self.checkpoints.extend(checkpoints)
 
     def claim(self, lease: Lease) -> None:
@@ -217,7 +215,7 @@ class CheckpointLog:
             "holder": lease.holder,
             "format_version": FORMAT_VERSION,
         }
-        self._append(row, "its lease")
+        self._append([row], "its lease")
         self.lease = lease
 
     def compact(self) -> None:
@@ -235,8 +233,8 @@ class CheckpointLog:
             "the compaction of checkpoints", lambda: self._store.replace(self._version, CHECKPOINTS_SCHEMA, [staged])
         )
 
-    def _append(self, row: dict[str, Any], what: str) -> None:
-        rows = _encode({**row, "log_version": self._version + 1})
+    def _append(self, added: Sequence[dict[str, Any]], what: str) -> None:
+        rows = pa.concat_tables([_encode({**row, "log_version": self._version + 1}) for row in added])
         self._version = self._committed(what, lambda: self._store.append_rows(self._version, rows))
 
     def _committed(self, what: str, commit: Callable[[], int]) -> int:

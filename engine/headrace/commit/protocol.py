@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from headrace import clock, faults
+from headrace.commit.branches import finish_promotion
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.drop_marker import refuse_dropped
 from headrace.commit.format_migrations import next_migration
@@ -78,6 +79,7 @@ def open_job(
     force: bool = False,
     sink_check: SinkCheck = check_sinks,
     plan: Plan | None = None,
+    sinks: SinkTables | None = None,
     writers: SparkWriters = NO_WRITERS,
     notify: Notify = silent,
 ) -> Iterator[OpenJob]:
@@ -87,8 +89,8 @@ def open_job(
     disagrees with its sinks, for a restore. State in an older format is migrated first, unless that restore is to come: a
     checkpoint for each step.
 
-    `plan` is that of a run, which writes its sinks as today's code says. Without it no user code is loaded: the last
-    checkpoint says what its sinks are, unless an earlier release wrote it.
+    `plan` is that of a run, which writes its sinks as today's code says. Without it no user code is loaded: `sinks` says what their
+    tables are, else the last checkpoint, unless an earlier release wrote it.
 
     Raises `FencedError` when another run holds the job, `SinkMismatchError` when the job and a sink disagree on what was
     published, and `ConfigError` when the job was never run (without `create`) or is being dropped, when the number of key groups
@@ -104,7 +106,7 @@ def open_job(
         log.create()
     lease = JobLease(log, run_id, attempt_id, config.run.lease.total_seconds(), notify)
     tables = JobTables(config.job_folder, run_id, attempt_id, storage=config.storage_options)
-    sinks = sinks_of(config, log, plan)
+    sinks = sinks_of(config, log, plan) if sinks is None else sinks
     publisher = Publisher(config, to_schemas(sinks), writers)
     with lease.claimed(force=force):
         refuse_dropped(config)  # a drop marks the job while it holds it: from here on nobody does
@@ -243,6 +245,7 @@ class OpenJob:
         if undone:
             self.notify("fenced", f"undid what an earlier attempt left in {', '.join(undone)}")
         published = self.publish() if publishes else 0
+        finish_promotion(self.config, self.last)
         if published:
             self.notify("published", f"published checkpoint {self.last.checkpoint_id} to {published} sink(s)")
 
@@ -252,12 +255,13 @@ class OpenJob:
         *,
         files: Mapping[str, Sequence[StagedFile]] | None = None,
         versions: Versions | None = None,
+        before: Sequence[Checkpoint] = (),
         **fields: Any,
     ) -> Checkpoint:
         """Prepare, commit and publish a checkpoint on top of `last`.
 
         `files` are added to their tables; `versions` says that the tables were already brought
-        there. Other `fields` are as in `Checkpoint`; what describes the state (offsets, watermark, interval, local copies,
+        there. The checkpoints `before` it are committed with it. Other `fields` are as in `Checkpoint`; what describes the state (offsets, watermark, interval, local copies,
         schemas, ...) is the parent's unless given. Raises `FencedError` when the job was lost, `StorageError`
         when a sink refuses (the checkpoint is committed then, and published by the next run).
         """
@@ -265,7 +269,7 @@ class OpenJob:
         prepared = versions if versions is not None else self._tables.prepare(files or {}, self.versions)
         checkpoint = self._next_checkpoint(kind, prepared, fields)
         faults.reached("commit.before")
-        self._lease.append(checkpoint)
+        self._lease.append(checkpoint, before)
         faults.reached("commit.after")
         self.versions = prepared
         self.publish()
@@ -279,6 +283,10 @@ class OpenJob:
     def replace_table(self, table: str, staged: Sequence[StagedFile]) -> int:
         """Make staged files the whole content of a state table; return the version, for `commit`. See `JobTables.replace`."""
         return self._tables.replace(table, staged, self.versions[table])
+
+    def add_to_tables(self, files: Mapping[str, Sequence[StagedFile]], parents: Versions) -> Versions:
+        """Add staged files to state tables at given versions; return the versions of all, for `commit`. See `JobTables.prepare`."""
+        return self._tables.prepare(files, parents)
 
     def restore_tables(self, targets: Versions) -> Versions:
         """Bring state tables back to old versions; return the versions of all, for `commit`. See `JobTables.restore`."""
@@ -310,18 +318,18 @@ class OpenJob:
         if kind is Kind.BATCH and declared[0] is not None and declared != (self.state_schemas, self.operator_keys):
             fields |= {"state_schemas": self.declared_schemas, "operator_keys": keys}
         if "state_schemas" in fields:
-            fields = {"operator_keys": self.operator_keys, **fields, "schemas_of": self.next_id}
+            fields = {"operator_keys": self.operator_keys, "schemas_of": self.next_id, **fields}
         if kind is Kind.BATCH and self.sink_tables != self._log.sink_tables(parent):
             fields |= {"sink_tables": self.sink_tables, "sinks_of": self.next_id}
         own = self._log.incarnation
         given = {
             "checkpoint_id": self.next_id,
+            "parent_id": parent.checkpoint_id,
             "incarnation": _new_incarnation() if own is None else own,
             **inherited,
             **fields,
         }
         return Checkpoint(
-            parent_id=parent.checkpoint_id,
             kind=kind,
             run_id=self.run_id,
             attempt_id=self.attempt_id,

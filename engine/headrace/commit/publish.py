@@ -16,7 +16,7 @@ import pyarrow as pa
 from headrace import faults
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.lineage import Lineage
-from headrace.commit.sink_history import version_of
+from headrace.commit.sink_history import version_at_fork, version_of
 from headrace.commit.sink_tables import SinkSchemas
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, SinkMismatchError, StorageError
@@ -90,7 +90,7 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> bool:
     """Bring a sink up to a checkpoint; return whether it had to be written."""
     number = checkpoint.checkpoint_id
     publication = Publication(number, checkpoint.incarnation, lineage.ancestors)
-    if not checkpoint.outputs.get(sink.name) and checkpoint.kind is not Kind.RESTORE:
+    if not checkpoint.outputs.get(sink.name) and checkpoint.kind not in {Kind.RESTORE, Kind.PROMOTION}:
         return False
     table = _open(sink)
     _refuse_sink_of_another(sink, table, checkpoint, lineage)
@@ -99,10 +99,13 @@ def _publish(sink: Sink, checkpoint: Checkpoint, lineage: Lineage) -> bool:
         return False
     try:
         with storage_errors(f"checkpoint {number} in sink '{sink.name}' at {sink.uri}"):
+            files = checkpoint.outputs.get(sink.name, [])
             if checkpoint.kind is Kind.RESTORE:
                 sink.restore(table, version_of(table, sink.name, lineage), publication)
-            else:
-                sink.write(table, checkpoint.outputs[sink.name], publication)
+            elif checkpoint.kind is Kind.PROMOTION and sink.only_appends:
+                sink.rewind(table, version_at_fork(table, sink.name, lineage), files, publication)
+            elif files:
+                sink.write(table, files, publication)
             table = sink.latest()
             _refuse_sink_of_another(sink, table, checkpoint, lineage)
             # A MERGE that changes nothing records nothing, and Spark's has room for one transaction.

@@ -220,7 +220,7 @@ def _target(
 ) -> Checkpoint:
     first_problem: str | None = None
     for checkpoint in lineage.newest_first():
-        if any(checkpoint.checkpoint_id not in of for of in versions.values()):
+        if not checkpoint.has_state or any(checkpoint.checkpoint_id not in of for of in versions.values()):
             continue
         problem = _problem(config, checkpoints, checkpoint, check)
         if problem is None:

@@ -140,6 +140,6 @@ class RestoreCheck:
             except (SinkMismatchError, StorageError):  # a sink that never had it, or has forgotten
                 return False
 
-        later = [c for c in self._checkpoints[:-1] if c.checkpoint_id > target.checkpoint_id]
+        later = [c for c in self._checkpoints[:-1] if c.checkpoint_id > target.checkpoint_id and c.has_state]
         position = bisect_left(later, True, key=is_whole)
         return f"Checkpoint {later[position].checkpoint_id} can be restored; " if position < len(later) else ""

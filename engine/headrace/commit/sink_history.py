@@ -65,6 +65,18 @@ class SinkHistory:
             raise StorageError(msg)
         return 0
 
+    def others_since(self, version: int) -> list[int]:
+        """Return the versions behind one that changed rows, and were not published by a job."""
+        commits = [] if self.table is None else self.table.history()
+        return [
+            commit.version
+            for commit in reversed(commits)
+            if commit.version > version
+            and not commit.keeps_rows
+            and commit.info.checkpoint_id is None
+            and not commit.info.published_by
+        ]
+
     def versions(self, lineage: Lineage) -> dict[int, int]:
         """Return the versions for all checkpoints of a line that the sink can be brought to, by their ids."""
         versions: dict[int, int] = {}
@@ -91,6 +103,18 @@ class SinkHistory:
 def version_of(table: Snapshot, sink: str, lineage: Lineage) -> int:
     """Return the version of a sink that belongs to the head of a line; see `SinkHistory.version_of`."""
     return SinkHistory(table, sink, lineage).version_of(lineage)
+
+
+def version_at_fork(table: Snapshot, sink: str, lineage: Lineage) -> int:
+    """Return the version of a sink that belongs to the fork of the branch that the head of a line promotes."""
+    return SinkHistory(table, sink, lineage).version_of(_to_fork(lineage))
+
+
+def _to_fork(lineage: Lineage) -> Lineage:
+    head = lineage.head
+    fork = None if head is None or head.restored_from is None else lineage.get(head.restored_from)
+    assert fork is not None  # noqa: S101 - a promotion names it, and rows of `checkpoints` stay
+    return lineage.to(fork)
 
 
 def _publications(oldest_first: Sequence[Commit]) -> list[tuple[Commit, int | None]]:

@@ -195,13 +195,14 @@ class SinkPosition:
         return True
 
     def _belonging(self, checkpoints: Sequence[Checkpoint]) -> list[int]:
-        """Return which checkpoints are published to the sink: those that write to it, and restores after the first one."""
+        """Return which checkpoints are published to the sink: those that write to it, restores and promotions after the first one."""
         written = [c.checkpoint_id for c in checkpoints if c.outputs.get(self.sink)]
         known = [*written[:1], *([self._position] if self.published != NEVER else [])]
         if not known:
             return []
-        restores = [c.checkpoint_id for c in checkpoints if c.kind is Kind.RESTORE and c.checkpoint_id > min(known)]
-        return [*written, *restores]
+        goes_back = {Kind.RESTORE, Kind.PROMOTION}
+        back = [c.checkpoint_id for c in checkpoints if c.kind in goes_back and c.checkpoint_id > min(known)]
+        return [*written, *back]
 
     def _foreign(self) -> Mismatch:
         own, folder = incarnation_of(self._checkpoints), self._config.job_folder

@@ -59,10 +59,12 @@ def _ids_grow(checkpoints: list[Checkpoint]) -> CheckResult:
 
 
 def _may_follow(number: int, checkpoint: Checkpoint) -> bool:
-    """Return whether a checkpoint may come after the one with an id: ids grow by one, by more for a reconciliation, a restore."""
-    return checkpoint.checkpoint_id == number + 1 or (
-        checkpoint.kind is Kind.RESTORE and checkpoint.checkpoint_id > number + 1
-    )
+    """Return whether a checkpoint may come after the one with an id: ids grow by one, by more where a line is left.
+
+    That is a restore that reconciles job and sinks, and a promotion with what it brings: ids of the branch stay as far apart.
+    """
+    leaves_line = checkpoint.kind in {Kind.RESTORE, Kind.PROMOTION} or not checkpoint.has_state
+    return checkpoint.checkpoint_id == number + 1 or (leaves_line and checkpoint.checkpoint_id > number + 1)
 
 
 def _versions_follow(checkpoints: list[Checkpoint]) -> CheckResult:

@@ -19,6 +19,7 @@ from headrace.config._job import (
     JobConfig,
     JobFile,
     PublishConfig,
+    ReplayConfig,
     RetentionConfig,
     RunConfig,
     ScheduleConfig,
@@ -36,6 +37,7 @@ from headrace.config._load import (
     list_jobs,
     load_cluster,
     load_job,
+    with_settings,
 )
 from headrace.config._moments import parse_moment
 from headrace.config._pipeline import (
@@ -47,6 +49,7 @@ from headrace.config._pipeline import (
 )
 from headrace.config._schema import cluster_schema, job_schema
 from headrace.config._table_versions import Start, StartKind
+from headrace.config._types import Promote
 from headrace.config._urls import shown_url
 
 __all__ = [
@@ -64,7 +67,9 @@ __all__ = [
     "JobConfig",
     "JobFile",
     "OperatorConfig",
+    "Promote",
     "PublishConfig",
+    "ReplayConfig",
     "RetentionConfig",
     "RunConfig",
     "ScheduleConfig",
@@ -96,4 +101,5 @@ __all__ = [
     "parse_moment",
     "raise_problems",
     "shown_url",
+    "with_settings",
 ]

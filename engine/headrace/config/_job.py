@@ -16,6 +16,7 @@ from headrace.config._airflow import AirflowConfig
 from headrace.config._cluster import HIDDEN, ClusterConfig
 from headrace.config._execution import ExecutionConfig, OperatorConfig
 from headrace.config._files import CsvOptions, FileOptions
+from headrace.config._settings import shown_setting
 from headrace.config._table_versions import Start, parse_offsets, parse_start, parse_versions
 from headrace.config._types import (
     Count,
@@ -23,6 +24,7 @@ from headrace.config._types import (
     Location,
     Name,
     PipelineRef,
+    Promote,
     Rate,
     Scalar,
     Section,
@@ -73,6 +75,9 @@ class StateConfig(Section, frozen=True, kw_only=True):
 
     cache_bytes: Count = 268_435_456
     """Backend delta: bytes of state that a task keeps on local disk, so as not to look them up again (256 MiB)."""
+
+    inline_reads_below: Whole = 268_435_456
+    """Backend rocksdb: bytes of a task's files below which its reads are executed inline, each at once, not in batches (256 MiB); 0: never. Results do not depend on it."""
 
 
 class WatermarkConfig(Section, frozen=True, kw_only=True):
@@ -253,6 +258,9 @@ class ServiceConfig(Section, frozen=True, kw_only=True):
     concurrency: Count | None = None
     """Calls at once that each task may make, likewise; null: no limit but the operators' capacity."""
 
+    effects: bool = False
+    """Whether a call changes something outside: sends, orders, pays. Branches and backfills then refuse to call it, unless asked to."""
+
     def health_url(self) -> str | None:
         """Return the address of the health check, or None if the service is not checked."""
         return None if self.health is None else with_path(self.url, self.health)
@@ -297,6 +305,13 @@ class RunConfig(Section, frozen=True, kw_only=True):
 
     retry_delay: Span = timedelta(minutes=1)
     """How long Airflow waits before that."""
+
+
+class ReplayConfig(Section, frozen=True, kw_only=True):
+    """Backfills: past intervals that are computed again, on a branch."""
+
+    promote: Promote = Promote.APPROVAL
+    """automatic: the result becomes live when it is there. approval: somebody looks at it, and promotes it. refuse: it is compared with the live tables, and no more."""
 
 
 class PublishConfig(Section, frozen=True, kw_only=True):
@@ -362,6 +377,7 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     execution: ExecutionConfig = ExecutionConfig()
     operators: dict[Name, OperatorConfig] = {}
     run: RunConfig = RunConfig()
+    replay: ReplayConfig = ReplayConfig()
     publish: PublishConfig = PublishConfig()
     compaction: CompactionConfig = CompactionConfig()
     retention: RetentionConfig = RetentionConfig()
@@ -385,6 +401,9 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
 
     branch: str | None = None
     """The branch whose tables are meant; None: those of the job itself. See `on_branch`."""
+
+    settings: dict[str, str] = {}
+    """Values of the branch that replace those of the file: YAML, by dotted key. See `with_settings`."""
 
     @property
     def code(self) -> PipelineCode:
@@ -413,6 +432,8 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
 
         A sink is a Delta table there, whatever its format is: no message is sent. Raises `ConfigError` on a branch: a branch has
         no branches.
+
+        This says where the branch is. Its own code, input and settings are applied by `headrace.commit.branch_settings`.
         """
         if self.branch is not None:
             msg = f"'{name}' would be a branch of branch '{self.branch}', and a branch has no branches: fork the job itself"
@@ -475,7 +496,9 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
         return options
 
     def where(self, key: str) -> str:
-        """Return `file:line: key`, for a message about `key` (its dotted path in the file)."""
+        """Return `file:line: key`, for a message about `key` (its dotted path in the file), or the setting that replaces it."""
+        if any(f"{key}.".startswith(f"{setting}.") for setting in self.settings):
+            return shown_setting(key) if self.branch is None else f"branch '{self.branch}', {shown_setting(key)}"
         line = self.lines.get(key)
         return f"{self.file}:{line}: {key}" if line else f"{self.file}: {key}"
 

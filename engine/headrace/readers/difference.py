@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 _LAST_ID: Final = 2**63 - 1
 _ADDS_ROWS_ONLY: Final = frozenset(
-    {Kind.INITIAL, Kind.BATCH, Kind.FORK, Kind.REQUEUE, Kind.RESTORE, Kind.SAVEPOINT, Kind.SAVEPOINT_DROP, Kind.VACUUM}
+    {
+        *(Kind.INITIAL, Kind.BATCH, Kind.FORK, Kind.PROMOTION, Kind.REQUEUE, Kind.RESTORE),
+        *(Kind.SAVEPOINT, Kind.SAVEPOINT_DROP, Kind.VACUUM),
+    }
 )
 """Kinds of checkpoints that change no existing rows of the state tables; they may add rows."""
 

@@ -158,13 +158,9 @@ class DeltaTableSink:
         """
         self._check_staged(files, publication.checkpoint_id)
         # Checked at each write: a restored table has the columns of its old version again.
-        parent, names = table.version, [*table.schema.names]
-        if missing := [*self._missing_from(table)]:
-            parent = self.store.add_columns(parent, missing)
-            names += [column.name for column in missing]
-        if self.mode == "append":
-            staged = [StagedFile(file.path, file.rows, file.size, partition=file.partition) for file in files]
-            self.store.append(parent, self.schema, staged, self._info(publication))
+        parent, names = self._with_columns(table)
+        if self.only_appends:
+            self.store.append(parent, self.schema, _staged(files), self._info(publication))
             return
         paths = [f"{self.job_folder}/{file.path}" for file in files]
         merge = None if isinstance(table, OverlaySnapshot) else self.writers.merge
@@ -178,6 +174,25 @@ class DeltaTableSink:
             if name not in changes.schema.names:
                 changes = changes.append_column(name, pa.nulls(len(changes), self.schema.field(name).type))
         self.store.merge(parent, changes_of_branch(table, changes), self.keys, self._info(publication))
+
+    @property
+    def only_appends(self) -> bool:
+        """Tell whether rows are only added: the sink has no primary key."""
+        return self.mode == "append"
+
+    def rewind(self, table: Snapshot, version: int, files: Sequence[OutputFile], publication: Publication) -> None:
+        """Bring the table back to an earlier version and add files, in one commit with the transaction. Raises as `write` does."""
+        self._check_staged(files, publication.checkpoint_id)
+        parent, _ = self._with_columns(table)
+        self.store.rewind(parent, version, self.schema, _staged(files), self._info(publication))
+
+    def _with_columns(self, table: Snapshot) -> tuple[int, list[str]]:
+        """Add the columns that a table lacks; return its version then, and all its columns."""
+        names = [*table.schema.names]
+        missing = [*self._missing_from(table)]
+        if not missing:
+            return table.version, names
+        return self.store.add_columns(table.version, missing), names + [column.name for column in missing]
 
     def record(self, table: Snapshot, publication: Publication) -> None:
         """Commit the transaction without rows."""
@@ -229,6 +244,10 @@ class DeltaTableSink:
             transaction=Transaction(self.app_id, number),
             incarnation=None if incarnation is None else Transaction(self._incarnation_id, incarnation),
         )
+
+
+def _staged(files: Sequence[OutputFile]) -> list[StagedFile]:
+    return [StagedFile(file.path, file.rows, file.size, partition=file.partition) for file in files]
 
 
 def _published_at(table: Snapshot) -> int:

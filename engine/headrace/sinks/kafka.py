@@ -75,7 +75,11 @@ class KafkaSink(DeltaTableSink):
             table = self.latest()
             if self.sent(table) >= checkpoint_id:  # another publisher has sent it as well
                 return
-            info = CommitInfo(transaction=Transaction(self._sent_id, checkpoint_id))
+            incarnation = self.incarnation(table)  # tells who made the commit
+            info = CommitInfo(
+                published_by=() if incarnation is None else (incarnation,),
+                transaction=Transaction(self._sent_id, checkpoint_id),
+            )
             try:
                 self.store.append(table.version, table.schema, [], info)
             except VersionTakenError:

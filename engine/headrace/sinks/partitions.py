@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.plan.value_arrays import UnfitRecord
+from headrace.tables.files import partition_text
 
 PARTITION_TYPES: Final = (pa.string(), pa.int64(), pa.bool_())
 """Types that a partition column can have."""
@@ -73,14 +74,14 @@ def by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[
     others = rows.drop_columns(list(columns))
     for group in groups.to_pylist():
         yield (
-            {name: _text(group[name]) for name in columns},
+            {name: partition_text(group[name]) for name in columns},
             others.take(pa.array(group[f"{_NUMBER}_list"], pa.int64())),
         )
 
 
 def folder_name(column: str, value: Any) -> str:
     """Return the name of a partition's folder in Hive's form: `day=mon`. Characters with a special meaning there are escaped."""
-    text = _text(value)
+    text = partition_text(value)
     escaped = _NULL if text is None else _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", text)
     return f"{column}={escaped}"
 
@@ -90,9 +91,3 @@ _LONGEST_NAME: Final = 255
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED: Final = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
-
-
-def _text(value: Any) -> str | None:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return None if value is None else str(value)

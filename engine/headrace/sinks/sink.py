@@ -117,6 +117,15 @@ class Sink(Protocol):
         """Restore the sink to an earlier version, with the transaction."""
         ...
 
+    @property
+    def only_appends(self) -> bool:
+        """Tell whether rows are only added: the sink has no primary key."""
+        ...
+
+    def rewind(self, table: Snapshot, version: int, files: Sequence[OutputFile], publication: Publication) -> None:
+        """Bring a sink that only appends back to an earlier version of itself and add files, in one commit with the transaction."""
+        ...
+
     def deliver(self, deliveries: Deliveries) -> None:
         """Bring the rows of the sink's table to readers that do not read the table, if the sink has such readers.
 

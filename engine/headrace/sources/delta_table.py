@@ -96,6 +96,10 @@ class DeltaSource:
         reach = TableReach(self._table_id(place, versions), reached, place.snapshot, place.is_provisional)
         return SourceScan(tuple(files_ahead), tuple(files_ahead), reach)
 
+    def listed(self) -> Sequence[SourceFile]:
+        """Return no files: versions tell what was taken in."""
+        return ()
+
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the files with these names that exist: the log has the version, and the folder has the file.
 

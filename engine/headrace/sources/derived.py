@@ -212,6 +212,10 @@ class DerivedSource:
         self._ahead = tuple(self._file(name, file.modified) for name, file in self._below.items())
         return SourceScan(self._ahead, scan.listed, scan.reach)
 
+    def listed(self) -> Sequence[SourceFile]:
+        """Return all files of the source below the step, in order."""
+        return self.stored.listed()
+
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the files with these names that exist: landed files, and files of the source below for names without a digest."""
         derived = {name: self._file(name) for name in names if _NAME.fullmatch(name)}

@@ -83,6 +83,10 @@ class FolderSource:
             ]
         return SourceScan((*unread, *(file for file in new if file not in unread)), tuple(files))
 
+    def listed(self) -> Sequence[SourceFile]:
+        """Return all files of the folder, in order. Raises `SourceError` where the folder is missing."""
+        return self._files()
+
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the files with these names that exist. Raises `SourceError` where the folder is missing."""
         return {file.name: file for file in self._files() if file.name in names}
@@ -135,13 +139,15 @@ class FolderSource:
         """Return the offset after these files, with digests of the names that no checkpoint has recorded yet."""
         names = [file.name for file in files]
         last = max(name for name in (*names, offset.last_file or "")) or None
+        new = self._new_files(scan.listed, last, taken_in, interval)
         return msgspec.structs.replace(
             offset,
             last_file=last,
             files_behind=sum(last is not None and file.name <= last for file in scan.listed)
             if names
             else offset.files_behind,
-            names=self._new_names(scan.listed, last, taken_in, interval),
+            names=tuple(new),
+            stamps=tuple(map(stamp, new.values())),
         )
 
     def interval_of(self, name: str) -> Interval | None:
@@ -191,7 +197,7 @@ class FolderSource:
         if len(names) < len(listed):
             self._check_names()
         files = [
-            SourceFile(name, f"{self._config.path}/{name}", info.mtime_ns or 0)
+            SourceFile(name, f"{self._config.path}/{name}", info.mtime_ns or 0, size=info.size or 0)
             for name, info in names
             if info.type is fs.FileType.File and _is_input(name, self._format.suffixes)
         ]
@@ -235,14 +241,17 @@ class FolderSource:
     def _of_interval(self, files: Sequence[SourceFile], interval: Interval) -> list[SourceFile]:
         return [file for file in files if interval.start <= self._start(file) < interval.end]
 
-    def _new_names(
+    def _new_files(
         self, files: Sequence[SourceFile], last: str | None, taken_in: TakenIn, interval: Interval | None
-    ) -> tuple[str, ...]:
-        """Return digests of the files that no later run takes up and that no checkpoint has recorded."""
-        behind = {file.name for file in files if last is not None and file.name <= last}
-        if interval is not None:
-            behind |= {file.name for file in files if self._start(file) < interval.end}
-        return tuple(sorted({digest(name) for name in behind} - (taken_in.names or frozenset())))
+    ) -> dict[str, SourceFile]:
+        """Return the files that no later run takes up, as far as no checkpoint has recorded them, by the digests of their names."""
+        known = taken_in.names or frozenset()
+        behind = {
+            digest(file.name): file
+            for file in files
+            if (last is not None and file.name <= last) or (interval is not None and self._start(file) < interval.end)
+        }
+        return {name: behind[name] for name in sorted(behind.keys() - known)}
 
     def _check_unread(self, unread: Sequence[SourceFile], offset: SourceOffset) -> None:
         """Refuse to skip files that micro-batches have begun and not finished."""
@@ -320,6 +329,11 @@ def _is_utf8(name: bytes) -> bool:
 def digest(name: str) -> str:
     """Return the short digest of a file name that checkpoints record."""
     return blake2b(name.encode(), digest_size=8).hexdigest()
+
+
+def stamp(file: SourceFile) -> str:
+    """Return the short digest by which checkpoints remember what a file was like: another one once it is written again."""
+    return blake2b(f"{file.size} {file.modified}".encode(), digest_size=8).hexdigest()
 
 
 def _unrecorded(files: list[SourceFile], taken_in: TakenIn) -> list[SourceFile]:

@@ -23,7 +23,7 @@ from headrace.sources.offset import SourceOffset, last_number, latest_watermark,
 from headrace.sources.pieces import Pieces, with_partitions
 from headrace.sources.requeued_slice import RequeuedSlice
 from headrace.sources.slice_request import NEXT_SLICE, GroupSlice, JobPosition, SliceRequest, Waiting
-from headrace.sources.source import InputFile, LineSlice, Slice, Source, SourceScan, TakenIn
+from headrace.sources.source import InputFile, LineSlice, ListedFile, Slice, Source, SourceScan, TakenIn
 from headrace.sources.topic import Topic
 
 
@@ -63,6 +63,13 @@ class Intake:
     def latest(self) -> dict[str, str | None]:
         """Return the name of the last file of each source."""
         return {name: source.latest() for name, source in self._sources.items()}
+
+    def listed(self) -> dict[str, list[ListedFile]]:
+        """Return by source the files that are there. Raises `SourceError` when a folder is gone, or a name does not fit the pattern."""
+        return {
+            name: [ListedFile(file, source.interval_of(file.name)) for file in source.listed()]
+            for name, source in self._sources.items()
+        }
 
     @property
     def has_intervals(self) -> bool:

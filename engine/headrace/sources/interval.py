@@ -32,6 +32,15 @@ class Interval:
             raise ConfigError(msg)
         return cls(start, end)
 
+    @classmethod
+    def named(cls, start: str, end: str) -> Interval | None:
+        """Return the interval between two moments as `str` of an interval has them; None if these are somebody's own words."""
+        try:
+            first, last = (datetime.fromisoformat(text).replace(tzinfo=UTC) for text in (start, end))
+        except ValueError:
+            return None
+        return cls(round(first.timestamp() * 1000), round(last.timestamp() * 1000))
+
     def __str__(self) -> str:
         """Return text such as `2013-01-05 to 2013-01-06`, with a time of day only if it is not midnight."""
         return f"{moment_text(self.start)} to {moment_text(self.end)}"

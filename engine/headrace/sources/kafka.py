@@ -182,6 +182,10 @@ class KafkaSource:
         """Raise `EngineBug`: only partitions are scanned, never the topic."""
         raise EngineBug(f"source '{self.node.name}' was read as a whole, not by partition")
 
+    def listed(self) -> Sequence[SourceFile]:
+        """Return no files: offsets tell what was taken in."""
+        return ()
+
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the landed files with these names."""
         files = {name: self.file(name) for name in names if parse_landed(name) is not None}
@@ -271,6 +275,10 @@ class KafkaPartition:
             self._whole.schedule_landing(names[0])
         files = tuple(self._whole.file(name) for name in names)
         return SourceScan(files, files, TableReach(offset.table or "", position, is_provisional=self._is_drawn))
+
+    def listed(self) -> Sequence[SourceFile]:
+        """Return no files: offsets tell what was taken in."""
+        return ()
 
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:
         """Return the landed files with these names."""

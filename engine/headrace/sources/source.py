@@ -120,7 +120,7 @@ class TakenIn:
 
 
 class SourceFile(NamedTuple):
-    """File of a source, ordered by name."""
+    """File of a source, ordered by name. `modified` is the time of its last change (ns since the epoch), `size` its bytes."""
 
     name: str
     path: str
@@ -128,6 +128,14 @@ class SourceFile(NamedTuple):
     delta: DeltaRows | None = None
     messages: Messages | None = None
     derived: bool = False
+    size: int = 0
+
+
+class ListedFile(NamedTuple):
+    """A file of a source that is there at present, and its interval; None without a pattern."""
+
+    file: SourceFile
+    interval: Interval | None = None
 
 
 class TableReach(NamedTuple):
@@ -178,6 +186,13 @@ class Source(Protocol):
         A source that `meets` others may have taken up files of the interval before. With both `interval` and `until`, return
         the files of the recorded micro-batch that ended with `until`, and late files of the interval. Raises `SourceError`
         when the folder is gone, or a late file would never be read.
+        """
+        ...
+
+    def listed(self) -> Sequence[SourceFile]:
+        """Return all files there are, in order; none of a table or topic: there, versions and offsets tell what was taken in.
+
+        Raises `SourceError` when the folder is gone.
         """
         ...
 

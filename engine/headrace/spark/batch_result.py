@@ -99,6 +99,7 @@ class BatchResult:
                 pending=self.pending,
                 due=self.due,
                 names=None if moved is None else moved.names,
+                stamps=() if moved is None else moved.stamps,
                 idle=before.idle if moved is not None else False,
             )
             if (own := lines.get(name)) is not None:

@@ -39,7 +39,7 @@ class IntervalRun:
             if not options.replay:
                 raise refusal(wanted, checkpoints, finished_replay=bool(batches.committed))
             stopped = self.replays.begin(wanted, place.restore_to)
-            return stopped or self._end()
+            return stopped or self.remaining.end_interval()
         settle_schemas(batches.job, batches.plan)
         while not batches.limit() and batches.make_requeued(self.intake):
             pass
@@ -49,7 +49,7 @@ class IntervalRun:
             return "terminated"
         else:
             self._take_in(wanted)
-        return self._end()
+        return self.remaining.end_interval()
 
     def _resume_before(self, wanted: Interval) -> StoppedBecause | None:
         """Go on with an open replay, unless a new one goes back behind what it has taken in; return what stopped it."""
@@ -73,13 +73,3 @@ class IntervalRun:
         taken = self.intake.next(self.batches.standing(), SliceRequest(interval))
         assert taken is not None  # noqa: S101 - an interval always gives a slice, if an empty one
         self.batches.make(taken, taken.interval)
-
-    def _end(self) -> StoppedBecause:
-        """Take up what waits and fire what is due behind an interval."""
-        batches, remaining = self.batches, self.remaining
-        while not batches.limit() and remaining.takes_up():
-            batches.make_without_input()
-        if batches.job.last.held and (not remaining.waiting or remaining.is_due()):
-            return "terminated" if batches.stopping.is_set() else "budget"
-        remaining.fire_timers()
-        return "interval"

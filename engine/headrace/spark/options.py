@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-Mode = Literal["auto", "caught_up", "interval"]
+Mode = Literal["auto", "caught_up", "interval", "backfill"]
 StoppedBecause = Literal["drained", "budget", "max_batches", "interval", "terminated", "finished", "ended"]
 
 
@@ -17,7 +17,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Names the run in checkpoints, leases and logs. A retry of the same run has the same id."""
 
     mode: Mode = "auto"
-    """auto: as the job says. caught_up: until drained. interval: the files of one interval."""
+    """auto: as the job says. caught_up: until drained. interval: the files of one interval.
+    backfill: on a branch, an interval and all that the job has taken in behind it."""
 
     interval_start: int | None = None
     """Start of the interval (ms, inclusive)."""
@@ -27,6 +28,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     replay: bool = False
     """Run an interval that was taken in already again, and with it all later ones."""
+
+    allow_effects: bool = False
+    """On a branch, call services that the job's file marks with `effects`, too."""
 
     budget: float | None = None
     """Seconds after which no new micro-batch starts, and the present one holds what has not begun."""

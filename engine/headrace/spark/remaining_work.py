@@ -54,6 +54,16 @@ class RemainingWork:
         self.batches.make_without_input()
         return True
 
+    def end_interval(self) -> StoppedBecause:
+        """Take up what waits and fire what is due behind an interval."""
+        batches = self.batches
+        while not batches.limit() and self.takes_up():
+            batches.make_without_input()
+        if batches.job.last.held and (not self.waiting or self.is_due()):
+            return "terminated" if batches.stopping.is_set() else "budget"
+        self.fire_timers()
+        return "interval"
+
     def finish(self) -> StoppedBecause:
         """Make micro-batches until nothing waits for services: FLIP-232's end of input, though more may come later.
 

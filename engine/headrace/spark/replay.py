@@ -9,9 +9,8 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
-from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.checkpoint import TAKES_IN, Checkpoint, Kind
 from headrace.commit.interval_order import interval_of, intervals_of, position_of
 from headrace.commit.lineage import Lineage
 from headrace.commit.requeue import again_note
@@ -80,6 +79,24 @@ def open_replay(checkpoints: Sequence[Checkpoint]) -> Replay | None:
     return None if replay is None else _rest(replay, Lineage(checkpoints).line)
 
 
+def branch_replay(
+    asked: Interval, run_id: str, live: Sequence[Checkpoint], branch: Sequence[Checkpoint], fork_id: int
+) -> Replay | None:
+    """Return what a branch has left of a replay of `asked` and of all that came later, cut as the live line did; None if nothing.
+
+    `live` and `branch` are the lines of both; the branch forks behind checkpoint `fork_id` of the live one.
+    """
+    cut = [checkpoint.checkpoint_id for checkpoint in live].index(fork_id) + 1
+    kept, behind = live[:cut], live[cut:]
+    first = next((interval for interval, _ in intervals_of(behind)), None)
+    if (
+        first is not None
+    ):  # from where the fork stands to the end of the first cut behind it, with gaps that had no files then
+        position = position_of(kept)
+        asked = Interval(min(asked.start, first.start) if position is None else position, first.end)
+    return _rest(Replay(asked, run_id, tuple(_steps(asked, kept, behind))), branch)
+
+
 def outage(wanted: Interval, checkpoints: Sequence[Checkpoint], target: int, sinks: Iterable[str]) -> str:
     """Say what a replay takes out of state and sinks, and when it is back."""
     kept = Lineage(checkpoints, target).line
@@ -143,7 +160,7 @@ def _steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[Checkpoin
                 steps.append(Step(Interval(reached, interval.start)))
             steps.append(Step(interval))
             reached, adjoins = max(reached, interval.end), True
-        elif checkpoint.kind is Kind.BATCH and _read_positions(checkpoint.offsets) != _read_positions(offsets):
+        elif checkpoint.kind in TAKES_IN and _read_positions(checkpoint.offsets) != _read_positions(offsets):
             steps.append(Step(offsets=checkpoint.offsets))
             adjoins = False
         elif _requeues_rows(checkpoint):
@@ -157,7 +174,7 @@ def _recorded_steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[
     steps: list[Step] = []
     places = _read_positions(_offsets(kept))
     for checkpoint in gone:
-        if checkpoint.kind is Kind.BATCH and _read_positions(checkpoint.offsets) != places:
+        if checkpoint.kind in TAKES_IN and _read_positions(checkpoint.offsets) != places:
             steps.append(Step(interval_of(checkpoint), checkpoint.offsets))
         elif _requeues_rows(checkpoint):
             steps.append(Step(requeue=checkpoint))
@@ -196,13 +213,7 @@ def _requeues_rows(checkpoint: Checkpoint) -> bool:
 def _asked_in(note: str | None) -> Interval | None:
     """Return the interval that a restore's note names; None unless it is the note of a replay."""
     match = _NOTE.fullmatch(note or "")
-    if match is None:
-        return None
-    try:
-        start, end = (datetime.fromisoformat(text).replace(tzinfo=UTC) for text in match.groups())
-    except ValueError:
-        return None  # somebody's own words
-    return Interval(round(start.timestamp() * 1000), round(end.timestamp() * 1000))
+    return None if match is None else Interval.named(*match.groups())
 
 
 def _last_published(sink: str, kept: Sequence[Checkpoint]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.commit.interval_order import replay_note
@@ -60,21 +61,28 @@ class ReplayRun:
         """Take in what a replay has left, up to where the job stood; return what stopped it before."""
         batches, job = self.batches, self.batches.job
         settle_schemas(job, batches.plan)
-        for step in replay.steps:
+        if stopped := self.take_in(replay.steps):
+            left = open_replay(job.checkpoints) or replay
+            batches.events.replay_stopped(replay.asked, left.missing, stopped)
+            return stopped
+        batches.events.replayed(replay)
+        if job.last.held:
+            batches.events.replay_is_held()
+        return None
+
+    def take_in(self, steps: Iterable[Step]) -> StoppedBecause | None:
+        """Take in steps, one micro-batch each; return what stopped it before."""
+        batches, job = self.batches, self.batches.job
+        for step in steps:
             self._take_requeued()
             taken = None if step.requeue is not None else self._slice_of(step)
             if step.requeue is None and taken is None:
                 continue
             if stopped := batches.limit():
-                left = open_replay(job.checkpoints) or replay
-                batches.events.replay_stopped(replay.asked, left.missing, stopped)
                 return stopped
             if step.requeue is not None:
                 batches.committed.append(requeue_again(job, batches.plan, step.requeue))
             elif taken is not None:
                 batches.make(taken, taken.interval)
         self._take_requeued()
-        batches.events.replayed(replay)
-        if job.last.held:
-            batches.events.replay_is_held()
         return None

@@ -146,6 +146,13 @@ class RunEvents:
             f"sinks lack {missing}. The next run goes on with it."
         )
 
+    def backfill_stopped(self, replay: Replay, stopped: StoppedBecause) -> None:
+        """Say that a backfill has to end early."""
+        self.warn(
+            f"the backfill of interval {replay.asked} had to end before it was through ({stopped}): the branch lacks {replay.missing}. "
+            "The same command goes on."
+        )
+
     def replayed(self, replay: Replay) -> None:
         """Say that a replay has taken in all that it took out."""
         self.tell("replayed", f"the replay of interval {replay.asked} has come to where the job stood")

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any, cast
 
 from headrace.api import StateFuture
-from headrace.api.namespace import check_namespace
 from headrace.state.backend import Page, end_of_group
 from headrace.state.cells import Cell, Cells
-from headrace.state.entry import entry_group
-from headrace.state.group_cursor import END, GroupCursor, WalkedEntry, first_page
+from headrace.state.entry import entry_group, entry_groups
+from headrace.state.group_cursor import END, PAGE, GroupCursor, WalkedEntry, first_page
+from headrace.state.handle import Handle
 from headrace.state.state_iterator import LiveIterator
 from headrace.state.state_store import StateStore
 from headrace.state.state_task import Moment
@@ -25,6 +25,11 @@ class GroupStore(StateStore):
         """Take the declaration and the arguments of `StateStore`."""
         super().__init__(*arguments, **options)
         self._groups: dict[tuple[bytes, str], Cells] = {}
+        self._known_keys: set[bytes] = set()
+        """Keys whose entries of all namespaces are cached."""
+        self._large_keys: set[bytes] = set()
+        """Keys whose entries of all namespaces fill a page."""
+        self._made = 0
 
     def groups(self) -> Iterable[Cells]:
         """Return all cells of the task."""
@@ -36,7 +41,42 @@ class GroupStore(StateStore):
         cells = self._groups.get(name)
         if cells is None:
             cells = self._groups[name] = Cells(entry_group(self.name, key_json, namespace), key_json, namespace)
+            cells.whole = key_json in self._known_keys
+            self._made += 1
         return cells
+
+    def prefetch(self, keys: Iterable[bytes]) -> None:
+        """Find out which keys have no entry in the backend: their lists and maps are not read."""
+        if not (self._backend.answers_at_once and self._backend.scans_keys):
+            return  # a read from disk would be in vain for code that only writes
+        prefixes = {entry_groups(self.name, key): key for key in keys if key not in self._known_keys}
+        ordered = sorted(prefixes)
+        answers = zip(ordered, self._backend.may_have(ordered), strict=True)
+        absent = [prefixes[prefix] for prefix, may_exist in answers if not may_exist]
+        self._known_keys.update(absent)
+        self._made += len(absent)
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether `cache_limit` entries have been cached since the last trim, or groups since the last `release`."""
+        return self._loaded >= self.cache_limit or self._made >= self.cache_limit
+
+    def make_room(self) -> None:
+        """Trim a full cache; the groups stay until `release`, since calls that wait refer to them."""
+        if self._loaded >= self.cache_limit:
+            self.trim()
+
+    def trim(self) -> None:
+        """Drop cells that equal the backend's entries."""
+        self._known_keys.clear()
+        super().trim()
+
+    def release(self) -> None:
+        """Drop everything that equals the backend, groups included."""
+        self.trim()
+        self._made = 0
+        self._large_keys.clear()
+        self._groups = {name: cells for name, cells in self._groups.items() if cells.by_name or cells.cleared}
 
     def clear(self, cells: Cells) -> StateFuture[None]:
         """Remove all entries of a group, which costs a scan of it when the task ends."""
@@ -76,45 +116,157 @@ class GroupStore(StateStore):
     ) -> None:
         for (name, _), stored in zip(entries, stored_values, strict=True):
             if name not in cells.by_name and not cells.cleared:
-                cells.by_name[name] = self.decode(stored)
+                self.load(cells, name, stored)
         self._set_all(cells, entries, own_ttl, moment, ())
 
     # ------------------------------------------------------------------------------------------------ whole groups
 
     def iterator(self, cells: Cells, convert: Callable[[WalkedEntry], Any]) -> LiveIterator[Any]:
         """Iterate over a snapshot of a group; `convert` makes the value for user code from an entry."""
-        return LiveIterator(self, cells, convert)
+        return LiveIterator(self, self.walk(cells, _unchanged), convert)
 
-    def whole(self, cells: Cells, convert: Callable[[WalkedEntry], Any]) -> StateFuture[list[Any]]:
-        """Read all live entries of a group."""
+    def whole(self, cells: Cells) -> StateFuture[list[Any]]:
+        """Read the values of all live entries of a group."""
+        if cells.at_hand and self._ttl is None and self.may_act(self.moment):
+            self.hits += 1
+            return cast("StateFuture[list[Any]]", self.answer(cells.values()))
 
-        def finish(moment: Moment, pages: Sequence[Any]) -> list[Any]:
-            cursor = GroupCursor(self, cells, pages, None)
-            return [convert(cast("WalkedEntry", entry)) for entry in iter(partial(cursor.next, moment), END)]
+        def finish(moment: Moment, cursor: GroupCursor) -> list[Any]:
+            return [cast("WalkedEntry", entry).value for entry in iter(partial(cursor.next, moment), END)]
 
-        return cast(
-            "StateFuture[list[Any]]",
-            self.ask(self.moment, first_page(cells, None), finish, resumes=not cells.namespace),
-        )
+        return cast("StateFuture[list[Any]]", self.walk(cells, finish, None, resumes=not cells.namespace))
+
+    def walk(
+        self,
+        cells: Cells,
+        begin: Callable[[Moment, GroupCursor], Any],
+        limit: int | None = PAGE,
+        *,
+        resumes: bool = False,
+    ) -> Any:
+        """Return the result of `begin` with an iteration that has its first page; for the limit None, all entries."""
+
+        def finish(moment: Moment, pages: Sequence[Any]) -> Any:
+            if not pages and not cells.at_hand:  # it was cached, and was evicted meanwhile
+                return More(first_page(cells, limit), finish)
+            if pages and not cells.at_hand and len(pages[0]) < PAGE:
+                self.keep(cells, pages[0])
+            return begin(moment, GroupCursor(self, cells, pages, limit))
+
+        def finish_of_key(moment: Moment, pages: Sequence[Any]) -> Any:
+            self._keep_key(cells.key_json, pages[0])
+            if cells.key_json in self._known_keys and not cells.at_hand:  # the backend has nothing of it
+                cells.keep({})
+            return finish(moment, ())
+
+        moment = self.moment
+        if cells.at_hand and self.may_act(moment):
+            self.hits += 1
+            return self.answer(finish(moment, ()))
+        if cells.at_hand or not self._reads_key_of(cells):
+            return self.ask(moment, first_page(cells, limit), finish, resumes=resumes)
+        groups = entry_groups(self.name, cells.key_json)
+        return self.ask(moment, (Page(groups, end_of_group(groups), PAGE),), finish_of_key, resumes=resumes)
+
+    def _reads_key_of(self, cells: Cells) -> bool:
+        """Return whether to read all namespaces of the key: code that uses one of them will probably use others."""
+        return self._backend.scans_keys and bool(cells.namespace) and cells.key_json not in self._large_keys
+
+    def _keep_key(self, key_json: bytes, page: Sequence[tuple[bytes, bytes]]) -> None:
+        """Cache all entries of a key, of all namespaces, unless they fill a page."""
+        if len(page) == PAGE:
+            self._large_keys.add(key_json)
+            return
+        if key_json not in self._known_keys:
+            size = len(entry_groups(self.name, key_json))
+            groups: dict[bytes, list[tuple[bytes, bytes]]] = {}
+            for entry, stored in page:
+                groups.setdefault(entry[size : entry.rindex(b"\x00")], []).append((entry, stored))
+            for namespace, entries in groups.items():
+                cells = self.group(key_json, namespace.decode())
+                if not cells.at_hand:
+                    self.keep(cells, entries)
+            self._known_keys.add(key_json)
+            self._made += 1
+
+    def keep(self, cells: Cells, page: Sequence[tuple[bytes, bytes]]) -> None:
+        """Cache all entries of a group."""
+        size = len(cells.prefix)
+        self._loaded += len(page)
+        cells.keep({entry[size:]: self.decode(stored) for entry, stored in page})
+
+    def in_namespaces(self, namespaces: Iterable[str]) -> StateFuture[dict[str, list[Any]]]:
+        """Read the values of all live entries of a key's groups in these namespaces; empty groups are left out."""
+        moment = self.moment
+        key_json = moment.key_json
+        if key_json in self._known_keys and self.may_act(moment):
+            self.hits += 1
+            answer = self.answer(self._known_lists(moment, namespaces))
+        elif self._backend.scans_keys and key_json not in self._large_keys:
+            answer = self.ask(moment, *self._reading_key(key_json, namespaces))
+        else:
+            answer = self.ask(moment, *self._reading_groups(key_json, namespaces))
+        return cast("StateFuture[dict[str, list[Any]]]", answer)
+
+    def _reading_key(self, key_json: bytes, namespaces: Iterable[str]) -> More:
+        prefix = entry_groups(self.name, key_json)
+
+        def finish(moment: Moment, pages: Sequence[Any]) -> Any:
+            self._keep_key(key_json, pages[0])
+            if key_json in self._known_keys:
+                return self._known_lists(moment, namespaces)
+            return self._reading_groups(key_json, namespaces)
+
+        return More([Page(prefix, end_of_group(prefix), PAGE)], finish)
+
+    def _reading_groups(self, key_json: bytes, namespaces: Iterable[str], *, again: bool = False) -> More:
+        """Return the groups that must be read, and the end of the call. `again` reads also the cached ones: some were evicted."""
+        groups = {namespace: self.group(key_json, namespace) for namespace in namespaces}
+        unread = [cells for cells in groups.values() if again or not cells.at_hand]
+
+        def finish(moment: Moment, pages: Sequence[Any]) -> Any:
+            stored = dict(zip(map(id, unread), pages, strict=True))
+            if any(not cells.at_hand and id(cells) not in stored for cells in groups.values()):
+                return self._reading_groups(key_json, namespaces, again=True)
+            lists = {name: self._values(moment, cells, stored.get(id(cells), ())) for name, cells in groups.items()}
+            return {namespace: values for namespace, values in lists.items() if values}
+
+        return More([Page(cells.prefix, end_of_group(cells.prefix)) for cells in unread], finish)
+
+    def _known_lists(self, moment: Moment, namespaces: Iterable[str]) -> dict[str, list[Any]]:
+        """Return the values of the key's groups in these namespaces; all that the backend has of the key is cached."""
+        lists = {}
+        for namespace in namespaces:
+            cells = self._groups.get((moment.key_json, namespace))
+            values = () if cells is None else self._values(moment, cells, ())
+            if values:
+                lists[namespace] = values
+        return lists
+
+    def _values(self, moment: Moment, cells: Cells, page: Sequence[tuple[bytes, bytes]]) -> list[Any]:
+        """Return the values of all live entries of a group, whose stored entries are `page` unless it is cached."""
+        if not cells.at_hand and len(page) < PAGE:
+            self.keep(cells, page)
+        if cells.at_hand and self._ttl is None:
+            return cells.values()
+        cursor = GroupCursor(self, cells, (page,), None)
+        return [cast("WalkedEntry", entry).value for entry in iter(partial(cursor.next, moment), END)]
 
     def is_empty(self, cells: Cells) -> StateFuture[bool]:
         """Return whether a group has no live entry; read pages until there is one."""
 
-        def finish(moment: Moment, pages: Sequence[Any]) -> Any:
-            return go_on(GroupCursor(self, cells, pages), moment)
-
-        def go_on(cursor: GroupCursor, moment: Moment) -> Any:
+        def go_on(moment: Moment, cursor: GroupCursor) -> Any:
             entry = cursor.next(moment, is_read=False)
             if not isinstance(entry, Page):
                 return entry is END
 
             def feed(moment: Moment, pages: Sequence[Any]) -> Any:
                 cursor.feed(pages[0])
-                return go_on(cursor, moment)
+                return go_on(moment, cursor)
 
             return More((entry,), feed)
 
-        return cast("StateFuture[bool]", self.ask(self.moment, first_page(cells), finish))
+        return cast("StateFuture[bool]", self.walk(cells, go_on))
 
     def peek_entries(self, key_json: bytes, namespace: str) -> list[tuple[bytes, Any]]:
         """Return the current user keys and values of a group, without TTL. For tests and tools."""
@@ -139,21 +291,10 @@ class GroupStore(StateStore):
         ]
 
 
-class GroupHandle:
+class GroupHandle(Handle):
     """Base of the handles of groups."""
 
     _store: GroupStore
-
-    def __init__(self, store: GroupStore, namespace: str = "") -> None:
-        """Make a handle for one namespace."""
-        self._store = store
-        self.name = store.name
-        self._namespace = namespace
-
-    def namespace(self, namespace: str, /) -> Any:
-        """Return the same state in a namespace."""
-        check_namespace(namespace)
-        return type(self)(self._store, namespace)
 
     def clear(self) -> StateFuture[None]:
         """Remove all entries of the key in this namespace."""
@@ -162,3 +303,7 @@ class GroupHandle:
     @property
     def _here(self) -> Cells:
         return self._store.group(self._store.moment.key_json, self._namespace)
+
+
+def _unchanged(_: Moment, cursor: GroupCursor) -> GroupCursor:
+    return cursor

@@ -57,6 +57,7 @@ class DeltaBackend:
     """
 
     answers_at_once = False
+    scans_keys = False
 
     def __init__(
         self,
@@ -144,6 +145,10 @@ class DeltaBackend:
             ready = _before(rows, reach)
             rest = rows.filter(pc.invert(ready))
             yield from sorted(dict(stored.entries(rows.filter(ready))).items())
+
+    def may_have(self, prefixes: Sequence[bytes], /) -> list[bool]:
+        """Return for each prefix whether an entry may begin with it."""
+        return [True] * len(prefixes)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over all entries, in no particular order. Loads all state into memory."""

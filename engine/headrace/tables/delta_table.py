@@ -7,7 +7,7 @@ at its end (seen in half of all short runs).
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
 from headrace import clock
@@ -27,7 +27,7 @@ from headrace.plan.columns import ROW_KIND
 from headrace.tables.delta_commit_info import commit_info, commit_properties
 from headrace.tables.delta_trace import trace_in_log
 from headrace.tables.durability import is_on_local_disk, make_folder, sync_files
-from headrace.tables.files import StagedFile, Storage, delete_files, file_system, stage
+from headrace.tables.files import StagedFile, Storage, delete_files, file_system, partition_text, stage
 from headrace.tables.overlay import OverlaySnapshot, base_of
 from headrace.tables.predicate import Conditions, sql_of
 from headrace.tables.store import (
@@ -48,6 +48,14 @@ from headrace.tables.store import (
 from headrace.tables.stored_rows import typed_rows
 
 _FRAMES = re.compile(r"(?:\n\s+\d+: .*)+")
+
+_KEEP_ROWS = frozenset(
+    {
+        *("CREATE TABLE", "OPTIMIZE", "ADD COLUMN", "ADD COLUMNS", "SET TBLPROPERTIES", "ADD FEATURE"),
+        *("VACUUM START", "VACUUM END", "COMPUTE STATS", "UPDATE TABLE METADATA", "UPDATE FIELD METADATA"),
+    }
+)
+"""Operations of commits, as deltalake and Spark call them, behind which a table has the same rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +128,7 @@ class DeltaSnapshot:
                 entries = latest.history(None if limit is None else limit + latest.version() - self.version)
             if self._latest().version() == latest.version():
                 return [
-                    Commit(entry["version"], commit_info(entry))
+                    Commit(entry["version"], commit_info(entry), entry.get("operation") in _KEEP_ROWS)
                     for entry in entries
                     if entry["version"] <= self.version
                 ]
@@ -241,6 +249,16 @@ class DeltaStore:
             table.restore(target, commit_properties=commit_properties(info))
         return self._landed(parent + 1)
 
+    def rewind(
+        self, parent: int, target: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO
+    ) -> int:
+        """Make an earlier version's content, and staged files, the latest. Files that come back lose their statistics."""
+        table = self._open(parent)
+        current, target_files = _actions(table), _actions(self._open(target))
+        removals = [_removal(action) for path, action in current.items() if path not in target_files]
+        returns = [_return(action) for path, action in target_files.items() if path not in current]
+        return self._transact(table, schema, [*removals, *returns, *map(_addition, files)], "append", info)
+
     def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:
         """Apply changes by primary key; return the new version, or `parent` when nothing changed."""
         table = self._open(parent)
@@ -338,13 +356,21 @@ class DeltaStore:
         delete_files(self.uri, [_HINT, *torn], self.storage)
 
     def _add(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], mode: Any, info: CommitInfo) -> int:
-        table = self._open(parent)
+        return self._transact(self._open(parent), schema, [*map(_addition, files)], mode, info)
+
+    def _transact(
+        self,
+        table: DeltaTable,
+        schema: pa.Schema,
+        actions: list[AddAction | RemoveAction],
+        mode: Any,
+        info: CommitInfo,
+    ) -> int:
+        parent = table.version()
         self._sync_commit(parent)
-        now = clock.now()
-        actions = [AddAction(file.path, file.size, file.partition, now, True, file.statistics()) for file in files]
         with _translated():
             table.create_write_transaction(
-                actions,  # type: ignore[arg-type]  # a list of AddAction; the stub wants the union invariantly
+                actions,
                 mode=mode,
                 schema=schema,
                 partition_by=table.metadata().partition_columns or None,
@@ -371,6 +397,36 @@ def _translated() -> Iterator[None]:
         raise TableMissingError(str(error)) from error
     except DeltaError as error:
         raise StoreError(_without_backtrace(str(error))) from error
+
+
+def _addition(file: StagedFile) -> AddAction:
+    return AddAction(file.path, file.size, file.partition, clock.now(), True, file.statistics())
+
+
+def _actions(table: DeltaTable) -> dict[str, dict[str, Any]]:
+    """Return the data files of a table by their paths, as its log has them."""
+    with _translated():
+        return {action["path"]: action for action in pa.table(table.get_add_actions()).to_pylist()}
+
+
+def _removal(action: dict[str, Any]) -> RemoveAction:
+    return RemoveAction(_decoded(action), True, clock.now(), action["size_bytes"], _texts(action.get("partition")))
+
+
+def _return(action: dict[str, Any]) -> AddAction:
+    stats = msgspec.json.encode({"numRecords": action["num_records"]}).decode()
+    values = _texts(action.get("partition"))
+    return AddAction(_decoded(action), action["size_bytes"], values, clock.now(), True, stats)
+
+
+def _texts(partition: Mapping[str, Any] | None) -> dict[str, str | None]:
+    """Return the values of partition columns as the log writes them."""
+    return {name: partition_text(value) for name, value in (partition or {}).items()}
+
+
+def _decoded(action: dict[str, Any]) -> str:
+    """Return the path of a file for a commit, which encodes it again."""
+    return unquote(action["path"])
 
 
 def _without_backtrace(text: str) -> str:

@@ -43,6 +43,13 @@ class StagedFile(msgspec.Struct, frozen=True):
         return msgspec.json.encode(stats).decode()
 
 
+def partition_text(value: Any) -> str | None:
+    """Return the value of a partition column as Delta's log writes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return None if value is None else str(value)
+
+
 Storage = Mapping[str, str] | None
 """Options of the object store, with deltalake's names; None on local disks."""
 
@@ -199,6 +206,13 @@ def folder_usage(folder: str, storage: Storage = None) -> dict[str, Usage]:
             name = path.removeprefix(f"{root}/").partition("/")[0]
             usage[name] = usage.get(name, Usage()) + Usage(1, file.size)
     return usage
+
+
+def files_usage(folder: str, paths: Iterable[str], storage: Storage = None) -> Usage:
+    """Return what files below a folder take; those that are gone take nothing."""
+    store, root = file_system(folder, storage)
+    files = [file for file in store.get_file_info([f"{root}/{path}" for path in paths]) if file.is_file]
+    return Usage(len(files), sum(file.size for file in files))
 
 
 def path_of(file: fs.FileInfo) -> str | None:

@@ -107,9 +107,15 @@ class MemorySnapshot:
         numbered = reversed([*enumerate(self._versions)])
         kept = takewhile(lambda pair: pair[1] is not None, numbered)  # deleted commits, and those before, are left out
         infos = (
-            Commit(number, replace(version.info, transaction=None, incarnation=None)) for number, version in kept
+            Commit(number, replace(version.info, transaction=None, incarnation=None), self._keeps_rows(number))
+            for number, version in kept
         )  # as Delta's history
         return list(islice(infos, limit))
+
+    def _keeps_rows(self, number: int) -> bool:
+        """Tell whether a version has the columns of the one before and more, and the same rows."""
+        before, now = (self._versions[number - 1] if number else None), self._versions[number]
+        return before is not None and before.files == now.files and before.schema != now.schema
 
     @property
     def _now(self) -> _Version:
@@ -210,6 +216,14 @@ class MemoryStore:
             return replace(content, transactions=now.transactions)
 
         return self._commit(parent, info, restored)
+
+    def rewind(
+        self, parent: int, target: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO
+    ) -> int:
+        """Make an earlier version's content, and staged files, the latest."""
+        del schema
+        content = self._version(target)
+        return self._commit(parent, info, lambda now: replace(now, files=content.files | _by_path(files)))
 
     def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:
         """Apply changes by primary key; return the new version, or `parent` when nothing changed."""

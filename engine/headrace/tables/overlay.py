@@ -136,7 +136,7 @@ class OverlaySnapshot:
         extra = [column for column in keys if column.name not in wanted.names]
         # Whatever the conditions are, a row that the branch has written hides that of the base.
         written = self.own.read(keys)
-        below = _without(self.base.read(pa.schema([*wanted, *extra]), conditions=conditions), written)
+        below = without(self.base.read(pa.schema([*wanted, *extra]), conditions=conditions), written)
         own = self.own.read(pa.schema([*wanted, pa.field(DELETED, pa.bool_())]), conditions=conditions)
         live = own.filter(pc.invert(pc.fill_null(own[DELETED], fill_value=False)))
         return pa.concat_tables([below.select(wanted.names), live.select(wanted.names)])
@@ -177,7 +177,7 @@ def changes_of_branch(table: Snapshot, changes: pa.Table) -> pa.Table:
     return changes.append_column(DELETED, is_deleted)
 
 
-def _without(rows: pa.Table, keys: pa.Table) -> pa.Table:
+def without(rows: pa.Table, keys: pa.Table) -> pa.Table:
     """Return the rows whose key is not among `keys`. A null is equal to nothing, as in a merge."""
     numbered = rows.select(keys.schema.names).append_column(_ROW, pa.array(range(len(rows)), pa.int64()))
     kept = numbered.join(keys, keys=list(keys.schema.names), join_type="left anti")[_ROW]

@@ -96,6 +96,8 @@ class Commit(NamedTuple):
 
     version: int
     info: CommitInfo
+    keeps_rows: bool = False
+    """True: the table has the same rows as before, since the commit rewrote files or added columns."""
 
 
 NO_INFO = CommitInfo()
@@ -216,6 +218,15 @@ class TableStore(Protocol):
         """Make the content of an earlier version the latest; return the new version. Transactions stay.
 
         Raises `StoreError` when a file of the target is gone, or the target is not before the parent.
+        """
+        ...
+
+    def rewind(
+        self, parent: int, target: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO
+    ) -> int:
+        """Make the content of an earlier version, and staged files with it, the latest, in one commit; return the new version.
+
+        Columns that were added since the target stay. Raises `StoreError` when the log does not have the target any more.
         """
         ...
 

@@ -211,7 +211,7 @@ def new_rocksdb(tmp_path):
     opened = []
 
     def new():
-        opened.append(RocksDbBackend(tmp_path / str(len(opened))))
+        opened.append(RocksDbBackend(tmp_path / str(len(opened)), inline_reads_below=0))
         return opened[-1]
 
     yield new

@@ -58,13 +58,13 @@ class Anew(Collects):
 
 @pytest.fixture
 def task_over(tmp_path, monkeypatch):
-    """Tasks that read nothing ahead, over a RocksDB of this name."""
+    """Tasks that read nothing ahead, over a RocksDB of this name, which never reads inline."""
     monkeypatch.setattr(KeyedProcess, "_prefetch", lambda *_: None)
     opened = {}
 
     def make(name, function):
         if name not in opened:
-            opened[name] = RocksDbBackend(tmp_path / name)
+            opened[name] = RocksDbBackend(tmp_path / name, inline_reads_below=0)
         return opened[name], KeyedProcess(
             Process("collects", "key", function, ()),
             opened[name],

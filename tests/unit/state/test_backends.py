@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,6 +65,27 @@ def test_rocksdb_keeps_entries_after_closing(tmp_path):
     second.close()
 
 
+def test_rocksdb_reads_inline_while_it_is_small(tmp_path):
+    first = RocksDbBackend(tmp_path, inline_reads_below=10_000)
+    assert first.answers_at_once
+    first.write_batch([(b"v", random.Random(1).randbytes(20_000))])
+    first.close()
+    second = RocksDbBackend(tmp_path, inline_reads_below=10_000)
+    assert not second.answers_at_once
+    second.remove_range(b"v", b"w")
+    second.write_batch([(b"v", b"1")])
+    assert second.answers_at_once
+    second.close()
+
+
+def test_rocksdb_without_inline_reads_always_waits(tmp_path):
+    backend = RocksDbBackend(tmp_path, inline_reads_below=0)
+    assert not backend.answers_at_once
+    backend.write_batch([(b"v", b"1")])
+    assert not backend.answers_at_once
+    backend.close()
+
+
 def test_scans_of_rocksdb_end_at_their_bound(tmp_path):
     backend = RocksDbBackend(tmp_path)
     backend.write_batch([(b"e%03d" % number, b"") for number in range(300)])
@@ -89,6 +112,15 @@ def test_rocksdb_steps_over_nothing_removed_behind_a_scan(tmp_path, monkeypatch)
     assert list(backend.scan(b"e0001", b"e0002")) == []
     skipped = next(line for line in made[0].get_statistics().splitlines() if "number.iter.skip" in line)
     assert int(skipped.split()[-1]) < 10
+    backend.close()
+
+
+def test_rocksdb_gives_up_behind_many_removed_entries(tmp_path):
+    backend = RocksDbBackend(tmp_path)
+    backend.write_batch([(b"es\x00%04d\x00\x00" % number, b"") for number in range(1000)])
+    backend.write_batch([(b"es\x00%04d\x00\x00" % number, None) for number in range(1000) if number % 300])
+    asked = [b"es\x00%04d\x00" % number for number in (0, 100, 250, 300, 301, 599, 600)]
+    assert backend.may_have(asked) == [True, True, False, True, True, False, True]
     backend.close()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.state.backend import Page, after, answers, end_of_group
 from headrace.state.codec import encode
-from headrace.state.entry import entry_group, named, stored_value, value_entry
+from headrace.state.entry import entry_group, entry_groups, named, stored_value, value_entry
 from headrace.state.state_cache import StateCache
 from headrace.tables import state_files
 from headrace.tables.schemas import KEYED_STATE
@@ -47,6 +47,30 @@ def test_group_scan_is_ordered_without_neighbours(backends, batches, size):
             for group in {entry_group(*place) for place in _places(live)}:
                 assert pages(backend, group, size) == sorted(e for e in live.items() if e[0].startswith(group))
             assert dict(backend.items()) == live
+
+
+@pytest.mark.parametrize("backends", ["rocksdb"], indirect=True)
+@given(made=st.dictionaries(entries, st.binary(max_size=2)), state=states, key=keys)
+def test_one_scan_finds_a_key_in_all_namespaces(backends, made, state, key):
+    with backends.lent() as new:
+        backend = new()
+        backend.write_batch(made.items())
+        start = entry_groups(state, key)
+        expected = sorted(pair for pair in made.items() if named(pair[0])[:2] == (state, key))
+        assert list(backend.scan(start, end_of_group(start))) == expected
+
+
+@given(
+    made=st.dictionaries(entries, st.binary(max_size=2)), removed=st.sets(entries), state=states, asked=st.sets(keys)
+)
+def test_a_key_with_entries_is_never_missed(backends, made, removed, state, asked):
+    with backends.lent() as new:
+        backend = new()
+        backend.write_batch([*made.items(), *((entry, None) for entry in removed)])
+        prefixes = sorted(entry_groups(state, key) for key in asked)
+        live = {entry for entry in made if entry not in removed}
+        has = [any(entry.startswith(prefix) for entry in live) for prefix in prefixes]
+        assert [may or not does for may, does in zip(backend.may_have(prefixes), has, strict=True)] == [True] * len(has)
 
 
 def _places(entries):

@@ -38,9 +38,10 @@ class Counting:
     def __init__(self, backend):
         self.backend = backend
         self.answers_at_once = backend.answers_at_once
+        self.scans_keys = backend.scans_keys
         self.entries = self.scans = self.scanned = 0
         self.items, self.close = backend.items, backend.close
-        self.write_batch, self.visit = backend.write_batch, backend.visit
+        self.write_batch, self.visit, self.may_have = backend.write_batch, backend.visit, backend.may_have
 
     def get_many(self, keys, /):
         self.entries += len(keys)
@@ -162,7 +163,7 @@ def test_entry_evicted_while_call_waits_is_reread(many):
         harness.drain()
         harness.process(Go(), 8)
         for store in harness._process.stores:
-            store.trim(0)
+            store.trim()
         harness.drain()
         assert seen == [1, 2, 1]
 
@@ -193,6 +194,58 @@ def test_list_add_reads_nothing_and_writes_one(backend):
         found = changes_of(harness)
         assert [(change.namespace, change.raw) for change in found] == [("", b"1"), ("w", b"2"), ("w", b"3")]
         assert [change.user_key for change in found] == [b'"%016x%08x"' % (1, place) for place in range(3)]
+
+
+def collecting(seen, namespaces):
+    """A function that asks for lists at once, then adds to the first, and clears the last, all of it twice."""
+
+    class Collect(KeyedProcessFunction[Go, Go]):
+        numbers = ListState("numbers", int)
+
+        async def process(self, go, ctx, /):
+            for _ in range(2):
+                asked = [self.numbers.namespace(name).get() for name in namespaces]
+                seen.append([await one for one in asked])
+                await self.numbers.namespace(namespaces[0]).add(9)
+                await self.numbers.namespace(namespaces[-1]).clear()
+
+    return Collect()
+
+
+def stored_lists(backend, sizes):
+    for namespace, size in sizes.items():
+        group = entry_group("numbers", b'"k"', namespace)
+        backend.write_batch((group + encode(f"{n:05}"), stored_value(5, encode(n))) for n in range(size))
+    return Counting(backend)
+
+
+def test_read_list_is_asked_for_once(backend):
+    seen, counting = [], stored_lists(backend, {"b": 2, "c": 1})
+    with run(collecting(seen, ["a", "b", "c"]), counting) as harness:
+        assert seen == [[[], [0, 1], [0]], [[9], [0, 1], []]]
+        assert counting.counted() == (0, 1 if backend.scans_keys else 3, 3)
+        assert sorted((change.namespace, change.raw) for change in changes_of(harness)) == [
+            ("a", b"9"),
+            ("a", b"9"),
+            ("c", None),
+        ]
+        assert counting.counted() == (0, 0, 0)
+
+
+def test_large_key_reads_each_list_alone(backend):
+    seen, counting = [], stored_lists(backend, {"b": PAGE, "c": 1})
+    with run(collecting(seen, ["a", "c"]), counting):
+        assert seen == [[[], [0]], [[9], []]]
+        _, scans, scanned = counting.counted()
+        assert (scans, scanned) == ((3, PAGE + 1) if backend.scans_keys else (2, 1))
+
+
+@pytest.mark.parametrize("size", [PAGE - 1, PAGE])
+def test_list_of_a_page_stays_out_of_memory(backend, size):
+    seen, counting = [], stored_lists(backend, {"": size})
+    with run(collecting(seen, [""]), counting) as harness:
+        assert seen == [[[*range(size)]], [[]]]
+        assert (cells_of(harness) > 2) is (size < PAGE)
 
 
 def test_emptiness_check_of_map_reads_a_page(many):

@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 
 from headrace import KeyedProcessFunction, Pipeline, RowKind, StateTtl, Struct, Timestamp, ValueState, clock
+from headrace.commit.branch_settings import on_branch
 from headrace.commit.log import CheckpointLog
+from headrace.config import with_settings
+from headrace.local.local_tasks import LocalTasks
+from headrace.spark.job_run import run_on
 from headrace.spark.options import RunOptions
-from headrace.spark.runner import run_on
 from headrace.tables.schemas import STATE_TABLES
 from headrace.tables.stores import state_view, table_store
 from headrace.testing import PipelineHarness
-from headrace.testing._local_tasks import LocalTasks
 
 CUSTOMERS = ("ann", "bob", "cyd", "dee", "eve")
 HOUR = 3_600_000
@@ -71,8 +73,8 @@ def totals():
 class BranchedJob:
     """The job, and runs of it and of its branches in this process."""
 
-    def __init__(self, **options):
-        self.harness = PipelineHarness(totals(), bucket=2, **options)
+    def __init__(self, pipeline=None, **options):
+        self.harness = PipelineHarness(pipeline or totals(), **{"bucket": 2, **options})
         self.config = self.harness.config
         self._hour = 0
         self._runs = 0
@@ -84,10 +86,18 @@ class BranchedJob:
         records = [Order(customer, at + number, amount) for number, (customer, amount) in enumerate(orders)]
         self.harness.feed("orders", records)
 
-    def run(self, branch=None, **options):
-        """Run the job, or a branch of it, once."""
+    def correct(self, number, *orders):
+        """Write the file of a number again, the first one being 1, with other orders."""
+        name = f"{number:06d}.parquet"
+        (self.harness.folder / "input" / "orders" / name).unlink()
+        records = [Order(customer, number * HOUR + place, amount) for place, (customer, amount) in enumerate(orders)]
+        self.harness.feed("orders", records, file=name)
+
+    def run(self, branch=None, settings=None, **options):
+        """Run the job, or a branch of it, once; `settings` are new ones of the branch."""
         self._runs += 1
-        config = self.config if branch is None else self.config.on_branch(branch)
+        config = self.config if branch is None else on_branch(self.config, branch)
+        config = with_settings(config, config.settings | (settings or {}))
         before = clock.use(self.harness.clock)
         try:
             wishes = RunOptions(run_id=f"run-{self._runs}", backend=self.harness.backend, parallelism=2, **options)
@@ -100,14 +110,18 @@ class BranchedJob:
         config = self.config if branch is None else self.config.on_branch(branch)
         return CheckpointLog(config.job_folder).last
 
-    def content(self, branch=None):
-        """Return live entries by table, and the rows of the sinks, without ids of checkpoints and times of access."""
+    def content(self, branch=None, *, with_expired=True):
+        """Return live entries by table, and the rows of the sinks, without ids of checkpoints and times of access.
+
+        Entries that TTL has expired stay in the tables until something drops them.
+        """
         config = self.config if branch is None else self.config.on_branch(branch)
-        versions = CheckpointLog(config.job_folder).last.versions
+        last = CheckpointLog(config.job_folder).last
         tables = {
             name: [
                 tuple(value for column, value in row.items() if column not in {"checkpoint_id", "last_access"})
-                for row in state_view(config.job_folder, name, versions[name]).live_rows()
+                for row in state_view(config.job_folder, name, last.versions[name]).live_rows()
+                if with_expired or (row.get("expires_at") or last.watermark + 1) > last.watermark
             ]
             for name in STATE_TABLES
         }

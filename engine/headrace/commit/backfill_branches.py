@@ -1,0 +1,97 @@
+"""Branches of backfills: which interval they were asked for, and which of them a new request joins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from headrace.commit.branches import Branch, Branches
+from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.interval_order import position_of
+from headrace.commit.lineage import Lineage
+from headrace.config import JobConfig, checked_name
+from headrace.errors import ConfigError
+from headrace.sources.interval import Interval, moment_text
+
+_NOTE = re.compile(r"backfill of (\S+) to (\S+)")
+"""What `backfill_note` writes."""
+
+_DAY: Final = 86_400_000
+
+
+def backfill_note(asked: Interval) -> str:
+    """Return the note of a backfill's branch: it is how a later command knows what to go on with."""
+    return f"backfill of {asked}"
+
+
+def asked_of(branch: Branch) -> Interval | None:
+    """Return the interval that a branch was made for; None if it is no backfill's."""
+    match = _NOTE.fullmatch(branch.note or "")
+    return None if match is None else Interval.named(*match.groups())
+
+
+def default_name(asked: Interval) -> str:
+    """Return the name of a backfill's branch that nobody has named: `backfill_20130110_20130111`, with times where they matter."""
+    pattern = "%Y%m%d" if asked.start % _DAY == asked.end % _DAY == 0 else "%Y%m%dt%H%M%S"
+    return "_".join(
+        ["backfill", *(datetime.fromtimestamp(at / 1000, UTC).strftime(pattern) for at in (asked.start, asked.end))]
+    )
+
+
+def joined_branch(config: JobConfig, name: str, asked: Interval, line: Sequence[Checkpoint]) -> Branch | None:
+    """Return the open branch that a backfill goes on with; None if it begins one. `line` is the job's.
+
+    A backfill replays all up to the live head, so two of them always overlap. Raises `ConfigError` when another one is open, and
+    when the branch of that name is no backfill's, begins behind `asked`, or at a checkpoint that a restore has left behind.
+    """
+    checked_name(name, "branch name")
+    branches = Branches(config).open
+    joined = next((branch for branch in branches if branch.name == name), None)
+    for other in branches:
+        if other is not joined and (theirs := asked_of(other)) is not None:
+            begins_at = _begins_at(other, theirs, line)
+            join = (
+                f"go on with it: 'headrace backfill {config.job} --from {moment_text(asked.start)} --to {moment_text(asked.end)} "
+                f"--name {other.name}'; or "
+            )
+            msg = (
+                f"a backfill of {theirs} is open on branch '{other.name}', and both would run all up to the last checkpoint. Nothing was "
+                f"changed. Promote it first; {join if begins_at is not None and begins_at <= asked.start else 'or '}drop it: 'headrace "
+                f"branch drop {config.job} {other.name}'."
+            )
+            raise ConfigError(msg)
+    if joined is None:
+        return None
+    theirs = asked_of(joined)
+    drop = f"'headrace branch drop {config.job} {name}' removes it"
+    if theirs is None:
+        msg = f"branch '{name}' of job '{config.job}' is there, and no backfill made it. Nothing was changed. Give another --name; {drop}."
+        raise ConfigError(msg)
+    begins_at = _begins_at(joined, theirs, line)
+    if begins_at is None:
+        raise left_behind(config, name, joined.fork_id)
+    if asked.start < begins_at:
+        msg = (
+            f"branch '{name}' begins at {moment_text(begins_at)}, behind the interval {asked}. Nothing was changed. {drop}; then run the "
+            "backfill again."
+        )
+        raise ConfigError(msg)
+    return joined
+
+
+def left_behind(config: JobConfig, name: str, fork_id: int) -> ConfigError:
+    """Return the error for a branch whose fork is not on the job's line any more."""
+    return ConfigError(
+        f"branch '{name}' begins at checkpoint {fork_id}, and job '{config.job}' has gone back behind that since, by a restore or a "
+        f"promotion. The live tables were not changed. 'headrace branch drop {config.job} {name}' removes it; then run the backfill again."
+    )
+
+
+def _begins_at(branch: Branch, asked: Interval, line: Sequence[Checkpoint]) -> int | None:
+    """Return from where on a backfill's branch takes input in again (ms); None if the job has gone back behind its fork."""
+    if branch.fork_id not in {checkpoint.checkpoint_id for checkpoint in line}:
+        return None
+    stands_at = position_of(Lineage(line, branch.fork_id).line)
+    return asked.start if stands_at is None else stands_at

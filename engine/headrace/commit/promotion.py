@@ -1,0 +1,289 @@
+"""Promotion: the state and the sinks of a branch become those of the job, in one commit.
+
+    log of the job       0 --- 1 --- 2 --- 3 --- 4       5, 6, 7 promotion --- 8
+                                     |                   |
+                                     +-------------------+
+    log of the branch                2 --- 3 fork --- 4 --- 5                      forked at 2
+
+The line of the promotion goes back to the fork, through what the branch has taken in since: checkpoints of the branch, whose ids are
+those of the branch and as much more as the job had gone on. They have no state of their own. What the job had committed since the
+fork (3 and 4) is on no line any more, and can be restored: that undoes the promotion.
+
+    claim      the job's lease, then that of the branch
+    refuse     what would lose something: see `Promotion.refuse_unless_safe`
+    begin      the branch is marked with this attempt
+    stage      the branch's rows, with their new ids, and what the sinks get
+    prepare    each state table goes back to the fork, and gets the branch's rows
+    commit     one commit of `checkpoints`: what the branch took in, and the promotion. This is what makes it count
+    publish    as any checkpoint is
+    remove     the branch goes, with its tables
+
+A crash before the commit leaves tables ahead of what is committed, and the next fence takes them back; after it, the next opening
+of the job publishes and removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec.structs import replace
+
+from headrace import faults
+from headrace.commit.branch_settings import differences_to_file, on_branch
+from headrace.commit.branches import Branch, Branches, finish_promotion
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.fork import WITHOUT_STATE, is_of_the_line, log_of
+from headrace.commit.job_tables import Versions
+from headrace.commit.notify import Notify, silent
+from headrace.commit.operator_rows import key_group_chunks
+from headrace.commit.promoted_sinks import promoted_sinks
+from headrace.commit.protocol import OF_STATE, OpenJob, open_job, sinks_of
+from headrace.commit.requeue import again_note
+from headrace.commit.restore_check import RestoreCheck
+from headrace.config import JobConfig
+from headrace.errors import ConfigError, SinkMismatchError
+from headrace.sinks.sink import NO_WRITERS, OutputFile, SparkWriters
+from headrace.sources.offset import SourceOffset
+from headrace.tables.files import StagedFile
+from headrace.tables.schemas import QUARANTINE, STATE_TABLES
+from headrace.tables.state_files import parts
+
+_LEAVES_ROWS: Final = frozenset(
+    {Kind.BATCH, Kind.REQUEUE, Kind.COMPACTION, Kind.SAVEPOINT, Kind.SAVEPOINT_DROP, Kind.VACUUM, Kind.RESTORE}
+)
+"""Checkpoints of the job behind the fork that a branch can do without: it takes in the same input, or they change no state."""
+
+
+@contextmanager
+def promoting(
+    config: JobConfig, name: str, run_id: str, *, writers: SparkWriters = NO_WRITERS, notify: Notify = silent
+) -> Iterator[Promotion]:
+    """Claim a job, to promote a branch within the block; publish what is not published. The branch may be run on meanwhile.
+
+    Raises `ConfigError` when there is no such branch, `FencedError` while a run holds the job, and what `open_job` raises.
+    """
+    branch_config = on_branch(config, name)
+    with open_job(
+        config, run_id, sinks=sinks_of(branch_config, log_of(branch_config)), writers=writers, notify=notify
+    ) as job:
+        branch = Branches(config).get(name)  # another run may have promoted or dropped it meanwhile
+        yield Promotion(job, branch_config, branch)
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """A branch of a claimed job."""
+
+    job: OpenJob
+    on_branch: JobConfig
+    branch: Branch
+
+    @property
+    def is_behind(self) -> bool:
+        """Tell whether the job has taken in what the branch has not."""
+        return bool(behind(self._origin_line(), log_of(self.on_branch).lineage.line))
+
+    def promote(self, why: str | None = None) -> Checkpoint:
+        """Make state and sinks of the branch those of the job; return the checkpoint that does. The branch is removed.
+
+        Raises `ConfigError` when the job has taken in what the branch has not, when the job's file says other code or settings than the
+        branch ran with, and when the branch does not begin on the job's line or the job's state was changed by hand since;
+        `SinkMismatchError` when somebody else has written to a sink since the fork, `StorageError` when files of the fork are gone,
+        `FencedError` while a run holds the branch. Nothing has changed then.
+        """
+        with open_job(self.on_branch, self.job.run_id) as own:
+            self.refuse_unless_safe(own)
+            Branches(self.job.config).begin_promotion(self.branch.name, self.job.attempt_id)
+            faults.reached("promotion.begun")
+            promoted = self._commit(own, why)
+        finish_promotion(self.job.config, promoted)
+        return promoted
+
+    def refuse_unless_safe(self, own: OpenJob) -> None:
+        """Raise the errors of `promote`. Nothing is written."""
+        job, name = self.job.config.job, self.branch.name
+        line, origin = self._origin_line(), self._origin
+        if behind(line, own.lineage.line):
+            msg = (
+                f"branch '{name}' is behind: job '{job}' has taken in more since. Nothing was changed. Let the branch take it in "
+                f"(headrace run {job} --branch {name}), then promote it."
+            )
+            raise ConfigError(msg)
+        if differences := differences_to_file(self.job.config, Branches(self.job.config).get(name)):
+            msg = (
+                f"branch '{name}' cannot be promoted, since the job's next run would go on with other code or settings than the branch "
+                f"had: {'; '.join(differences)}. Nothing was changed. Write into {self.job.config.file} what the branch ran with, or run "
+                f"the branch with what the file says, and promote it then."
+            )
+            raise ConfigError(msg)
+        by_hand = next((one for one in line if self._would_lose(one)), None)
+        if by_hand is not None:
+            msg = (
+                f"branch '{name}' cannot be promoted: checkpoint {by_hand.checkpoint_id} has changed the state of job '{job}' since the "
+                f"fork ({by_hand.kind.value}{f': {by_hand.note}' if by_hand.note else ''}), and would be lost. Nothing was changed. "
+                "Fork a branch anew, and run it."
+            )
+            raise ConfigError(msg)
+        if own.last.format_version != origin.format_version:
+            msg = (
+                f"branch '{name}' cannot be promoted: its state has format {own.last.format_version}, and that of its fork has format "
+                f"{origin.format_version}. Nothing was changed. Fork a branch anew, and run it."
+            )
+            raise ConfigError(msg)
+        check = RestoreCheck(self.job.config, self.job.checkpoints, self.branch.sinks)
+        check.refuse_unless_restorable(origin)
+        for sink, version in self.branch.sinks.items():
+            if others := check.histories[sink].others_since(version):
+                msg = (
+                    f"branch '{name}' cannot be promoted: somebody else has written to sink '{sink}' at "
+                    f"{self.job.config.sinks[sink].path} since the fork (version {others[0]}), and that would be lost. Nothing was changed. "
+                    "Fork a branch at a later checkpoint, and run it."
+                )
+                raise SinkMismatchError(msg)
+
+    def _would_lose(self, checkpoint: Checkpoint) -> bool:
+        """Tell whether the branch lacks what a checkpoint of the job behind the fork has done.
+
+        What an earlier promotion brought was input. A branch that was made since takes it in as all other input.
+        """
+        made_at = self.branch.fork_id if self.branch.made_at is None else self.branch.made_at
+        is_input = checkpoint.kind is Kind.PROMOTION and checkpoint.checkpoint_id <= made_at
+        return not is_input and checkpoint.kind not in _LEAVES_ROWS
+
+    @property
+    def _origin(self) -> Checkpoint:
+        return self.job.checkpoint(self.branch.fork_id)
+
+    def _origin_line(self) -> list[Checkpoint]:
+        """Return the job's line behind the fork. Raises `ConfigError` when the fork is not on it."""
+        line = self.job.lineage.line
+        ids = [checkpoint.checkpoint_id for checkpoint in line]
+        if self.branch.fork_id not in ids:
+            msg = (
+                f"branch '{self.branch.name}' cannot be promoted: it begins at checkpoint {self.branch.fork_id}, which job "
+                f"'{self.job.config.job}' has left behind since, by a restore or another promotion. Nothing was changed. "
+                "Fork a branch anew, and run it."
+            )
+            raise ConfigError(msg)
+        return line[ids.index(self.branch.fork_id) + 1 :]
+
+    def _commit(self, own: OpenJob, why: str | None) -> Checkpoint:
+        job, head = self.job, own.last
+        shift = job.last.checkpoint_id - self.branch.fork_id
+        brought = self._brought(own, shift)
+        number = head.checkpoint_id + shift + 1
+        staged = _stage_rows(job, own, shift)
+        outputs = promoted_sinks(job, own, number)
+        faults.reached("promotion.staged")
+        origin = self._origin
+        changed = {name: version for name, version in origin.versions.items() if job.last.versions[name] != version}
+        versions: Versions = job.restore_tables(changed)
+        versions = job.add_to_tables(staged, versions)
+        faults.reached("promotion.prepared")
+        return job.commit(
+            Kind.PROMOTION,
+            versions=versions,
+            before=brought,
+            **{
+                **{name: getattr(head, name) for name in OF_STATE},
+                "checkpoint_id": number,
+                "parent_id": brought[-1].checkpoint_id if brought else origin.checkpoint_id,
+                "restored_from": origin.checkpoint_id,
+                "name": self.branch.name,
+                "note": why,
+                "outputs": outputs,
+                "local_copies": {},
+                "state_schemas": own.state_schemas,
+                "operator_keys": own.operator_keys,
+                "schemas_of": number,
+                "sink_tables": own.log.sink_tables(head),
+                "sinks_of": number,
+                "metrics": _metrics(brought, outputs),
+            },
+        )
+
+    def _brought(self, own: OpenJob, shift: int) -> list[Checkpoint]:
+        """Return what the branch took in since its fork, as the job's log gets it."""
+        brought: list[Checkpoint] = []
+        for checkpoint in own.lineage.line:
+            if checkpoint.has_state and is_of_the_line(checkpoint):
+                brought.append(
+                    replace(
+                        checkpoint,
+                        checkpoint_id=checkpoint.checkpoint_id + shift,
+                        parent_id=brought[-1].checkpoint_id if brought else self.branch.fork_id,
+                        incarnation=self.job.last.incarnation,
+                        **WITHOUT_STATE,
+                    )
+                )
+        return brought
+
+
+def _metrics(brought: Sequence[Checkpoint], outputs: Mapping[str, Sequence[OutputFile]]) -> dict[str, int]:
+    return {
+        "checkpoints": len(brought),
+        "rows_in": sum(one.metrics.get("rows_in", 0) for one in brought),
+        "rows_out": sum(file.rows for files in outputs.values() for file in files),
+    }
+
+
+def behind(job: Sequence[Checkpoint], branch: Sequence[Checkpoint]) -> list[str]:
+    """Return what the job has taken in behind the fork, and a branch has not: sources, an interval, or rows that left the quarantine.
+
+    `job` is its line behind the fork, `branch` the whole line of the branch.
+    """
+    if not job:
+        return []
+    last, own = job[-1], branch[-1]
+    missing = [
+        f"source '{name}'"
+        for name, offset in last.offsets.items()
+        if _place(offset) > _place(own.offsets.get(name, SourceOffset()))
+    ]
+    if (last.interval_end or 0) > (own.interval_end or 0):
+        missing.append("an interval")
+    notes = {checkpoint.note for checkpoint in branch}
+    missing += [
+        f"what checkpoint {checkpoint.checkpoint_id} requeued"
+        for checkpoint in job
+        if checkpoint.kind is Kind.REQUEUE
+        and any(offset.requeued for offset in checkpoint.offsets.values())
+        and again_note(checkpoint.checkpoint_id) not in notes
+    ]
+    return missing
+
+
+def _place(offset: SourceOffset) -> tuple[int, str, int, int]:
+    """Return how far a source was read, so that a later place is greater."""
+    version = -1 if offset.version is None else offset.version
+    if offset.unread:
+        return version, offset.unread[0], 0, offset.rows_taken
+    return version, offset.last_file or "", 1, 0
+
+
+def _stage_rows(job: OpenJob, own: OpenJob, shift: int) -> Mapping[str, Sequence[StagedFile]]:
+    """Stage the rows that a branch has written to the state tables, with the ids that its checkpoints get in the job's log."""
+    staged: dict[str, list[StagedFile]] = {}
+    for name in STATE_TABLES:
+        view = own.view(name).own
+        chunks = (
+            [view]
+            if name == QUARANTINE
+            else [view.of(key_groups=one) for one in key_group_chunks(own.last.max_parallelism)]
+        )
+        for number, chunk in enumerate(chunks):
+            rows = _shifted(chunk.changes(), shift)
+            staged.setdefault(name, []).extend(
+                job.stage(name, f"promotion-{number}", part) for part in parts(name, rows)
+            )
+    return staged
+
+
+def _shifted(rows: pa.Table, shift: int) -> pa.Table:
+    place = rows.schema.get_field_index("checkpoint_id")
+    return rows.set_column(place, rows.schema.field(place), pc.add(rows["checkpoint_id"], shift))

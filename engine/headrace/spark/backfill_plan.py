@@ -1,0 +1,192 @@
+"""The plan of a backfill: where its branch forks, what the branch takes in, and what that will cost. Reads, and changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from headrace.commit.backfill_branches import default_name, joined_branch
+from headrace.commit.branches import Branch
+from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.fork import log_of, unforkable_source
+from headrace.commit.input_changes import InputChange, input_changes
+from headrace.commit.interval_order import interval_of, place_of, position_of
+from headrace.commit.lineage import Lineage
+from headrace.config import JobConfig
+from headrace.errors import ConfigError, IntervalError, SourceError
+from headrace.plan.stages import Plan
+from headrace.sources.intake import Intake
+from headrace.sources.interval import Interval, moment_text
+from headrace.sources.source import ListedFile
+from headrace.spark.replay import Step, branch_replay
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a backfill has before it, by what the live job needed for the same micro-batches."""
+
+    files: int
+    """Files that are there now."""
+    rows: int
+    seconds: float
+    calls: Mapping[str, int]
+    """Calls by async operator. The live line keeps no answers: a replay calls again."""
+    sinks: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillPlan:
+    """What a backfill is about to do: `asked` ends where the job stands, at the latest."""
+
+    name: str
+    asked: Interval
+    fork_id: int
+    begins_at: int | None
+    """From where on input is taken in again (ms); None: from the beginning."""
+    branch: Branch | None
+    """The branch that it goes on with; None if it begins one."""
+    changes: tuple[InputChange, ...]
+    """Input that is not what the job took in, the earliest first."""
+    reason: InputChange | None
+    """The change that moved the fork before the interval; None if none did."""
+    steps: tuple[Step, ...]
+    """What the branch has to take in, one micro-batch each."""
+    estimate: Estimate
+
+
+class _AnyRun(NamedTuple):
+    """A run that has written no checkpoint."""
+
+    run_id: str = ""
+    attempt_id: str = ""
+
+
+def plan_backfill(config: JobConfig, plan: Plan, wanted: Interval, name: str | None = None) -> BackfillPlan:
+    """Return the plan of a backfill, or of what is left of one that is open.
+
+    Raises `ConfigError` for a job that never ran, has sources without intervals, or has another backfill open; `IntervalError` for
+    an interval that was not taken in yet; `SourceError` when a folder is gone, or input of an open backfill has changed.
+    """
+    log = log_of(config)
+    if log.last is None:
+        msg = f"job '{config.job}' has not taken in anything yet: run it first ('headrace run {config.job}')"
+        raise ConfigError(msg)
+    if (unforkable := unforkable_source(config)) is not None:
+        msg = f"job '{config.job}' can have no backfills, as it can have no branches: {unforkable}"
+        raise ConfigError(msg)
+    intake = Intake(plan, config)
+    intake.check_intervals({})
+    line = log.lineage.line
+    asked = _taken_in(config, wanted, line)
+    name = name or default_name(wanted)
+    branch = joined_branch(config, name, asked, line)
+    listed = intake.listed()
+    changes = input_changes(line, listed)
+    reason = None
+    branch_line = log_of(config.on_branch(name)).lineage.line if branch is not None else []
+    if branch is None:
+        fork_id, reason = _fork_of(asked, line, changes)
+        branch_line = Lineage(line, fork_id).line
+    else:
+        fork_id = branch.fork_id
+        branch_line = branch_line or Lineage(line, fork_id).line  # a fork that broke off
+        refuse_changed_input(config, name, branch_line, listed)
+    replay = branch_replay(asked, "", line, branch_line, fork_id)
+    reached = position_of(branch_line)
+    return BackfillPlan(
+        name=name,
+        asked=asked,
+        fork_id=fork_id,
+        begins_at=position_of(Lineage(line, fork_id).line),
+        branch=branch,
+        changes=tuple(changes),
+        reason=reason,
+        steps=() if replay is None else replay.steps,
+        estimate=_estimate(_behind(line, fork_id, reached), _files_between(listed, reached, position_of(line))),
+    )
+
+
+def refuse_changed_input(
+    config: JobConfig, name: str, line: Sequence[Checkpoint], listed: Mapping[str, Sequence[ListedFile]]
+) -> None:
+    """Raise `SourceError` when the input of a branch is not what the branch has taken in any more. `line` is the branch's."""
+    changes = input_changes(line, listed)
+    if changes:
+        more = f" ({len(changes)} such files)" if len(changes) > 1 else ""
+        msg = (
+            f"the input of branch '{name}' changed again: {changes[0]}{more}. The live tables were not changed, and the branch cannot "
+            f"go back. Drop it and run the backfill again, which takes in what is there now: 'headrace branch drop {config.job} {name}'."
+        )
+        raise SourceError(msg)
+
+
+def _taken_in(config: JobConfig, wanted: Interval, line: Sequence[Checkpoint]) -> Interval:
+    """Return the part of an interval that the job has taken in. Raises `IntervalError` when that is nothing."""
+    position = position_of(line)
+    if position is None or wanted.start >= position:
+        reached = (
+            "none of its checkpoints has an interval" if position is None else f"it stands at {moment_text(position)}"
+        )
+        msg = (
+            f"interval {wanted} was not taken in by job '{config.job}' yet: {reached}. Nothing was changed, and there is nothing to do "
+            f"again: 'headrace run {config.job}' takes in what comes next."
+        )
+        raise IntervalError(msg)
+    return Interval(wanted.start, min(wanted.end, position))
+
+
+def _fork_of(
+    asked: Interval, line: Sequence[Checkpoint], changes: Sequence[InputChange]
+) -> tuple[int, InputChange | None]:
+    """Return the checkpoint to fork, and the change that moved it before the interval.
+
+    committed    |--- 1 ---|--- 2 ---|--- 3 ---|--- 4 ---|
+    asked                                 |--|               place: 2
+    changed                    x                             fork: 1
+    """
+    ids = [checkpoint.checkpoint_id for checkpoint in line]
+    place = place_of(asked, line, _AnyRun(), replay=True).restore_to
+    at = 0 if place is None else ids.index(place)
+    first = changes[0] if changes else None
+    if first is None or ids.index(first.checkpoint_id) > at:
+        return _with_state(line[: at + 1]), None
+    return _with_state(line[: max(1, ids.index(first.checkpoint_id))]), first
+
+
+def _with_state(line: Sequence[Checkpoint]) -> int:
+    """Return the last checkpoint of a line whose state is in the tables: a promotion brings checkpoints that have none."""
+    return next(checkpoint.checkpoint_id for checkpoint in reversed(line) if checkpoint.has_state)
+
+
+def _behind(line: Sequence[Checkpoint], fork_id: int, reached: int | None) -> list[Checkpoint]:
+    """Return the checkpoints behind the fork of which a branch that has come to `reached` lacks something."""
+    behind = [checkpoint for checkpoint in line if checkpoint.checkpoint_id > fork_id]
+    return [
+        checkpoint
+        for checkpoint in behind
+        if reached is None or (interval := interval_of(checkpoint)) is None or interval.end > reached
+    ]
+
+
+def _files_between(listed: Mapping[str, Sequence[ListedFile]], start: int | None, end: int | None) -> int:
+    intervals = (one.interval for files in listed.values() for one in files)
+    return sum(
+        interval is not None and (start is None or interval.start >= start) and (end is None or interval.start < end)
+        for interval in intervals
+    )
+
+
+def _estimate(checkpoints: Iterable[Checkpoint], files: int) -> Estimate:
+    rows, seconds, calls = 0, 0.0, Counter[str]()
+    sinks: set[str] = set()
+    for checkpoint in checkpoints:
+        metrics = checkpoint.metrics
+        rows += metrics.get("rows_in", 0)
+        seconds += metrics.get("seconds", {}).get("run", 0.0)
+        calls.update({name: made.get("calls", 0) for name, made in metrics.get("services", {}).items()})
+        sinks |= {name for name, outputs in checkpoint.outputs.items() if outputs}
+    return Estimate(
+        files, rows, round(seconds, 1), {name: count for name, count in calls.items() if count}, tuple(sorted(sinks))
+    )

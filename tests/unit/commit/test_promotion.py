@@ -1,0 +1,257 @@
+"""Promotion: the state and the sinks of a branch become those of the job."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace import faults
+from headrace.commit.branches import Branches
+from headrace.commit.checkpoint import Kind
+from headrace.commit.compaction import compact
+from headrace.commit.fork import fork
+from headrace.commit.log import CheckpointLog
+from headrace.commit.promotion import promoting
+from headrace.commit.protocol import open_job
+from headrace.commit.restore import restore, savepoint
+from headrace.commit.vacuum import vacuum
+from headrace.commit.verify import verify
+from headrace.errors import ConfigError, FencedError, SinkMismatchError, StorageError
+from headrace.tables.files import delete_files, list_files
+from headrace.tables.stores import table_store
+from tests.unit.support.branched_job import CUSTOMERS, BranchedJob
+from tests.unit.support.purchase_job import after_retention
+
+FILES = st.lists(
+    st.lists(st.tuples(st.sampled_from(CUSTOMERS), st.integers(0, 9)), min_size=1, max_size=6), min_size=1, max_size=3
+)
+
+
+@pytest.fixture
+def job():
+    """Return a job with a branch that has taken in more than the job."""
+    made = BranchedJob()
+    made.feed(("ann", 1), ("bob", 2), ("cyd", 7))
+    made.run()
+    fork(made.config, "other", None, "somebody")
+    made.feed(("ann", 5), ("bob", 0), ("dee", 2))
+    made.run("other")
+    return made
+
+
+def promote(job, name="other"):
+    """Promote a branch."""
+    with promoting(job.config, name, "promotion") as promotion:
+        return promotion.promote("it is right")
+
+
+def sound(job):
+    """Tell whether all checks of `headrace verify` hold."""
+    return [result for result in verify(job.config) if not result.ok] == []
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    before=FILES,
+    live=FILES,
+    corrected=FILES,
+    more=FILES,
+    backend=st.sampled_from(("hashmap", "rocksdb", "delta")),
+    compacts=st.sampled_from(("neither", "job", "branch", "both")),
+)
+def test_promoted_job_goes_on_as_the_branch(before, live, corrected, more, backend, compacts):
+    job = BranchedJob(backend=backend, files_per_batch=1)
+    straight = BranchedJob(backend=backend, files_per_batch=1)
+    for orders in before:
+        job.feed(*orders)
+        straight.feed(*orders)
+    job.run()
+    fork(job.config, "other", None, "somebody")
+    for orders in live:
+        job.feed(*orders)
+    job.run()
+    if compacts in {"job", "both"}:
+        compact(job.config, "compaction")
+    for number, orders in enumerate(corrected[: len(live)]):
+        job.correct(len(before) + number + 1, *orders)
+    for orders in corrected[: len(live)] + live[len(corrected) :]:
+        straight.feed(*orders)
+    job.run("other")
+    if compacts in {"branch", "both"}:
+        compact(job.config.on_branch("other"), "compaction")
+    expected = job.content("other")
+    promote(job)
+    assert job.content() == expected
+    assert sound(job)
+    for orders in more:
+        job.feed(*orders)
+        straight.feed(*orders)
+    job.run()
+    straight.run()
+    assert job.content(with_expired=False) == straight.content(with_expired=False)
+    assert sound(job)
+
+
+def test_promotion_continues_from_the_fork(job):
+    promoted = promote(job)
+    log = CheckpointLog(job.config.job_folder)
+    line = [(one.kind, one.has_state) for one in log.lineage.line]
+    assert line == [(Kind.INITIAL, True), (Kind.BATCH, True), (Kind.BATCH, False), (Kind.PROMOTION, True)]
+    assert (promoted.restored_from, promoted.name, promoted.note) == (1, "other", "it is right")
+
+
+def test_promotion_removes_the_branch(job):
+    folder = job.config.on_branch("other").job_folder
+    promote(job)
+    assert list_files(folder) == set()
+    with pytest.raises(ConfigError, match="has no branch 'other'"):
+        promote(job)
+
+
+def test_restore_undoes_a_promotion(job):
+    before, last = job.content(), job.last().checkpoint_id
+    promote(job)
+    restore(job.config, last, "it was wrong", "somebody")
+    assert job.content() == before
+    assert sound(job)
+
+
+def test_promotion_can_be_restored(job):
+    promoted = promote(job)
+    content = job.content()
+    job.feed(("eve", 9))
+    job.run()
+    restore(job.config, promoted.checkpoint_id, "back to it", "somebody")
+    assert job.content() == content
+    assert sound(job)
+
+
+def test_promoted_checkpoints_have_no_state(job):
+    promoted = promote(job)
+    with pytest.raises(ConfigError, match="a promotion has brought it: its state is not kept"):
+        restore(job.config, promoted.parent_id, "into the middle", "somebody")
+
+
+def test_branch_behind_the_job_is_refused(job):
+    job.run()
+    job.feed(("eve", 3))
+    job.run()
+    before = job.content(), job.versions()
+    with pytest.raises(ConfigError, match="branch 'other' is behind: job 'shop' has taken in more since"):
+        promote(job)
+    assert job.content() == before[0]
+    job.run("other")
+    expected = job.content("other")
+    promote(job)
+    assert job.content() == expected
+
+
+def test_branch_runs_on_while_the_job_is_held(job):
+    job.run()
+    job.feed(("eve", 3))
+    job.run()
+    with promoting(job.config, "other", "promotion") as promotion:
+        assert promotion.is_behind
+        job.run("other")
+        assert not promotion.is_behind
+        promotion.promote()
+    assert sound(job)
+
+
+def test_branch_with_other_settings_is_refused(job):
+    job.run("other", settings={"watermark.bucket": "500"})
+    with pytest.raises(
+        ConfigError, match="would go on with other code or settings than the branch had.*watermark.bucket 500"
+    ):
+        promote(job)
+
+
+def test_rows_of_others_in_a_sink_are_not_lost(job):
+    sink = table_store(job.config.sinks["small"].table_path)
+    latest = sink.latest()
+    sink.append_rows(latest.version, latest.read(latest.schema)[:1])
+    with pytest.raises(SinkMismatchError, match="somebody else has written to sink 'small'"):
+        promote(job)
+
+
+def test_optimized_sink_is_no_reason_to_refuse(job):
+    sink = table_store(job.config.sinks["small"].table_path)
+    sink.optimize(sink.latest().version, 1 << 20, ["customer"])
+    promote(job)
+    assert sound(job)
+
+
+def test_branch_of_a_line_left_behind_is_refused(job):
+    restore(job.config, 0, "anew", "somebody")
+    with pytest.raises(ConfigError, match="begins at checkpoint 1, which job 'shop' has left behind since"):
+        promote(job)
+
+
+def test_second_branch_cannot_be_promoted_behind_the_first(job):
+    fork(job.config, "second", 1, "somebody")
+    job.run("second")
+    promote(job)
+    with pytest.raises(ConfigError, match="has changed the state of job .shop. since the fork .promotion"):
+        promote(job, "second")
+
+
+def test_running_branch_is_not_promoted(job):
+    with (
+        open_job(job.config.on_branch("other"), "a run"),
+        pytest.raises(FencedError),
+    ):
+        promote(job)
+
+
+def test_lost_files_of_the_fork_keep_the_job_as_it_is(job):
+    job.run()
+    compact(job.config, "compaction")
+    table = table_store(f"{job.config.job_folder}/keyed_state")
+    lost = sorted(table.at(CheckpointLog(job.config.job_folder).get(1).versions["keyed_state"]).files())
+    before = job.content()
+    delete_files(table.uri, lost)
+    with pytest.raises(StorageError):
+        promote(job)
+    assert job.content() == before
+
+
+def test_savepoints_survive_a_promotion_and_a_vacuum(job):
+    savepoint(job.config, "before", "to come back", "somebody")
+    content = job.content()
+    promote(job)
+    with after_retention(job.config):
+        vacuum(job.config, "vacuum", dry_run=False)
+        restore(job.config, "before", "back", "somebody")
+    assert job.content() == content
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("promotion.begun", "promotion.staged", "prepare.before", "prepare.half", "prepare.after"),
+        *("promotion.prepared", "commit.before", "commit.after", "publish.half", "publish.after", "promotion.removed"),
+    ],
+)
+def test_next_run_finishes_a_promotion(job, place):
+    expected = job.content("other")
+    before = job.content()
+
+    class Crash(BaseException):
+        pass
+
+    def crash(reached):
+        if reached == place:
+            raise Crash
+
+    with faults.observed(crash), pytest.raises(Crash):
+        promote(job)
+    committed = CheckpointLog(job.config.job_folder).last.kind is Kind.PROMOTION
+    with open_job(job.config, "the next one"):
+        pass
+    assert job.content() == (expected if committed else before)
+    assert [branch.name for branch in Branches(job.config).open] == ([] if committed else ["other"])
+    if not committed:
+        promote(job)
+        assert job.content() == expected
+    assert sound(job)

@@ -1,0 +1,113 @@
+"""A job with a file a day that can be written again, and backfills of it in this process."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pyarrow.parquet as pq
+
+from headrace import clock, faults
+from headrace.commit.run_check import checked_plan
+from headrace.local.local_tasks import LocalTasks
+from headrace.plan.columns import sink_schema, to_columns
+from headrace.sources.interval import Interval
+from headrace.spark.backfill import Backfill
+from headrace.spark.backfill_plan import plan_backfill
+from headrace.spark.job_run import run_on
+from headrace.spark.options import RunOptions
+from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
+from headrace.testing._pipeline_harness import _CrashError
+from tests.unit.support.branched_job import HOUR, BranchedJob, Order
+
+DAY = 24 * HOUR
+_COLUMNS = [name for name in STATE_TABLES[KEYED_STATE].schema.names if name not in {"checkpoint_id", "last_access"}]
+FIRST = datetime(2019, 12, 1, tzinfo=UTC)
+
+
+def day_name(number):
+    """Return the day as people write it."""
+    return f"{FIRST + timedelta(days=number):%Y-%m-%d}"
+
+
+def days(first, end=None):
+    """Return the interval from one day up to another one."""
+    start = round(FIRST.timestamp() * 1000)
+    return Interval(start + first * DAY, start + (first + 1 if end is None else end) * DAY)
+
+
+def file_of(number):
+    """Return the name of a day's file."""
+    return f"{day_name(number)}.parquet"
+
+
+class BackfilledJob(BranchedJob):
+    """The job of `BranchedJob`, whose files are days."""
+
+    def __init__(
+        self, pipeline=None, *, promote="approval", files_per_batch=1, services=None, sources=("orders",), **options
+    ):
+        self.sources = sources
+        job = {
+            "sources": {name: {"interval": "%Y-%m-%d"} for name in sources},
+            "replay": {"promote": promote},
+            "services": services or {},
+        }
+        super().__init__(pipeline, job=job, files_per_batch=files_per_batch, **options)
+
+    def change(self, **changes):
+        """Go on with another pipeline, or other settings."""
+        self.harness.change(**changes)
+        self.config = self.harness.config
+
+    def path(self, number, source="orders"):
+        """Return where the file of a day is."""
+        return self.harness.folder / "input" / source / file_of(number)
+
+    def write(self, number, *orders, source="orders"):
+        """Write the file of a day, or write it again."""
+        at = days(number).start
+        records = [Order(customer, at + position, amount) for position, (customer, amount) in enumerate(orders)]
+        pq.write_table(to_columns(records, sink_schema(Order)), self.path(number, source))
+
+    def plan(self, interval, name=None):
+        """Return the plan of a backfill."""
+        config = self.config
+        return plan_backfill(config, checked_plan(config), interval, name)
+
+    def backfill(self, interval, name=None, *, crash_at=None, **options):
+        """Run a backfill once; None where it crashes."""
+        harness, config = self.harness, self.config
+        self._runs += 1
+        wishes = RunOptions(run_id=f"backfill-{self._runs}", backend=harness.backend, parallelism=2, **options)
+        before = clock.use(harness.clock)
+
+        def run_branch(on_branch, asked):
+            return run_on(LocalTasks(), on_branch, asked, harness.events.append)
+
+        try:
+            with faults.observed(harness._at(crash_at, harness._crash)):
+                plan = plan_backfill(config, checked_plan(config), interval, name)
+                return Backfill(config, checked_plan(config), plan, wishes, run_branch).run()
+        except _CrashError:
+            harness._replace(harness.folder.with_name("crashed"))
+            return None
+        finally:
+            clock.use(before)
+
+    def content(self, branch=None):
+        """Return what `BranchedJob.content` does, without entries that have expired: when they are removed is left open."""
+        content, watermark = super().content(branch), self.last(branch).watermark
+        rows = [dict(zip(_COLUMNS, row, strict=True)) for row in content[KEYED_STATE]]
+        live = [row for row in rows if row["expires_at"] is None or row["expires_at"] > watermark]
+        return content | {KEYED_STATE: [tuple(row.values()) for row in live]}
+
+    def straight(self):
+        """Return what a straight run over the input that is there now comes to."""
+        other = BackfilledJob(
+            self.harness.pipeline, sources=self.sources, backend=self.harness.backend, bucket=self.harness.bucket
+        )
+        for source in self.sources:
+            for file in self.path(0, source).parent.iterdir():
+                (other.path(0, source).parent / file.name).write_bytes(file.read_bytes())
+        other.run()
+        return other.content()

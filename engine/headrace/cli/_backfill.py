@@ -167,7 +167,7 @@ def _plain_plan(config: JobConfig, plan: BackfillPlan) -> dict[str, Any]:
 
 
 def _show_result(config: JobConfig, plan: BackfillPlan, result: BackfillResult, *, as_json: bool) -> None:
-    from headrace.cli._output import print_json, show
+    from headrace.cli._output import print_json, show, table
 
     found = result.comparison
     if as_json:
@@ -190,32 +190,34 @@ def _show_result(config: JobConfig, plan: BackfillPlan, result: BackfillResult, 
         return
     if found is not None:
         show_differences(found.live, found.branch, found.tables, as_json=False)
-    show(*_next_steps(config.job, plan, result))
+    text, commands = _next_steps(config.job, plan, result)
+    show(text, *([table(("", ""), commands)] if commands else []))
 
 
-def _next_steps(job: str, plan: BackfillPlan, result: BackfillResult) -> list[str]:
+def _next_steps(job: str, plan: BackfillPlan, result: BackfillResult) -> tuple[str, list[tuple[str, str]]]:
     """Say how a backfill has ended, and which commands come next."""
     from headrace.cli._output import at_time, shown
     from headrace.spark.backfill import BackfillOutcome
 
     name, outcome = plan.name, result.outcome
-    begin, end = (shown(at_time(moment)) for moment in (plan.asked.start, plan.asked.end))
-    again = f"headrace backfill {job} --from {begin} --to {end} --name {name}"
-    promote = f"{f'headrace branch promote {job} {name}':<50}  makes the result live"
-    drop = f"{f'headrace branch drop {job} {name}':<50}  removes it"
-    look = f"{f'headrace branch diff {job} {name}':<50}  compares it with the job"
+    begin, end = (shown(at_time(moment)).removesuffix("T00:00:00Z") for moment in (plan.asked.start, plan.asked.end))
+    again = (f"headrace backfill {job} --from {begin} --to {end} --name {name}", "goes on")
+    promote = (f"headrace branch promote {job} {name}", "makes the result live")
+    look = (f"headrace branch diff {job} {name}", "compares it with the job")
+    drop = (f"headrace branch drop {job} {name}", "removes it")
     if outcome is BackfillOutcome.UNFINISHED:
-        return [f"It had to end before the branch was through ({result.report.stopped_because}). This goes on:", again]
+        text = f"branch '{name}' is not through ({result.report.stopped_because}). The live tables are as before."
+        return text, [again, drop]
     if outcome is BackfillOutcome.WAITING:
-        retries = f"headrace retries {job} --branch {name}"
-        waiting = f"{result.report.waiting:,} elements wait for services ({retries}): the result lacks them."
-        return [f"{waiting} When the services answer, this goes on:", again, promote, drop]
+        text = (
+            f"{result.report.waiting:,} elements of branch '{name}' wait for services, so the result lacks them (headrace retries {job} "
+            f"--branch {name}). The live tables are as before. Go on when the services answer."
+        )
+        return text, [again, promote, drop]
     if outcome is BackfillOutcome.PROMOTED:
-        return [f"branch '{name}' is promoted: checkpoint {result.promotion} of job '{job}' has the result"]
+        return f"branch '{name}' is promoted: checkpoint {result.promotion} of job '{job}' has the result", []
     if outcome is BackfillOutcome.COMPARED:
-        return [
-            f"branch '{name}' is not promoted: replay.promote is 'refuse'. The live tables are as before.",
-            look,
-            drop,
-        ]
-    return [f"branch '{name}' waits for approval. The live tables are as before.", promote, look, drop]
+        text = f"branch '{name}' is not promoted, as replay.promote says. The live tables are as before."
+        return text, [look, drop]
+    text = f"branch '{name}' waits for approval. The live tables are as before."
+    return text, [promote, look, drop]

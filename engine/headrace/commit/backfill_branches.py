@@ -51,10 +51,15 @@ def joined_branch(config: JobConfig, name: str, asked: Interval, line: Sequence[
     joined = next((branch for branch in branches if branch.name == name), None)
     for other in branches:
         if other is not joined and (theirs := asked_of(other)) is not None:
+            begins_at = _begins_at(other, theirs, line)
+            join = (
+                f"go on with it: 'headrace backfill {config.job} --from {moment_text(asked.start)} --to {moment_text(asked.end)} "
+                f"--name {other.name}'; or "
+            )
             msg = (
                 f"a backfill of {theirs} is open on branch '{other.name}', and both would run all up to the last checkpoint. Nothing was "
-                f"changed. Join it: 'headrace backfill {config.job} --from {moment_text(asked.start)} --to "
-                f"{moment_text(asked.end)} --name {other.name}'; or drop it first: 'headrace branch drop {config.job} {other.name}'."
+                f"changed. Promote it first; {join if begins_at is not None and begins_at <= asked.start else 'or '}drop it: 'headrace "
+                f"branch drop {config.job} {other.name}'."
             )
             raise ConfigError(msg)
     if joined is None:
@@ -64,15 +69,13 @@ def joined_branch(config: JobConfig, name: str, asked: Interval, line: Sequence[
     if theirs is None:
         msg = f"branch '{name}' of job '{config.job}' is there, and no backfill made it. Nothing was changed. Give another --name; {drop}."
         raise ConfigError(msg)
-    fork = next((one for one in line if one.checkpoint_id == joined.fork_id), None)
-    if fork is None:
+    begins_at = _begins_at(joined, theirs, line)
+    if begins_at is None:
         msg = (
             f"branch '{name}' begins at checkpoint {joined.fork_id}, and job '{config.job}' has gone back behind that since, by a restore "
             f"or a promotion. Nothing was changed. {drop}; then run the backfill again."
         )
         raise ConfigError(msg)
-    stands_at = position_of(Lineage(line, fork.checkpoint_id).line)
-    begins_at = theirs.start if stands_at is None else stands_at
     if asked.start < begins_at:
         msg = (
             f"branch '{name}' begins at {moment_text(begins_at)}, behind the interval {asked}. Nothing was changed. {drop}; then run the "
@@ -80,3 +83,11 @@ def joined_branch(config: JobConfig, name: str, asked: Interval, line: Sequence[
         )
         raise ConfigError(msg)
     return joined
+
+
+def _begins_at(branch: Branch, asked: Interval, line: Sequence[Checkpoint]) -> int | None:
+    """Return from where on a backfill's branch takes input in again (ms); None if the job has gone back behind its fork."""
+    if branch.fork_id not in {checkpoint.checkpoint_id for checkpoint in line}:
+        return None
+    stands_at = position_of(Lineage(line, branch.fork_id).line)
+    return asked.start if stands_at is None else stands_at

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from headrace import faults
 from headrace.commit.backfill_branches import backfill_note
+from headrace.commit.branch_refusals import refuse_effects
 from headrace.commit.fork import fork, log_of
 from headrace.commit.promotion import promoting
 from headrace.config import JobConfig, Promote
@@ -86,6 +87,8 @@ class Backfill:
         raise, and `SourceError` when input has changed that the branch took in; the live tables are then as before.
         """
         plan = self.plan
+        if not self.options.allow_effects:
+            refuse_effects(self._on_branch, self.code)
         if plan.branch is None or not log_of(self._on_branch).checkpoints:
             fork(self.config, plan.name, plan.fork_id, self.options.run_id, backfill_note(plan.asked))
         faults.reached("backfill.forked")

@@ -43,9 +43,18 @@ def file_of(number):
 class BackfilledJob(BranchedJob):
     """The job of `BranchedJob`, whose files are days."""
 
-    def __init__(self, *, promote="approval", files_per_batch=1, **options):
-        job = {"sources": {"orders": {"interval": "%Y-%m-%d"}}, "replay": {"promote": promote}}
-        super().__init__(job=job, files_per_batch=files_per_batch, **options)
+    def __init__(self, pipeline=None, *, promote="approval", files_per_batch=1, services=None, **options):
+        job = {
+            "sources": {"orders": {"interval": "%Y-%m-%d"}},
+            "replay": {"promote": promote},
+            "services": services or {},
+        }
+        super().__init__(pipeline, job=job, files_per_batch=files_per_batch, **options)
+
+    def change(self, **changes):
+        """Go on with another pipeline, or other settings."""
+        self.harness.change(**changes)
+        self.config = self.harness.config
 
     def path(self, number):
         """Return where the file of a day is."""

@@ -71,8 +71,8 @@ def totals():
 class BranchedJob:
     """The job, and runs of it and of its branches in this process."""
 
-    def __init__(self, **options):
-        self.harness = PipelineHarness(totals(), **{"bucket": 2, **options})
+    def __init__(self, pipeline=None, **options):
+        self.harness = PipelineHarness(pipeline or totals(), **{"bucket": 2, **options})
         self.config = self.harness.config
         self._hour = 0
         self._runs = 0

@@ -118,7 +118,7 @@ def run(
         config = with_other(config, pipeline, source or [])
         report = _run(config, options)
     if report_file is not None:
-        write_report(report_file, report)
+        write_report(report_file, plain_report(report))
     _show(report, options, as_json=as_json)
 
 

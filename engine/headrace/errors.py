@@ -132,7 +132,7 @@ class ConflictError(HeadraceError):
 
 
 class ClusterError(HeadraceError):
-    """Spark's JVM, its executors or its Python workers died, or never came: most often memory ran out. Run again."""
+    """Spark's JVM, its executors or its Python workers died, or never came, or workers of the local runner did: most often memory ran out. Run again."""
 
     exit_code = 13
 

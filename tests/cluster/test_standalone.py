@@ -16,14 +16,14 @@ from tests.jobs.purchase_files import purchases_of
 from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
 
 
-def test_a_cluster_comes_to_the_same_as_a_loop_by_hand(cluster_home):
+def test_cluster_result_equals_a_loop_by_hand(cluster_home):
     ran = run(cluster_home, PROJECT)
     assert ran.returncode == 0, ran.stderr
     assert_as_by_hand(cluster_home.config(), by_hand(purchases_of(day, rows=ROWS) for day in range(DAYS)))
     assert_well_formed(cluster_home.config())
 
 
-def test_a_worker_killed_on_the_cluster_costs_a_task_not_the_run(cluster_home, master, tmp_path):
+def test_killed_worker_costs_a_task_not_run(cluster_home, master, tmp_path):
     once = tmp_path / "killed"
     settings = {"spark.executorEnv.HEADRACE_KILL_AT": "task.half", "spark.executorEnv.HEADRACE_KILL_ONCE": str(once)}
     write_profile(cluster_home, master, settings)

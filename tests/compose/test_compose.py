@@ -47,7 +47,7 @@ def test_the_image_starts_from_an_exact_version():
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
-def test_a_service_waits_only_for_services_that_are_there(name):
+def test_services_wait_only_for_existing_services(name):
     needs = SERVICES[name].get("depends_on", {})
 
     assert set(needs) <= set(SERVICES)
@@ -60,7 +60,7 @@ def test_a_named_volume_is_declared(name):
     assert volumes <= set(COMPOSE["volumes"])
 
 
-def test_a_service_that_others_wait_for_says_when_it_is_healthy():
+def test_awaited_service_says_when_it_is_healthy():
     awaited = {
         other
         for service in SERVICES.values()
@@ -94,7 +94,7 @@ def test_ports_are_open_to_this_machine_alone():
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-def test_the_cluster_profile_names_the_spark_master_and_the_driver():
+def test_cluster_profile_names_spark_master_and_driver():
     command = SERVICES["spark-master"]["command"]
     host, port = command[command.index("--host") + 1], command[command.index("--port") + 1]
 
@@ -102,13 +102,14 @@ def test_the_cluster_profile_names_the_spark_master_and_the_driver():
     assert PROFILE["spark"]["spark.driver.host"] == SERVICES["airflow-scheduler"]["hostname"]
 
 
-def test_the_jars_of_the_cluster_profile_are_those_that_set_up_fetches():
+def test_cluster_profiles_jars_are_those_fetched():
+    """Set-up fetches these jars."""
     pinned = {f"var/jars/{file}" for jars in (DELTA, S3) for file in jars.digests()}
 
     assert set(PROFILE["jars"]) == pinned
 
 
-def test_the_image_has_the_python_that_its_paths_name():
+def test_image_has_the_python_of_its_paths():
     dockerfile = (PROJECT / "Dockerfile").read_text()
     image = re.search(r"^FROM python:(\d+\.\d+)\.\d+-", dockerfile, re.MULTILINE)
 

@@ -6,12 +6,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from headrace.spark.options import RunReport
 from tests.fault.drivers import Drivers
-from tests.jobs.home import PROJECT, Home
+from tests.jobs.home import PYTHONPATH, Home
+from tests.jobs.local_runs import LocalRuns
 from tests.jobs.purchase_files import write_days
 
 # The fixtures of the spark tier: one session in this process, and folders to run jobs in.
@@ -31,7 +34,23 @@ def undisturbed(run, tmp_path_factory) -> Home:  # noqa: F811 - the fixture
 @pytest.fixture(scope="session")
 def drivers(spark) -> Drivers:  # noqa: F811 - the fixture
     """Start drivers in processes of their own that share the session's JVM."""
-    return Drivers(spark)
+    return Drivers.on_spark(spark)
+
+
+@dataclass(frozen=True)
+class Runner:
+    """One way to run jobs: drivers that can be killed, and runs in this process."""
+
+    drivers: Drivers
+    run: Callable[..., RunReport]
+
+
+@pytest.fixture(params=["spark", "local"])
+def runner(request) -> Runner:
+    """Run jobs on Spark, or without it."""
+    if request.param == "local":
+        return Runner(Drivers.without_spark(), LocalRuns())
+    return Runner(request.getfixturevalue("drivers"), request.getfixturevalue("run"))
 
 
 def ready(folder: Path) -> Home:
@@ -47,7 +66,7 @@ def command() -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run the `headrace` command in a process of its own, in the folder of a home."""
 
     def call(at: Home, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "HEADRACE_HOME": str(at.folder), "PYTHONPATH": str(PROJECT), **variables}
+        environment = {**os.environ, "HEADRACE_HOME": str(at.folder), "PYTHONPATH": PYTHONPATH, **variables}
         line = [sys.executable, "-c", "from headrace.cli import main; main()", *arguments]
         return subprocess.run(line, env=environment, capture_output=True, text=True, timeout=300, check=False)
 

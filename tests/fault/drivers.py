@@ -1,4 +1,4 @@
-"""Starting `tests.fault.driver`, and waiting for what becomes of it."""
+"""Starting drivers as processes of their own, and waiting for what becomes of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.jobs.home import PROJECT, Home
+from tests.jobs.home import PYTHONPATH, Home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,15 +21,24 @@ KILLED = -signal.SIGKILL
 
 
 class Drivers:
-    """Starts drivers that share one JVM."""
+    """Starts drivers: `python -m MODULE HOME OPTIONS`."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, module: str, variables: dict[str, str]) -> None:
+        """`variables` are added to the environment of each of them."""
+        self._module = module
+        self._variables = {"PYTHONPATH": PYTHONPATH, **variables}
+
+    @classmethod
+    def on_spark(cls, spark: SparkSession) -> Drivers:
+        """Drivers that share the JVM of a session."""
         parameters = spark.sparkContext._gateway.gateway_parameters
-        self._variables = {
-            "PYSPARK_GATEWAY_PORT": str(parameters.port),
-            "PYSPARK_GATEWAY_SECRET": parameters.auth_token,
-            "PYTHONPATH": str(PROJECT),
-        }
+        gateway = {"PYSPARK_GATEWAY_PORT": str(parameters.port), "PYSPARK_GATEWAY_SECRET": parameters.auth_token}
+        return cls("tests.fault.driver", gateway)
+
+    @classmethod
+    def without_spark(cls) -> Drivers:
+        """Drivers of the local runner."""
+        return cls("tests.jobs.local_runs", {})
 
     @contextmanager
     def started(
@@ -37,7 +46,7 @@ class Drivers:
     ) -> Iterator[subprocess.Popen[str]]:
         """A driver for the length of the block; `options` are those of `RunOptions`."""
         wishes = msgspec.json.encode({"run_id": "driver", "parallelism": 2, **options}).decode()
-        line = [sys.executable, "-m", "tests.fault.driver", str(home.folder), wishes]
+        line = [sys.executable, "-m", self._module, str(home.folder), wishes]
         environment = {**os.environ, **self._variables, **variables}
         with subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True) as process:
             try:

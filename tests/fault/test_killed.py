@@ -23,15 +23,26 @@ IN_A_RUN = [
 ]
 
 
-@pytest.mark.parametrize(("place", "counts"), IN_A_RUN)
-def test_a_driver_killed_during_the_commit_leaves_one_checkpoint_or_the_other(
-    tmp_path, undisturbed, run, drivers, place, counts
-):
+# The commit is the same without Spark: a few places are enough in `make test`.
+QUICK_LOCALLY = {"prepare.half:2", "commit.after:2", "publish.half:3"}
+WITHOUT_SPARK = [
+    ("local", place, counts) if place in QUICK_LOCALLY else pytest.param("local", place, counts, marks=pytest.mark.slow)
+    for place, counts in [("ingest.after:2", 1), ("task.half:5", 1), *IN_A_RUN]
+]
+
+
+@pytest.mark.parametrize(
+    ("runner", "place", "counts"),
+    [*(("spark", place, counts) for place, counts in IN_A_RUN), *WITHOUT_SPARK],
+    indirect=["runner"],
+)
+def test_driver_killed_during_commit_leaves_one_checkpoint(tmp_path, undisturbed, runner, place, counts):
+    """It leaves either the old or the new checkpoint."""
     home = ready(tmp_path)
-    code, said = drivers.run(home, {"HEADRACE_KILL_AT": place})
+    code, said = runner.drivers.run(home, {"HEADRACE_KILL_AT": place})
     assert code == KILLED, said
     assert checkpoints(home.config())[-1].checkpoint_id == counts
-    run(home)
+    runner.run(home)
     assert outcome(home.config()) == outcome(undisturbed.config())
     assert_well_formed(home.config())
 
@@ -39,9 +50,8 @@ def test_a_driver_killed_during_the_commit_leaves_one_checkpoint_or_the_other(
 @pytest.mark.parametrize(
     ("place", "counts"), [("prepare.half:2", 1), pytest.param("publish.half:3", 2, marks=pytest.mark.slow)]
 )
-def test_a_driver_killed_with_its_jvm_leaves_one_checkpoint_or_the_other(
-    tmp_path, undisturbed, run, command, place, counts
-):
+def test_driver_killed_with_jvm_leaves_one_checkpoint(tmp_path, undisturbed, run, command, place, counts):
+    """It leaves either the old or the new checkpoint."""
     home = ready(tmp_path)
     killed = command(home, "run", "purchases", HEADRACE_KILL_AT=place)
     assert killed.returncode == KILLED, killed.stderr
@@ -51,7 +61,7 @@ def test_a_driver_killed_with_its_jvm_leaves_one_checkpoint_or_the_other(
     assert_well_formed(home.config())
 
 
-def test_a_killed_python_worker_costs_a_task_not_the_run(tmp_path, undisturbed, command):
+def test_killed_python_worker_costs_only_a_task(tmp_path, undisturbed, command):
     home = ready(tmp_path)
     once = tmp_path / "killed"
     ran = command(home, "run", "purchases", HEADRACE_KILL_AT="task.half", HEADRACE_KILL_ONCE=str(once))
@@ -60,7 +70,7 @@ def test_a_killed_python_worker_costs_a_task_not_the_run(tmp_path, undisturbed, 
     assert outcome(home.config()) == outcome(undisturbed.config())
 
 
-def test_a_run_killed_twice_in_a_row_still_comes_to_the_same(tmp_path, undisturbed, run, drivers):
+def test_run_killed_twice_has_same_result(tmp_path, undisturbed, run, drivers):
     home = ready(tmp_path)
     for place in ("prepare.after", "commit.after"):
         assert drivers.run(home, {"HEADRACE_KILL_AT": place})[0] == KILLED
@@ -71,7 +81,7 @@ def test_a_run_killed_twice_in_a_row_still_comes_to_the_same(tmp_path, undisturb
 
 
 @pytest.mark.parametrize("place", ["restore.prepared", "commit.after", "publish.half:2"])
-def test_a_restore_that_was_killed_is_done_or_not_begun(tmp_path, undisturbed, run, command, place):
+def test_killed_restore_is_done_or_not_begun(tmp_path, undisturbed, run, command, place):
     home = ready(tmp_path)
     run(home)
     killed = command(home, "restore", "purchases", "--to", "1", "--why", "test", "--yes", HEADRACE_KILL_AT=place)
@@ -109,13 +119,13 @@ def test_a_compaction_that_was_killed_changes_nothing_live(tmp_path, undisturbed
     assert_well_formed(home.config())
 
 
-def test_a_driver_that_is_told_to_end_commits_what_is_done_and_holds_the_rest(tmp_path, undisturbed, run, drivers):
+def test_terminated_driver_commits_and_holds_the_rest(tmp_path, undisturbed, runner):
     home = ready(tmp_path)
     home.configure({"execution": {"async-state": {"in-flight-records-limit": 5}}})
-    assert drivers.run(home, {"HEADRACE_KILL_AT": "ingest.after", "HEADRACE_KILL_WITH": "SIGTERM"}) == (0, "")
+    assert runner.drivers.run(home, {"HEADRACE_KILL_AT": "ingest.after", "HEADRACE_KILL_WITH": "SIGTERM"}) == (0, "")
     (_, last) = checkpoints(home.config())
     assert last.offsets["purchases"].held
     assert last.metrics["held"] > 0
-    run(home)
+    runner.run(home)
     assert outcome(home.config()) == outcome(undisturbed.config())
     assert_well_formed(home.config())

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.errors import ClusterError
 from tests.fault.conftest import ready
-from tests.jobs.home import PROJECT
+from tests.jobs.home import PYTHONPATH
 from tests.jobs.outcome import assert_well_formed, outcome
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ def kill_java_of(process):
 
 def test_a_jvm_that_the_kernel_kills(tmp_path, undisturbed, run):
     home = ready(tmp_path)
-    environment = {**os.environ, "HEADRACE_HOME": str(home.folder), "PYTHONPATH": str(PROJECT)}
+    environment = {**os.environ, "HEADRACE_HOME": str(home.folder), "PYTHONPATH": PYTHONPATH}
     line = [sys.executable, "-c", "from headrace.cli import main; main()", "run", "purchases"]
     with subprocess.Popen(line, env=environment, stderr=subprocess.PIPE, text=True) as process:
         said = []

@@ -48,7 +48,7 @@ def committed_answers(home):
 
 @pytest.mark.parametrize("place", ["ingest.after", "run.after", "prepare.half", "commit.before", "commit.after"])
 @pytest.mark.parametrize("visit", [1, 2])
-def test_a_driver_killed_while_elements_wait_leaves_each_in_one_place(
+def test_killed_driver_leaves_waiting_elements_in_one_place(
     tmp_path, undisturbed_day, run, drivers, asking, place, visit
 ):
     home, service = asking
@@ -81,9 +81,8 @@ def undisturbed_day(run, tmp_path_factory):
     return home
 
 
-def test_a_driver_that_is_told_to_end_while_it_calls_leaves_the_rest_to_the_next_run(
-    undisturbed_day, run, drivers, asking
-):
+def test_driver_terminated_during_calls_leaves_rest(undisturbed_day, run, drivers, asking):
+    """The next run takes up the rest."""
     home, service = asking
     service.comes_back()
     home.configure(

@@ -63,8 +63,8 @@ def test_drivers_that_die_anywhere_leave_no_trace(tmp_path, drivers, undisturbed
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(int(FIRST), int(LAST) + 1))
-def test_many_drivers_that_die_anywhere_leave_no_trace(tmp_path, drivers, undisturbed, seed):
-    assert_nobody_can_tell(ready(tmp_path), drivers, undisturbed, seed)
+def test_many_drivers_that_die_anywhere_leave_no_trace(tmp_path, runner, undisturbed, seed):
+    assert_nobody_can_tell(ready(tmp_path), runner.drivers, undisturbed, seed)
 
 
 @pytest.mark.parametrize("places", [("create.half", "create.half"), ("prepare.after", "fence.table:2", "fence.after")])

@@ -22,7 +22,7 @@ def test_a_second_driver_stops_and_names_the_first(tmp_path, command):
     assert "holds the job" in second.stderr
 
 
-def test_a_second_run_in_the_same_process_is_refused_as_well(tmp_path, run):
+def test_second_run_in_same_process_is_refused(tmp_path, run):
     home = ready(tmp_path)
     with open_job(home.config(), "first-run", create=True), pytest.raises(FencedError, match="first-run"):
         run(home)
@@ -38,7 +38,7 @@ def test_a_driver_that_lost_its_job_cannot_commit(tmp_path, undisturbed, run):
     assert {c.run_id for c in checkpoints(home.config())[1:]} == {"winner"}
 
 
-def test_a_driver_that_lost_its_job_cannot_add_to_tables(tmp_path, run):
+def test_driver_without_its_lease_cannot_write_tables(tmp_path, run):
     home = ready(tmp_path)
     with open_job(home.config(), "zombie", create=True) as zombie:
         run(home, run_id="winner", force_fail_over=True)
@@ -47,7 +47,7 @@ def test_a_driver_that_lost_its_job_cannot_add_to_tables(tmp_path, run):
             zombie.commit(Kind.BATCH, files=staged)
 
 
-def test_the_lease_of_a_dead_process_is_taken_over_at_once(tmp_path, run):
+def test_lease_of_dead_process_is_taken_at_once(tmp_path, run):
     home = ready(tmp_path)
     _leave_lease(home, holder=f"{_host()}:999999:1.00", seconds=3600)
     assert run(home).stopped_because == "drained"

@@ -33,7 +33,8 @@ def test_a_zombie_fails_and_names_the_winner(tmp_path, drivers, undisturbed, run
     assert_well_formed(home.config())
 
 
-def test_a_zombie_that_wakes_in_the_middle_of_the_winners_run_does_no_harm(tmp_path, drivers, undisturbed, run):
+def test_waking_zombie_does_no_harm(tmp_path, drivers, undisturbed, run):
+    """It wakes in the middle of the winner's run."""
     home = ready(tmp_path)
     with drivers.started(home, {**ASLEEP, "HEADRACE_KILL_AT": "publish.half:2"}, {"run_id": "zombie"}) as zombie:
         wait_until_asleep(zombie)
@@ -44,7 +45,7 @@ def test_a_zombie_that_wakes_in_the_middle_of_the_winners_run_does_no_harm(tmp_p
     assert outcome(home.config()) == outcome(undisturbed.config())
 
 
-def test_the_job_of_a_sleeper_is_taken_over_when_its_lease_has_ended(tmp_path, drivers, undisturbed, run):
+def test_expired_lease_of_sleeper_is_taken_over(tmp_path, drivers, undisturbed, run):
     home = ready(tmp_path)
     with drivers.started(home, {**ASLEEP, "HEADRACE_KILL_AT": "run.after:2"}, {"run_id": "zombie"}) as zombie:
         wait_until_asleep(zombie)
@@ -69,7 +70,7 @@ def test_a_sleeper_that_nobody_missed_goes_on(tmp_path, drivers, undisturbed):
     assert outcome(home.config()) == outcome(undisturbed.config())
 
 
-def test_of_drivers_that_start_together_one_wins_and_the_others_stop(tmp_path, drivers, undisturbed):
+def test_simultaneous_drivers_have_one_winner(tmp_path, drivers, undisturbed):
     home = ready(tmp_path)
     with (
         drivers.started(home, {}, {"run_id": "one"}) as one,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,6 +12,8 @@ import yaml
 from headrace.config import JobConfig, load_job
 
 PROJECT: Final = Path(__file__).resolve().parents[2]
+PYTHONPATH: Final = os.pathsep.join((str(PROJECT / "engine"), str(PROJECT)))
+"""Where processes that tests start find the code of this tree."""
 JARS: Final = ("delta-spark_4.2_2.13-4.4.0.jar", "delta-storage-4.4.0.jar")
 """In var/jars, where `headrace setup` puts them."""
 

@@ -82,7 +82,7 @@ def test_a_service_that_answers_changes_nothing(asking, service, run, plain, mod
 
 
 @pytest.mark.parametrize("mode", ["ordered", "keyed", "unordered"])
-def test_what_an_outage_has_parked_a_later_run_finishes(asking, service, run, plain, mode):
+def test_later_run_finishes_elements_parked_in_outage(asking, service, run, plain, mode):
     home = asking(mode)
     service.goes_down(30)
     first = run(home, parallelism=2)
@@ -118,7 +118,8 @@ def test_in_processing_time_nobody_is_held_up(asking, service, run, plain):
     assert sum(service.noted("answered").values()) == len(list(purchases_of(0, rows=ROWS)))
 
 
-def test_micro_batches_go_on_behind_a_parked_element_and_nothing_overtakes_it(asking, service, run, plain):
+def test_micro_batches_continue_behind_a_parked_element(asking, service, run, plain):
+    """Nothing overtakes it."""
     home = asking("ordered", days=2, sources={"purchases": {"max_files_per_batch": 1}})
     service.goes_down(10)
     run(home)
@@ -129,7 +130,7 @@ def test_micro_batches_go_on_behind_a_parked_element_and_nothing_overtakes_it(as
 
 
 @pytest.mark.parametrize("mode", ["ordered", "keyed"])
-def test_a_run_whose_time_is_up_leaves_what_is_not_answered(asking, service, run, plain, mode, monkeypatch):
+def test_timed_out_run_leaves_unanswered_elements(asking, service, run, plain, mode, monkeypatch):
     home = asking(mode, async_io={"ask": {"capacity": 1, "park_after": 60}})
     service.goes_down(40)
     with monkeypatch.context() as patched:
@@ -169,7 +170,7 @@ def home_of(home):
     }
 
 
-def test_what_is_given_up_on_is_in_quarantine_with_its_last_error(asking, service, run):
+def test_given_up_element_is_quarantined_with_last_error(asking, service, run):
     home = asking("careful", days=1)
     service.goes_down(50)
     run(home)
@@ -181,7 +182,7 @@ def test_what_is_given_up_on_is_in_quarantine_with_its_last_error(asking, servic
     assert waiting(home) == []
 
 
-def test_what_was_given_up_on_can_be_asked_for_again(asking, service, run):
+def test_given_up_element_can_be_requested_again(asking, service, run):
     home = asking("careful", days=1)
     service.goes_down(50)
     run(home)
@@ -204,7 +205,8 @@ def test_only_async_operators_can_be_asked_again(asking, run):
         requeue(home.config(), "by-hand", operator="customers")
 
 
-def test_a_breaker_parks_the_rest_and_the_next_run_probes_with_one_call(asking, service, run, plain):
+def test_breaker_parks_rest_and_next_run_probes(asking, service, run, plain):
+    """The next run probes with one call."""
     home = asking("breaking")
     service.goes_down(0)
     run(home, parallelism=1)
@@ -220,7 +222,7 @@ def test_a_breaker_parks_the_rest_and_the_next_run_probes_with_one_call(asking, 
     assert comparable(home) == plain
 
 
-def test_elements_that_wait_for_an_operator_that_is_gone_are_not_lost_in_silence(asking, service, run):
+def test_elements_of_removed_operator_are_not_lost_silently(asking, service, run):
     home = asking("ordered", days=1)
     service.goes_down(5)
     run(home)
@@ -256,7 +258,7 @@ def test_finish_leaves_nothing_that_waits_nor_anything_held(asking, service, run
     assert (again.stopped_because, again.checkpoints) == ("finished", [])
 
 
-def test_the_board_after_an_outage_is_that_of_a_run_without_one(flights, run, monkeypatch, tmp_path):
+def test_board_after_outage_equals_undisturbed_board(flights, run, monkeypatch, tmp_path):
     """The demo's outage: the weather is gone for the second half of a run."""
     home = flights(3)
     run(home)

@@ -89,7 +89,7 @@ BAD_FILES = [
 
 
 @pytest.mark.parametrize("spoil", BAD_FILES, ids=lambda spoil: spoil.__name__)
-def test_a_bad_file_fails_the_run_and_is_taken_in_once_it_is_repaired(home, run, spoil):
+def test_bad_file_fails_run_until_repaired(home, run, spoil):
     write_days(home.input, range(3), rows=ROWS)
     configure(home, max_files_per_batch=1)
     good = (home.input / day_name(1)).read_bytes()
@@ -104,7 +104,7 @@ def test_a_bad_file_fails_the_run_and_is_taken_in_once_it_is_repaired(home, run,
 
 
 @pytest.mark.parametrize("spoil", BAD_FILES, ids=lambda spoil: spoil.__name__)
-def test_a_bad_file_goes_to_quarantine_where_that_is_wanted(home, run, spoil):
+def test_bad_file_is_quarantined_if_configured(home, run, spoil):
     write_days(home.input, range(3), rows=ROWS)
     configure(home, max_files_per_batch=2, on_bad_file="quarantine")
     spoil(home.input / day_name(1))
@@ -119,7 +119,7 @@ def test_a_bad_file_goes_to_quarantine_where_that_is_wanted(home, run, spoil):
     assert bad["error"]
 
 
-def test_rows_that_cannot_be_ordered_are_set_aside_one_by_one(home, run):
+def test_unsortable_rows_are_set_aside_one_by_one(home, run):
     write_days(home.input, range(3), rows=ROWS)
     with_rows_that_cannot_be_ordered(home.input / day_name(1))
     run(home, **QUICK)
@@ -167,7 +167,7 @@ def _in_order(day: int) -> list[dict[str, Any]]:
     return sorted(rows_of(day), key=lambda row: row["seq"])
 
 
-def test_a_file_that_appears_behind_the_last_one_is_refused(home, run):
+def test_late_file_name_is_refused(home, run):
     write_days(home.input, [0, 2], rows=ROWS)
     run(home, **QUICK)
     write_days(home.input, [1], rows=ROWS)
@@ -178,14 +178,14 @@ def test_a_file_that_appears_behind_the_last_one_is_refused(home, run):
     assert_as_by_hand(home.config(), expected(rows_of(0), rows_of(2), rows_of(1)))
 
 
-def test_a_file_whose_name_gives_no_interval_is_refused(home, run):
+def test_file_name_without_interval_is_refused(home, run):
     write_days(home.input, [0], rows=ROWS)
     write_rows(home.input, "notes.parquet", [])
     with pytest.raises(SourceError, match=r"'notes\.parquet'.*does not fit the interval pattern"):
         run(home, **QUICK)
 
 
-def test_files_of_spark_and_half_written_ones_are_no_input(home, run):
+def test_spark_and_half_written_files_are_ignored(home, run):
     write_days(home.input, [0], rows=ROWS)
     for name in ("_2024-03-02.parquet", ".2024-03-02.parquet", "_SUCCESS", "2024-03-02.parquet.tmp"):
         (home.input / name).write_bytes(b"not yet")
@@ -212,7 +212,7 @@ BAD_VALUES = [
 
 
 @pytest.mark.parametrize(("column", "value", "error"), BAD_VALUES)
-def test_a_bad_row_is_put_aside_and_the_rest_goes_on(home, run, column, value, error):
+def test_bad_row_is_set_aside_and_others_processed(home, run, column, value, error):
     rows = rows_of(0)
     write_rows(home.input, day_name(0), [*rows[:10], {**rows[10], column: value}, *rows[11:]])
     run(home, **QUICK)
@@ -225,7 +225,7 @@ def test_a_bad_row_is_put_aside_and_the_rest_goes_on(home, run, column, value, e
     assert f'"seq":{rows[10]["seq"]}' in bad["raw"]
 
 
-def test_a_bad_row_fails_the_run_where_that_is_wanted(home, run):
+def test_bad_row_fails_run_if_configured(home, run):
     rows = rows_of(0)
     write_rows(home.input, day_name(0), [*rows[:10], {**rows[10], "item": "figs"}, *rows[11:]])
     configure(home, on_bad_row="fail")
@@ -236,7 +236,8 @@ def test_a_bad_row_fails_the_run_where_that_is_wanted(home, run):
     assert_as_by_hand(home.config(), expected(rows))
 
 
-def test_a_row_without_a_key_is_put_aside_and_still_moves_the_clock(home, run):
+def test_row_without_key_is_set_aside(home, run):
+    """It still moves the clock."""
     rows = [{**row, "customer": None if number == 5 else row["customer"]} for number, row in enumerate(rows_of(0))]
     write_rows(home.input, day_name(0), rows)
     run(home, **QUICK)
@@ -245,7 +246,7 @@ def test_a_row_without_a_key_is_put_aside_and_still_moves_the_clock(home, run):
     assert errors.count("the key (customer) is null") == 2  # one is in the rows as they are made
 
 
-def test_a_file_of_nothing_but_bad_rows_is_taken_in(home, run):
+def test_file_of_only_bad_rows_is_taken_in(home, run):
     rows = [{**row, "item": "figs"} for row in rows_of(0)]
     write_rows(home.input, day_name(0), rows)
     report = run(home, **QUICK)
@@ -270,7 +271,7 @@ def test_a_file_of_nothing_but_bad_rows_is_taken_in(home, run):
     ],
     ids=lambda value: str(value) if isinstance(value, pa.DataType | str) else "",
 )
-def test_a_column_of_the_wrong_type_puts_all_of_its_rows_aside(home, run, column, kind, convert):
+def test_column_of_wrong_type_sets_rows_aside(home, run, column, kind, convert):
     write_days(home.input, [0], rows=ROWS)
     rows = [{**row, column: None if row[column] is None else convert(row[column])} for row in rows_of(1)]
     schema = SCHEMA.set(SCHEMA.get_field_index(column), pa.field(column, kind))
@@ -285,7 +286,7 @@ def test_a_column_of_the_wrong_type_puts_all_of_its_rows_aside(home, run, column
     assert all(column in row["error"] for row in bad)
 
 
-def test_text_that_is_no_utf_8_does_not_stop_the_job(home, run):
+def test_text_not_in_utf_8_stops_no_job(home, run):
     rows = rows_of(0)
     table = pa.Table.from_pylist(rows, schema=SCHEMA)
     raw = pa.array([b"\xff\xfe" if number == 3 else b"fine" for number in range(ROWS)], pa.binary())
@@ -307,7 +308,7 @@ def test_rows_that_come_twice_are_two_rows(home, run):
     assert_as_by_hand(home.config(), expected(twice))
 
 
-def test_a_row_of_a_megabyte_goes_through_and_into_quarantine(home, run):
+def test_megabyte_row_is_processed_and_quarantined(home, run):
     rows = rows_of(0)
     rows[3] |= {"note": "x" * 1_000_000}
     rows[4] |= {"note": "y" * 1_000_000, "customer": None}
@@ -328,7 +329,7 @@ def before_christ(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("moment", [far_future, before_christ], ids=lambda moment: moment.__name__)
-def test_a_moment_beyond_all_calendars_does_not_stop_the_job(home, run, moment: Callable[[Any], Any]):
+def test_moment_beyond_calendars_stops_no_job(home, run, moment: Callable[[Any], Any]):
     rows = rows_of(0)
     table = pa.Table.from_pylist(
         [{**row, "at": moment(row)["at"] if n == 7 else row["at"]} for n, row in enumerate(rows)],

@@ -52,7 +52,7 @@ def assert_fails_without_a_trace(home: Home, run, error: type[HeadraceError], co
 # ------------------------------------------------------------------------------------------------- user code
 
 
-def test_a_user_function_that_raises_is_named_with_its_key_and_record(half_way, run):
+def test_raising_user_function_names_key_and_record(half_way, run):
     rows = purchases_of(1)
     rows[50] |= {"note": "explode", "customer": "unlucky", "kind": "+I"}
     write_rows(half_way.input, day_name(1), rows)
@@ -74,7 +74,7 @@ def impatient_flights(flights) -> Home:
     return home
 
 
-def test_what_a_dead_service_has_not_answered_waits_until_it_lives(impatient_flights, run, monkeypatch, weather):
+def test_unanswered_elements_wait_for_a_dead_service(impatient_flights, run, monkeypatch, weather):
     home = impatient_flights
     monkeypatch.setenv("WEATHER_URL", "http://127.0.0.1:9")
     run(home, **QUICK)
@@ -93,7 +93,7 @@ def pending(home: Home) -> int:
     return checkpoints(home.config())[-1].offsets["flight_events"].pending
 
 
-def test_a_service_that_answers_nonsense_is_no_reason_to_ask_again(impatient_flights, run, monkeypatch, weather):
+def test_nonsense_answer_is_not_retried(impatient_flights, run, monkeypatch, weather):
     # The service's own statistics stand for any address that answers 200 with something else.
     monkeypatch.setenv("WEATHER_URL", f"{weather}/statistics")
     with pytest.raises(UserFunctionError, match="(?s)operator 'weather'.*WeatherRefusedError"):
@@ -103,7 +103,7 @@ def test_a_service_that_answers_nonsense_is_no_reason_to_ask_again(impatient_fli
 # ---------------------------------------------------------------------------------------------- configuration
 
 
-def test_an_unknown_key_is_an_error_with_its_line(half_way):
+def test_unknown_key_error_has_its_line(half_way):
     half_way.configure({"run": {"bugdet": "5m"}})
     with pytest.raises(ConfigError, match=r"purchases\.yaml:\d+.*bugdet") as caught:
         half_way.config()
@@ -131,7 +131,7 @@ def test_a_state_table_that_is_gone_is_named(half_way, run, table):
     assert_finished(half_way, run)
 
 
-def test_a_state_table_from_an_old_backup_is_not_gone_on_with(half_way, run):
+def test_state_table_from_old_backup_is_refused(half_way, run):
     folder = Path(half_way.config().job_folder) / "keyed_state"
     shutil.copytree(folder, folder.with_name("newest"))
     newest = folder / "_delta_log" / f"{1:020}.json"
@@ -143,7 +143,7 @@ def test_a_state_table_from_an_old_backup_is_not_gone_on_with(half_way, run):
     assert_finished(half_way, run)
 
 
-def test_a_job_whose_checkpoints_are_gone_does_not_start_anew(half_way, run):
+def test_job_without_its_checkpoints_does_not_restart(half_way, run):
     folder, lake = Path(half_way.config().job_folder) / "checkpoints", half_way.folder / "lake"
     folder.rename(folder.with_name("elsewhere"))
     with pytest.raises(SinkMismatchError, match="has no checkpoints"):
@@ -158,7 +158,7 @@ def test_a_job_whose_checkpoints_are_gone_does_not_start_anew(half_way, run):
     assert_finished(half_way, run)
 
 
-def test_a_state_file_that_is_gone_is_named_where_it_is_needed(half_way, run):
+def test_missing_state_file_is_named_when_needed(half_way, run):
     # The local copies still have what was in it; without them it is missed.
     shutil.rmtree(half_way.config().local_folder)
     files = list((Path(half_way.config().job_folder) / "keyed_state").glob("*-customers-*.parquet"))
@@ -213,7 +213,7 @@ PLACES = {"state": {"state": {"root": "disk"}}, "local copies": {"state": {"loca
 
 @pytest.mark.parametrize(("spoil", "repair"), TROUBLES)
 @pytest.mark.parametrize("place", PLACES)
-def test_a_disk_that_refuses_fails_the_run_and_loses_nothing(home, run, place, spoil, repair):
+def test_refusing_disk_fails_run_and_loses_nothing(home, run, place, spoil, repair):
     home.configure(ONE_BY_ONE | PLACES[place])
     write_days(home.input, [0])
     with small_disk(home.folder / "disk", "4m") as disk:
@@ -227,7 +227,7 @@ def test_a_disk_that_refuses_fails_the_run_and_loses_nothing(home, run, place, s
 
 @pytest.mark.parametrize(("spoil", "repair"), TROUBLES)
 @pytest.mark.parametrize("moment", ["prepare.before", "prepare.half", "commit.before"])
-def test_a_disk_that_refuses_in_the_middle_of_a_commit_loses_nothing(home, run, monkeypatch, moment, spoil, repair):
+def test_disk_refusing_during_commit_loses_nothing(home, run, monkeypatch, moment, spoil, repair):
     home.configure(ONE_BY_ONE | PLACES["state"])
     write_days(home.input, [0])
     with small_disk(home.folder / "disk", "4m") as disk:
@@ -261,7 +261,7 @@ def test_a_sink_that_refuses_gets_its_rows_later(home, run, monkeypatch, moment,
 
 
 @pytest.mark.parametrize(("spoil", "repair"), TROUBLES)
-def test_a_sink_that_refuses_spark_gets_its_rows_later(home, run, monkeypatch, spoil, repair):
+def test_sink_that_refuses_spark_gets_rows_later(home, run, monkeypatch, spoil, repair):
     sinks = {"lines_by_item": {"path": "disk/lines"}, "reminders": {"path": "lake/reminders"}}
     home.configure(ONE_BY_ONE | {"sinks": sinks, "publish": {"spark_above_rows": 0}})
     write_days(home.input, [0])
@@ -288,7 +288,7 @@ def once(place: str, action: Callable[[], None], *, visit: int = 1) -> Callable[
     return reached
 
 
-def test_a_local_folder_that_cannot_be_made_is_named(home, run):
+def test_impossible_local_folder_is_named(home, run):
     (home.folder / "local").write_text("a file is in its place")
     write_days(home.input, [0])
     with pytest.raises(StorageError, match="local state in .*could not be written"):

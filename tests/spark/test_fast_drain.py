@@ -36,7 +36,7 @@ def test_stopping_after_every_few_records_changes_nothing(home, run, hurried, ta
     assert_well_formed(home.config())
 
 
-def test_what_one_run_holds_the_next_one_takes_up_at_another_parallelism(home, new_home, run, monkeypatch):
+def test_next_run_resumes_held_records_at_other_parallelism(home, new_home, run, monkeypatch):
     write_days(home.input, range(2), rows=60)
     home.configure(FEW)
     with monkeypatch.context() as patched:
@@ -54,7 +54,7 @@ def test_what_one_run_holds_the_next_one_takes_up_at_another_parallelism(home, n
     assert outcome(home.config()) == outcome(straight.config())
 
 
-def test_records_held_by_an_operator_that_is_gone_are_not_lost_in_silence(home, run, hurried, monkeypatch):
+def test_records_of_removed_operator_are_not_lost_silently(home, run, hurried, monkeypatch):
     write_days(home.input, range(1), rows=60)
     home.configure(FEW)
     run(home, max_batches=1)
@@ -70,7 +70,7 @@ def test_records_held_by_an_operator_that_is_gone_are_not_lost_in_silence(home, 
     assert held(home) == before
 
 
-def test_a_run_that_is_told_to_stop_begins_no_further_part_of_its_interval(home, run, monkeypatch):
+def test_stopped_run_begins_no_further_part(home, run, monkeypatch):
     write_days(home.input, range(2), rows=60)
     monkeypatch.setattr(BatchSequence, "make", lambda self, *_: self.stop())
     report = run(home, mode="interval", interval_start=day_start(0), interval_end=day_start(1))

@@ -34,7 +34,7 @@ def three_days(home, run) -> Home:
 
 
 @pytest.mark.parametrize("target", [0, 1, 2, 3])
-def test_after_a_restore_the_job_goes_on_from_there(three_days, run, target):
+def test_restored_job_continues_from_there(three_days, run, target):
     config = three_days.config()
     before = outcome(config)
     restored = restore(config, target, "to see the past", "somebody")
@@ -54,7 +54,7 @@ def test_a_restore_can_be_undone_by_another(three_days):
     assert outcome(config) == before
 
 
-def test_a_restore_leaves_a_sink_alone_that_has_not_changed_since(home, run):
+def test_restore_leaves_unchanged_sink_alone(home, run):
     # Nobody waits for a reminder in the second file, so only one of the two sinks is written.
     write_days(home.input, [0])
     run(home, **QUICK)
@@ -93,7 +93,7 @@ def test_compaction_changes_nothing_that_lives(three_days):
 
 
 @pytest.mark.parametrize("local", ["kept", "lost"])
-def test_a_run_after_a_compaction_comes_to_the_same(home, run, local):
+def test_run_after_compaction_has_same_result(home, run, local):
     write_days(home.input, range(4))
     home.configure({"sources": {"purchases": {"max_files_per_batch": 2}}})
     config = home.config()
@@ -137,7 +137,8 @@ def test_a_vacuum_finds_nothing_within_the_retention(three_days):
     assert vacuum(three_days.config(), "weekly") == []
 
 
-def test_a_dry_vacuum_removes_nothing_and_a_wet_one_what_nobody_needs(three_days, run):
+def test_dry_vacuum_removes_nothing_real_one_unneeded(three_days, run):
+    """A real vacuum removes what nobody needs."""
     config = three_days.config()
     compact(config, "nightly")
     before = outcome(config)
@@ -187,13 +188,13 @@ def test_max_batches_ends_a_run_between_micro_batches(home, run):
     assert_as_by_hand(home.config(), by_hand(purchases_of(day, rows=20) for day in range(3)))
 
 
-def test_a_budget_that_is_used_up_starts_no_micro_batch(home, run):
+def test_used_up_budget_starts_no_micro_batch(home, run):
     write_days(home.input, [0], rows=20)
     report = run(home, budget=0.0, **QUICK)
     assert (report.stopped_because, report.checkpoints) == ("budget", [])
 
 
-def test_max_rows_per_batch_is_kept_in_whole_files(home, run):
+def test_max_rows_per_batch_counts_whole_files(home, run):
     write_days(home.input, range(4), rows=20)
     home.configure({"sources": {"purchases": {"max_rows_per_batch": 45}}})
     report = run(home, **QUICK)
@@ -201,7 +202,7 @@ def test_max_rows_per_batch_is_kept_in_whole_files(home, run):
     assert_as_by_hand(home.config(), by_hand(purchases_of(day, rows=20) for day in range(4)))
 
 
-def test_what_only_a_run_needed_is_gone_after_it(three_days):
+def test_files_needed_only_by_run_are_removed(three_days):
     folder = Path(three_days.config().job_folder)
     assert not list((folder / "transit").glob("*"))
     assert not list((folder / "outputs").rglob("*.parquet"))

@@ -48,7 +48,7 @@ def expected(*days: int):
     return by_hand(purchases_of(day, rows=40) for day in days)
 
 
-def test_intervals_in_order_come_to_the_same_as_a_caught_up_run(home, run_days):
+def test_intervals_in_order_equal_a_caught_up_run(home, run_days):
     for day in range(3):
         assert run_days(day, day + 1).stopped_because == "interval"
     assert_as_by_hand(home.config(), expected(0, 1, 2))
@@ -114,7 +114,7 @@ def test_a_replay_inside_a_slice_cuts_the_slice(home, run_days):
     assert_as_by_hand(home.config(), expected(0, 1, 2))
 
 
-def test_an_interval_without_files_is_taken_in_all_the_same(home, run_days):
+def test_interval_without_files_is_taken_in(home, run_days):
     run_days(0, 1)
     (home.input / day_name(1)).unlink()
     run_days(1, 2)
@@ -122,7 +122,7 @@ def test_an_interval_without_files_is_taken_in_all_the_same(home, run_days):
     assert_as_by_hand(home.config(), expected(0, 2))
 
 
-def test_an_interval_goes_on_from_a_caught_up_run(home, run, run_days):
+def test_interval_continues_a_caught_up_run(home, run, run_days):
     home.configure({"sources": {"purchases": {"max_files_per_batch": 2}}})
     run(home, parallelism=1, backend="hashmap", max_batches=1)
     run_days(2, 3)
@@ -131,7 +131,7 @@ def test_an_interval_goes_on_from_a_caught_up_run(home, run, run_days):
 
 
 @pytest.mark.parametrize("interval", [{}, {"interval_start": 5}, {"interval_start": 5, "interval_end": 5}])
-def test_an_interval_that_is_none_is_a_configuration_error(home, run, interval):
+def test_impossible_interval_is_a_configuration_error(home, run, interval):
     with pytest.raises(ConfigError, match="interval"):
         run(home, mode="interval", **interval)
 
@@ -159,7 +159,7 @@ def test_a_caught_up_run_finishes_a_broken_replay(home, run, run_days, monkeypat
 
 
 @pytest.mark.parametrize("target", [0, 1])
-def test_an_interval_after_a_restore_by_hand_still_finds_a_gap(home, run, run_days, target):
+def test_gap_is_found_after_a_manual_restore(home, run, run_days, target):
     run_days(0, 1)
     run_days(1, 2)
     restore(home.config(), target, "by hand", "somebody")

@@ -70,7 +70,7 @@ def test_damaged_ones_are_rebuilt(half_way, run, victim, damage):
     assert finish(half_way, run)["local_copies_rebuilt"] == 4
 
 
-def test_one_of_a_foreign_attempt_is_never_looked_at(half_way, run):
+def test_copies_of_foreign_attempts_are_ignored(half_way, run):
     for path in copies(half_way):
         foreign = path.with_name("1-feedfacecafe")
         shutil.copytree(path, foreign)
@@ -105,7 +105,7 @@ def caches(home: Home) -> list[Path]:
     return [path.parent.with_name(f"{path.parent.name}-cache") / path.name for path in copies(home)]
 
 
-def test_what_one_micro_batch_looked_up_or_wrote_the_next_one_knows(looked_up, run):
+def test_next_micro_batch_knows_earlier_reads_and_writes(looked_up, run):
     assert all(path.is_dir() for path in caches(looked_up))
     metrics = finish_with_look_ups(looked_up, run)
     assert metrics["local_copies_reused"] == 4
@@ -113,7 +113,7 @@ def test_what_one_micro_batch_looked_up_or_wrote_the_next_one_knows(looked_up, r
 
 
 @pytest.mark.parametrize("victim", ["", "COMPLETE", "CURRENT", "*.sst"])
-def test_a_lost_or_damaged_cache_means_an_empty_one(looked_up, run, victim):
+def test_lost_or_damaged_cache_means_empty_cache(looked_up, run, victim):
     for path in caches(looked_up):
         if not victim:
             shutil.rmtree(path)

@@ -82,7 +82,7 @@ def readings() -> list[dict[str, Any]]:
     "backend",
     ["rocksdb", pytest.param("hashmap", marks=pytest.mark.slow), pytest.param("delta", marks=pytest.mark.slow)],
 )
-def test_rows_die_by_the_watermark_in_idle_keys_too(short_lived, run, backend):
+def test_watermark_expires_rows_in_idle_keys_too(short_lived, run, backend):
     found = []
     for strategy, parallelism, files in (("value", 1, 3), ("map", 2, 1), ("adaptive", 2, 2)):
         home = short_lived(strategy)
@@ -105,7 +105,7 @@ def test_rows_die_by_the_watermark_in_idle_keys_too(short_lived, run, backend):
     "backend",
     ["rocksdb", pytest.param("hashmap", marks=pytest.mark.slow), pytest.param("delta", marks=pytest.mark.slow)],
 )
-def test_a_lag_comes_to_what_it_comes_to_by_hand(short_lived, run, backend):
+def test_lag_equals_a_computation_by_hand(short_lived, run, backend):
     expected = lagged_by_hand(readings())
     assert expected.unmatched > 0
     assert len(expected.table) > sum(map(len, expected.partitions.values())) > 0  # some rows died, and some live

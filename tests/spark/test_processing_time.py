@@ -61,7 +61,7 @@ def timers(home: Home) -> int:
     return len(live_rows(home.config(), checkpoints(home.config())[-1], "timers"))
 
 
-def test_due_timers_fire_in_a_run_without_input_and_only_once(hotel, run, clock):
+def test_due_timers_fire_once_without_input(hotel, run, clock):
     write(hotel, 0, ("ann", MINUTE, 1), ("bob", 3 * MINUTE, 0), ("cid", 0, 0))
     assert len(run(hotel, **QUICK).checkpoints) == 1
     assert (calls(hotel), timers(hotel)) == ([("cid", 1)], 2)
@@ -80,7 +80,7 @@ def test_due_timers_fire_in_a_run_without_input_and_only_once(hotel, run, clock)
     assert_well_formed(hotel.config())
 
 
-def test_timers_that_set_themselves_again_do_not_keep_a_run_from_ending(hotel, run, clock, monkeypatch):
+def test_repeating_timers_do_not_keep_run_alive(hotel, run, clock, monkeypatch):
     write(hotel, 0, ("ann", MINUTE, 50))
     run(hotel, **QUICK)
     clock.ahead = 2 * MINUTE
@@ -97,7 +97,7 @@ def test_timers_that_set_themselves_again_do_not_keep_a_run_from_ending(hotel, r
     assert len(calls(hotel)) > before
 
 
-def test_a_run_that_breaks_off_fires_them_when_it_is_run_again(hotel, run, clock, monkeypatch):
+def test_interrupted_run_fires_timers_when_repeated(hotel, run, clock, monkeypatch):
     write(hotel, 0, ("ann", MINUTE, 0), ("bob", MINUTE, 0))
     looks_up = {**QUICK, "backend": "delta"}
     run(hotel, **looks_up)
@@ -116,7 +116,8 @@ def test_a_run_that_breaks_off_fires_them_when_it_is_run_again(hotel, run, clock
     assert calls(hotel) == [("ann", 1), ("bob", 1)]
 
 
-def test_they_fire_before_the_records_of_a_micro_batch_and_after_an_interval(hotel, run, clock):
+def test_timers_fire_before_records_and_after_intervals(hotel, run, clock):
+    """They fire before the records of a micro-batch, and after an interval."""
     write(hotel, 0, ("ann", MINUTE, 0))
     write(hotel, 1, ("bob", MINUTE, 0))
     run(hotel, mode="interval", interval_start=day_start(0), interval_end=day_start(1), **QUICK)

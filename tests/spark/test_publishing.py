@@ -37,7 +37,7 @@ def versions(config):
     return {name: DeltaTable(sink.path).version() for name, sink in config.sinks.items()}
 
 
-def test_a_merge_through_spark_comes_to_the_same_board(home, run):
+def test_merge_through_spark_gives_same_board(home, run):
     write_days(home.input, range(2))
     home.configure(THROUGH_SPARK | ONE_BY_ONE)
     run(home, **QUICK)
@@ -118,7 +118,7 @@ def test_a_sink_with_other_columns_is_refused(home, run):
         run(home, **QUICK)
 
 
-def test_a_sink_that_has_gone_is_not_begun_anew_in_silence(home, run):
+def test_missing_sink_is_not_recreated_silently(home, run):
     write_days(home.input, [0])
     run(home, **QUICK)
     write_days(home.input, [1])
@@ -131,7 +131,7 @@ def test_a_sink_that_has_gone_is_not_begun_anew_in_silence(home, run):
     assert_as_by_hand(home.config(), by_hand(map(purchases_of, range(2))))
 
 
-def test_a_sink_from_an_old_backup_is_not_gone_on_with(home, run):
+def test_sink_from_old_backup_is_refused(home, run):
     write_days(home.input, [0])
     run(home, **QUICK)
     board = Path(home.config().sinks["lines_by_item"].path)
@@ -148,7 +148,8 @@ def test_a_sink_from_an_old_backup_is_not_gone_on_with(home, run):
     assert run(home, **QUICK).stopped_because == "drained"
 
 
-def test_a_job_begun_anew_does_not_skip_what_its_earlier_life_published(home, run):
+def test_restarted_job_repeats_what_earlier_incarnation_published(home, run):
+    """A job begun anew does not skip what its earlier incarnation has published."""
     # Delta passes over a transaction that is not above the last one without a word: the new job's ids start
     # at 1 again, and its changes would never reach the old tables.
     write_days(home.input, range(2))
@@ -164,7 +165,7 @@ def test_a_job_begun_anew_does_not_skip_what_its_earlier_life_published(home, ru
     assert_as_by_hand(home.config(), by_hand(map(purchases_of, range(2))))
 
 
-def test_what_a_run_could_not_publish_the_next_opening_does(home, run, monkeypatch):
+def test_next_opening_publishes_what_run_could_not(home, run, monkeypatch):
     write_days(home.input, [0])
 
     def refuse(*_: object) -> None:
@@ -182,7 +183,7 @@ def test_what_a_run_could_not_publish_the_next_opening_does(home, run, monkeypat
     assert CheckpointLog(config.job_folder).last == checkpoints(config)[-1]
 
 
-def test_a_whole_number_in_a_float_field_is_taken_back_by_the_float_that_was_stored(tmp_path, run):
+def test_float_with_whole_number_is_retracted_as_stored(tmp_path, run):
     home = Home(
         tmp_path,
         {

@@ -45,7 +45,7 @@ def feed(home, program, number):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", SAMPLE)
-def test_a_graph_on_spark_gives_what_a_loop_gives(seed, tmp_path, run):
+def test_graph_on_spark_equals_a_loop(seed, tmp_path, run):
     program, chance = Program(seed), random.Random(seed)
     home = Home(tmp_path, job_of(program))
     most = max(len(one.files) for one in program.inputs)

@@ -40,7 +40,7 @@ def told(home: Home) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
-def test_a_release_with_other_types_goes_on_with_what_was_stored(home, run, backend):
+def test_release_with_other_types_reads_stored_state(home, run, backend):
     write(home, 0, ("north", "tea", 2), ("south", "tea", 5), ("north", "jam", 1))
     run(home, parallelism=2, backend=backend)
     write(home, 1, ("north", "tea", 3))

@@ -30,9 +30,7 @@ def first_outcome() -> dict[str, Outcome]:
 
 
 @pytest.mark.parametrize(("files_per_batch", "parallelism", "backend"), CUTS)
-def test_purchases_come_to_the_same_however_they_are_cut(
-    home, run, first_outcome, files_per_batch, parallelism, backend
-):
+def test_any_slicing_of_purchases_gives_same_results(home, run, first_outcome, files_per_batch, parallelism, backend):
     write_days(home.input, DAYS)
     home.configure({"sources": {"purchases": {"max_files_per_batch": files_per_batch}}})
     report = run(home, parallelism=parallelism, backend=backend)
@@ -57,7 +55,7 @@ def test_parallelism_and_backend_may_change_between_runs(home, run):
     assert_as_by_hand(home.config(), by_hand(map(purchases_of, range(len(changes)))))
 
 
-def test_slices_without_a_watermark_of_their_own_change_nothing(home, run):
+def test_slices_without_own_watermark_change_nothing(home, run):
     # Seven rows a file, 20 a bucket: two files in three end without a new watermark, and the purchases in them
     # that ask for a timer in the past get it at once all the same.
     days = range(7)
@@ -67,7 +65,7 @@ def test_slices_without_a_watermark_of_their_own_change_nothing(home, run):
     assert_as_by_hand(home.config(), by_hand(purchases_of(day, rows=7) for day in days))
 
 
-def test_timers_of_idle_keys_fire_when_only_others_have_records(home, run):
+def test_idle_keys_timers_fire_for_others_records(home, run):
     write_days(home.input, [0])
     run(home, parallelism=7)
     waiting = len(outcome(home.config()).state["timers"])
@@ -80,7 +78,7 @@ def test_timers_of_idle_keys_fire_when_only_others_have_records(home, run):
     assert {key for _, key in expected.timers} <= {"somebody else"}
 
 
-def test_an_empty_file_is_taken_in_and_changes_nothing(home, run):
+def test_empty_file_is_taken_in_without_effect(home, run):
     write_days(home.input, [0])
     write_rows(home.input, day_name(1), [])
     home.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
@@ -98,7 +96,7 @@ def test_a_run_without_new_input_commits_nothing(home, run):
     assert checkpoints(home.config()) == before
 
 
-def test_an_interval_of_a_checkpoint_is_that_of_its_files(home, run):
+def test_checkpoint_interval_is_that_of_its_files(home, run):
     write_days(home.input, [0, 1])
     run(home, parallelism=1)
     last = checkpoints(home.config())[-1]
@@ -123,7 +121,7 @@ def test_five_days_of_flights_come_to_the_same(flights, run, first_outcome, file
 
 
 @pytest.mark.slow
-def test_flights_come_to_the_same_when_state_is_accessed_synchronously(flights, run, first_outcome):
+def test_synchronous_state_gives_flights_same_results(flights, run, first_outcome):
     home = flights(FLIGHT_DAYS, max_files_per_batch=2)
     run(home, parallelism=2, async_state=False)
     found = outcome(home.config())
@@ -131,7 +129,7 @@ def test_flights_come_to_the_same_when_state_is_accessed_synchronously(flights, 
 
 
 @pytest.mark.slow
-def test_flights_come_to_the_same_with_watermarks_strictly_ordered(flights, run, first_outcome):
+def test_strictly_ordered_watermarks_give_flights_same_results(flights, run, first_outcome):
     strictly = {"event-order.watermark": "strictly-ordered", "in-flight-records-limit": 50, "buffer-size": 7}
     home = flights(FLIGHT_DAYS, strictly, max_files_per_batch=2)
     run(home, parallelism=2)

@@ -45,7 +45,7 @@ def seen(home):
 
 
 @pytest.mark.slow
-def test_changes_of_a_merged_sink_reach_the_next_job(home, run, spark, tmp_path):
+def test_next_job_reads_merged_sinks_changes(home, run, spark, tmp_path):
     write_days(home.input, range(1))
     home.configure({"publish": {"spark_above_rows": 0}, "sources": {"purchases": {"max_files_per_batch": 1}}})
     run(home, **QUICK)

@@ -36,7 +36,7 @@ def stored(home: Home, table: str = "keyed_state") -> int:
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", "hashmap", "delta"])
-def test_a_paused_job_comes_back_to_what_it_was_told_to_remember(inn, run, clock, backend):
+def test_paused_job_keeps_its_state(inn, run, clock, backend):
     quick: dict[str, Any] = {"parallelism": 2, "backend": backend}
     write(inn, 0, ("ann", 0, 0), ("bob", 0, 0))
     run(inn, **quick)

@@ -82,13 +82,15 @@ class Backends:
             return HashMapBackend()
         if self.kind == "rocksdb":
             return RocksDbBackend(self._folder / str(self._made))
+        if self.kind == "rocksdb that waits":
+            return RocksDbBackend(self._folder / str(self._made), inline_reads_below=0)
         self._tables = self._tables or CommittedState(str(self._folder))
         backend = self._tables.backend(StateCache(Memory(), 1 << 20))
         backend._tables = self._opened  # the same empty tables for all: opening them costs 10 ms
         return backend
 
 
-@pytest.fixture(params=["hashmap", "rocksdb", "delta"], scope="session")
+@pytest.fixture(params=["hashmap", "rocksdb", "rocksdb that waits", "delta"], scope="session")
 def backends(request, tmp_path_factory):
     """Lends backends, as many as an example of a property wants."""
     found = Backends(request.param, tmp_path_factory.mktemp("backends"))

@@ -55,7 +55,7 @@ def test_nexmark_refuses_what_it_cannot_measure(asked, capsys):
 
 
 @pytest.mark.parametrize("table", ["persons", "auctions", "bids"])
-def test_one_row_more_closes_the_windows_of_a_stream(table, tmp_path):
+def test_one_more_row_closes_the_windows(table, tmp_path):
     write_events(tmp_path, Shape(500), files=3)
     write_closing(tmp_path / table, tmp_path / "closing" / table)
     before, after = (pq.read_table(folder / table) for folder in (tmp_path, tmp_path / "closing"))

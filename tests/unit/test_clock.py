@@ -8,14 +8,14 @@ from headrace import clock as engine_clock
 from headrace.clock import SystemClock, VirtualClock
 
 
-def test_a_virtual_clock_stands_still_until_it_is_moved(clock):
+def test_virtual_clock_stands_still_until_moved(clock):
     before = engine_clock.now(), engine_clock.monotonic()
     assert (engine_clock.now(), engine_clock.monotonic()) == before
     clock.advance(1_500)
     assert (engine_clock.now(), engine_clock.monotonic()) == (before[0] + 1_500, before[1] + 1.5)
 
 
-def test_sleeping_moves_a_virtual_clock_and_takes_no_time(clock):
+def test_sleep_moves_virtual_clock_without_taking_time(clock):
     engine_clock.sleep(3_600)
     asyncio.run(engine_clock.sleep_async(0.25))
     assert engine_clock.now() == 1_000_000 + 3_600_250
@@ -36,7 +36,7 @@ def test_use_answers_with_the_clock_that_was_there():
 
 
 @pytest.mark.parametrize("kind", [SystemClock, VirtualClock])
-def test_every_clock_gives_ids_of_32_digits_and_chances_below_one(kind):
+def test_clocks_give_32_digit_ids_and_probabilities(kind):
     found = kind()
     ids = {found.unique_id() for _ in range(100)}
     assert len(ids) == 100
@@ -44,7 +44,7 @@ def test_every_clock_gives_ids_of_32_digits_and_chances_below_one(kind):
     assert 0 <= found.jitter() < 1
 
 
-def test_the_system_clock_counts_milliseconds_since_1970_and_never_goes_back():
+def test_system_clock_counts_milliseconds_without_going_back():
     found = SystemClock()
     assert found.now() > 1_700_000_000_000
     assert found.monotonic() <= found.monotonic()

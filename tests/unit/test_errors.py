@@ -15,7 +15,7 @@ KINDS = [
 ]
 
 
-def test_each_kind_of_error_has_an_exit_code_of_its_own_and_that_is_documented():
+def test_each_error_has_own_documented_exit_code():
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
     documented = {name: int(code) for code, name in re.findall(r"^\| (\d+) \| `(\w+)` \|", page, re.MULTILINE)}
     codes = {kind.__name__: kind.exit_code for kind in KINDS}
@@ -23,14 +23,14 @@ def test_each_kind_of_error_has_an_exit_code_of_its_own_and_that_is_documented()
     assert len(set(codes.values())) == len(codes)
 
 
-def test_a_code_says_nothing_that_a_shell_says_with_it():
+def test_exit_codes_differ_from_those_of_shells():
     #  126 and up: not executable, not found, killed by a signal
     assert all(0 < kind.exit_code < 126 for kind in KINDS)
     assert HeadraceError.exit_code == EngineBug.exit_code
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_error_says_who_has_to_act(kind):
+def test_each_error_says_who_has_to_act(kind):
     assert len((kind.__doc__ or "").split()) > 5
 
 
@@ -40,7 +40,7 @@ def test_a_user_functions_error_names_the_place():
     assert str(error) == ('user function failed in operator \'delay\', key "N14228", record {"seq":1}\nTraceback: ...')
 
 
-def test_a_user_functions_error_without_a_key_names_none():
+def test_user_error_without_key_names_none():
     assert str(UserFunctionError("weather", None, "open()", "...")).startswith(
         "user function failed in operator 'weather', record open()"
     )

@@ -35,7 +35,7 @@ for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
 
 
 @pytest.mark.parametrize("package", HEART)
-def test_the_heart_of_the_engine_imports_without_spark_delta_and_airflow(package):
+def test_core_imports_without_spark_delta_and_airflow(package):
     command = [sys.executable, "-W", "error", "-c", WITHOUT, package]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -14,13 +14,43 @@ from tests.jobs.home import PROJECT
 PACKAGE = PROJECT / "engine" / "headrace"
 
 # Add a package here when its language is plain.
-PACKAGES = ["api", "async_io", "config", "execution", "materializer", "operators", "plan", "state", "testing"]
+PACKAGES = [
+    "api",
+    "async_io",
+    "config",
+    "execution",
+    "materializer",
+    "operators",
+    "plan",
+    "readers",
+    "sinks",
+    "sources",
+    "state",
+    "tables",
+    "testing",
+]
+
+# Add a folder of tests here when each name in it has at most eight words.
+TEST_FOLDERS = [
+    *(f"unit/{package}" for package in PACKAGES),
+    "unit/flights",
+    "unit/logbook",
+    "unit/nexmark",
+    "cluster",
+    "compose",
+    "demo",
+    "fault",
+    "kafka",
+    "simulation",
+    "spark",
+]
+LONGEST_NAME = 8
 
 # Add a door here when its public functions document their errors.
 DOORS = ["headrace.api", "headrace.operators", "headrace.testing"]
 
 # Files of these packages whose language is not plain yet.
-OPEN_FILES = {PACKAGE / "operators" / "_interval_join.py"}
+OPEN_FILES = {PACKAGE / "operators" / "_interval_join.py", PACKAGE / "tables" / "overlay.py"}
 
 RIDDLES = {"What", "Whether", "See"}
 VAGUE_NAMES = {"each", "found", "gone", "made", "said", "told"}
@@ -98,6 +128,15 @@ def test_docstrings_begin_with_no_riddle(package):
 @pytest.mark.parametrize("package", PACKAGES)
 def test_locals_say_what_they_hold(package):
     assert [place for place, node in nodes_of(package) if local_names(node) & VAGUE_NAMES] == []
+
+
+@pytest.mark.parametrize("folder", TEST_FOLDERS)
+def test_test_names_have_at_most_eight_words(folder):
+    trees = [ast.parse(file.read_text()) for file in (PROJECT / "tests" / folder).rglob("*.py")]
+    functions = [node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    names = [name for name in functions if name.startswith("test_")]
+    assert names
+    assert [name for name in names if len(name.split("_")) - 1 > LONGEST_NAME] == []
 
 
 @pytest.mark.parametrize("door", DOORS)

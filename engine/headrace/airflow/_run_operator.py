@@ -1,4 +1,4 @@
-"""The operator of a run: spark-submit, through Airflow's Spark provider."""
+"""The operator of a run: spark-submit, through Airflow's Spark provider, or the command without Spark."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from pathlib import Path
 from subprocess import Popen
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from headrace.airflow._command import HeadraceCommand
 from headrace.airflow._data_interval import refuse_foreign_interval
 from headrace.airflow._driver_log import DriverLog
 from headrace.airflow._environment import task_environment
@@ -47,7 +48,8 @@ class HeadraceRunOperator(SparkSubmitOperator):
 
     Give `job` as the name of a file in `conf/jobs/`; `home` is the folder that holds `conf/` ($HEADRACE_HOME, else the nearest
     folder above the DAG file). All other options are those of `headrace run`, may be templates, and are left out when they
-    render to nothing. The task returns the run's report, and updates the assets of the job's sinks that have news.
+    render to nothing. With `runner="local"`, or where the cluster profile says so, the task runs the command itself, on the machine of
+    the task and without a JVM. The task returns the run's report, and updates the assets of the job's sinks that have news.
 
     `budget` can shorten the run's budget, never prolong it: Airflow ends the task at the budget and grace of the job's file.
     References to the environment in the profile's Spark settings are replaced when the task runs, so that the serialised DAG
@@ -64,6 +66,7 @@ class HeadraceRunOperator(SparkSubmitOperator):
         job: str | JobConfig,
         home: str | Path | None = None,
         cluster: str | None = None,
+        runner: Literal["spark", "local"] | None = None,
         mode: str = MODE,
         interval_start: str | None = INTERVAL_START,
         interval_end: str | None = INTERVAL_END,
@@ -85,6 +88,7 @@ class HeadraceRunOperator(SparkSubmitOperator):
         """Raises `ConfigError` for a job that is not there, or whose file is wrong."""
         config = given_job(job, home, cluster)
         words = {
+            "runner": runner,
             "mode": mode,
             "interval-start": interval_start,
             "interval-end": interval_end,
@@ -101,6 +105,8 @@ class HeadraceRunOperator(SparkSubmitOperator):
         super().__init__(**_arguments(config, words, kwargs))
         self.checkpoint_link = self.spark_ui_link = ""
         self._job = config
+        self._needs_spark = (runner or config.profile.runner) == "spark"
+        self._command: HeadraceCommand | None = None
         self._checkpoint_url = checkpoint_url
         self._spark_info = spark_info
         self._holds_after_failure = hold_after_failure
@@ -122,20 +128,22 @@ class HeadraceRunOperator(SparkSubmitOperator):
         except ConfigError as error:
             raise AirflowFailException(f"ConfigError: {error}\n(not retried, a retry would end the same)") from None
         with ReportFile() as report_file:
-            if self._job.profile.deploy_mode == "client":
+            if self._job.profile.deploy_mode == "client" or not self._needs_spark:
                 self.application_args = [*self.application_args, option("report", report_file.path)]
             else:
                 home = packed_home(self._job, report_file.path.parent)
                 self._archives = ",".join(filter(None, (self._archives, home)))
-            report = self._submitted(context, report_file)
+            report = self._submitted(context, report_file) if self._needs_spark else self._ran_here(report_file)
         return None if report is None else self._finished(result_of(report), context)
 
     def on_kill(self) -> None:
-        """Kill the driver, then spark-submit: the provider kills spark-submit's JVM alone.
+        """Kill the command; or the driver, then spark-submit: the provider kills spark-submit's JVM alone.
 
         Spark's Python workers end with the JVM. The driver is a child of it and would only notice at its next
         call into Spark; until then it would go on computing and committing beside the next attempt.
         """
+        if self._command is not None:
+            self._command.end()
         if self._hook is not None:
             kill_descendants(self._submission())
             super().on_kill()
@@ -148,6 +156,8 @@ class HeadraceRunOperator(SparkSubmitOperator):
         """Make the rendered arguments what spark-submit takes. Raises `ConfigError`."""
         self.application_args: list[str] = plain_words(self.application_args or [])
         _check_budget(value_of("budget", self.application_args), self._job.run.budget)
+        if not self._needs_spark:
+            return
         self._publish_master()
         self.conf = expand_settings(self.conf or {}, os.environ)
         java = _java(self._job.home)
@@ -175,6 +185,14 @@ class HeadraceRunOperator(SparkSubmitOperator):
             if not (exit_code := self._exit_code()):
                 raise
             raise failure(exit_code, report_file.content()) from None
+        return report_file.content()
+
+    def _ran_here(self, report_file: ReportFile) -> Result | None:
+        """Run the command in a process of its own, and return its report. Raises what ends the task when it fails."""
+        self._command = HeadraceCommand(self.application_args, self._job.home, self._job.profile.python)
+        exit_code, _ = self._command.shown(self.log)
+        if exit_code:
+            raise failure(exit_code, report_file.content())
         return report_file.content()
 
     def _finished(self, result: Result, context: Context) -> Result:

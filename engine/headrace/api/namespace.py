@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 def check_namespace(namespace: object) -> None:
     """Check a namespace: any text without a zero character that UTF-8 can encode. The empty text means no namespace.
@@ -13,6 +15,14 @@ def check_namespace(namespace: object) -> None:
         raise TypeError(msg)
     if "\x00" in namespace or not namespace.isascii():
         _check_text(namespace)
+
+
+def checked_namespaces(namespaces: Iterable[str]) -> dict[str, None]:
+    """Return namespaces without repetitions, in order, after `check_namespace` of each."""
+    checked = dict.fromkeys(namespaces)
+    for namespace in checked:
+        check_namespace(namespace)
+    return checked
 
 
 def _check_text(namespace: str) -> None:

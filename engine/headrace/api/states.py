@@ -159,6 +159,13 @@ class ListState(State, Generic[V]):
         """Return an iterator over the elements, page by page."""
         raise self._unbound()
 
+    def get_namespaces(self, namespaces: Iterable[str]) -> StateFuture[dict[str, list[V]]]:  # noqa: ARG002
+        """Read the lists of several namespaces with one call, in the order given; empty lists are left out.
+
+        The namespace of this handle does not matter.
+        """
+        raise self._unbound()
+
     def merge_namespaces(self, target: str, sources: Sequence[str]) -> StateFuture[None]:  # noqa: ARG002
         """Move the elements of the namespaces `sources` to `target`, with their lifetimes.
 
@@ -327,6 +334,13 @@ class ReducingState(State, Generic[V]):
         """Return how long the value still lives, as `ValueState.remaining`."""
         raise self._unbound()
 
+    def get_namespaces(self, namespaces: Iterable[str]) -> StateFuture[dict[str, V]]:  # noqa: ARG002
+        """Read the values of several namespaces with one call, in the order given; those without one are left out.
+
+        The namespace of this handle does not matter.
+        """
+        raise self._unbound()
+
     def merge_namespaces(self, target: str, sources: Sequence[str]) -> StateFuture[None]:  # noqa: ARG002
         """Reduce the namespaces `target` and then `sources`, in this order, into `target`, and clear `sources`.
 
@@ -385,6 +399,13 @@ class AggregatingState(State, Generic[In, Acc, Out]):
 
     def remaining(self) -> StateFuture[timedelta | None]:
         """Return how long the accumulator still lives, as `ValueState.remaining`."""
+        raise self._unbound()
+
+    def get_namespaces(self, namespaces: Iterable[str]) -> StateFuture[dict[str, Out]]:  # noqa: ARG002
+        """Read the results of several namespaces with one call, in the order given; those without one are left out.
+
+        The namespace of this handle does not matter.
+        """
         raise self._unbound()
 
     def merge_namespaces(self, target: str, sources: Sequence[str]) -> StateFuture[None]:  # noqa: ARG002

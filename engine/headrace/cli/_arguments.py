@@ -68,15 +68,11 @@ def load(name: str | None, cluster: str | None = None, *, checked: bool = True) 
 
     config = load_job(the_job(name), cluster=cluster, checked=checked)
     branch = BRANCH.get()
-    return config if branch is None else on_branch(config, branch)
+    if branch is None:
+        return config
+    from headrace.commit.branch_settings import on_branch
 
-
-def on_branch(config: JobConfig, name: str) -> JobConfig:
-    """Return the configuration of a job's branch. Raises `ConfigError` when there is none of the name."""
-    from headrace.commit.branches import Branches
-
-    Branches(config).get(name)
-    return config.on_branch(name)
+    return on_branch(config, branch)
 
 
 def parsed_milliseconds(text: str) -> int:

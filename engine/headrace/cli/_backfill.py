@@ -90,7 +90,7 @@ def backfill(
     input that changed again; 8 storage, or the fork's files are gone; 9 the interval was not taken in yet; 10 job
     and sink disagree; 12 rows conflict over a primary key; 13 Spark died, or did not start: run again.
     """
-    from headrace.cli._arrow import without_pandas
+    from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
     from headrace.cli._output import print_json, show

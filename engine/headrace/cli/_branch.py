@@ -15,8 +15,8 @@ from headrace.cli._arguments import (
     job_and_text,
     load,
     new_run_id,
-    on_branch,
 )
+from headrace.cli._branch_settings import OtherPipeline, OtherSource, Setting, named_settings
 from headrace.cli._diff import show_differences
 
 if TYPE_CHECKING:
@@ -51,23 +51,38 @@ def register(app: typer.Typer) -> None:
     app.add_typer(branch, name="branch")
 
 
-def create(first: JobOrText, second: Second = None, *, at: At = None, why: Why = None, as_json: AsJson = False) -> None:
+def create(
+    first: JobOrText,
+    second: Second = None,
+    *,
+    at: At = None,
+    why: Why = None,
+    pipeline: OtherPipeline = None,
+    source: OtherSource = None,
+    setting: Setting = None,
+    as_json: AsJson = False,
+) -> None:
     """Fork a branch from a checkpoint of a job. No data is copied, and a run may hold the job meanwhile.
 
     'headrace run JOB --branch NAME' goes on from there, in tables of the branch. Its sinks are tables of the branch, too: what it
     writes is seen by no reader of the live ones, and no message is sent. Readers take --branch: state, sql, checkpoints, ...
+    With --pipeline, --source and --set it has other code, input and settings than the job's file; the branch keeps them.
     Services are called as they are by the job. As long as the branch is there, vacuum spares the files of its fork.
 
     Example:  headrace branch create flights late_fix --at 12
 
-    Exit codes: 0; 2 for a bad or taken name, an unknown checkpoint, or one that no branch can begin at; 8 when its files are gone.
+    Example:  headrace branch create flights cautious --set watermark.bucket=500
+
+    Exit codes: 0; 2 for a bad or taken name, an unknown checkpoint, one that no branch can begin at, or settings that no branch
+    can have; 8 when its files are gone.
     """
     from headrace.cli._output import print_json, show
     from headrace.commit.fork import fork
 
     job, name = job_and_text(first, second)
     config = load(job)
-    branch = fork(config, name, at, new_run_id(), why)
+    settings = named_settings(config, pipeline, source, setting)
+    branch = fork(config, name, at, new_run_id(), why, settings=settings)
     if as_json:
         print_json(_plain(branch))
         return
@@ -82,23 +97,30 @@ def create(first: JobOrText, second: Second = None, *, at: At = None, why: Why =
 def list_branches(job: Job = None, as_json: AsJson = False) -> None:
     """List a job's branches: where they begin, how far they are, their age and what they take.
 
+    "Held back" are the bytes of the job that vacuum would remove but for the branch.
+
     Example:  headrace branch list flights
 
     Exit codes: 0; 2 for an unknown job; 8 when a table cannot be read.
     """
+    from headrace.cli._branch_usage import usages_of
     from headrace.cli._output import print_json, show, shown, table
     from headrace.commit.branches import Branches
 
     config = load(job)
-    rows = [_row(config, branch) for branch in Branches(config).open]
+    usages = {usage["name"]: usage for usage in usages_of(config)}
+    rows = [
+        {**usages[branch.name], **_row(config, branch)} for branch in Branches(config).open if branch.name in usages
+    ]
     if as_json:
         print_json({"job": config.job, "branches": rows})
     elif not rows:
         show(f"job '{config.job}' has no branches")
     else:
-        columns = ("branch", "forked at", "last", "created", "bytes", "note")
-        names = ("name", "fork_id", "last", "created_at", "bytes", "note")
+        columns = ("branch", "forked at", "last", "age", "bytes", "held back", "note")
+        names = ("name", "fork_id", "last", "age", "bytes", "held_back_bytes", "note")
         show(table(columns, [tuple(shown(row[name]) for name in names) for row in rows]))
+        show(*(f"{row['name']}: {key}={text}" for row in rows for key, text in row["settings"].items()))
 
 
 def diff(
@@ -117,9 +139,10 @@ def diff(
 
     Exit codes: 0, also when nothing differs; 2 for an unknown job, branch or operator; 8 when files are gone.
     """
-    from headrace.cli._arrow import without_pandas
+    from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
+    from headrace.commit.branch_settings import on_branch
     from headrace.readers.difference import differences
     from headrace.readers.job_at_checkpoint import JobAtCheckpoint
     from headrace.readers.known_operators import WITH_REQUESTS, WITH_STATE, check_operator
@@ -186,12 +209,9 @@ def drop(first: JobOrText, second: Second = None, *, why: Why = None, as_json: A
 
 def _row(config: JobConfig, branch: Branch) -> dict[str, Any]:
     from headrace.commit.fork import log_of
-    from headrace.tables.files import Usage, folder_usage
 
-    own = config.on_branch(branch.name)
-    last = log_of(own).last
-    usage = sum(folder_usage(own.job_folder, own.storage_options).values(), Usage())
-    return {**_plain(branch), "last": None if last is None else last.checkpoint_id, "bytes": usage.size}
+    last = log_of(config.on_branch(branch.name)).last
+    return {**_plain(branch), "last": None if last is None else last.checkpoint_id}
 
 
 def _plain(branch: Branch) -> dict[str, Any]:
@@ -203,4 +223,5 @@ def _plain(branch: Branch) -> dict[str, Any]:
         "status": branch.status.value,
         "created_at": at_time(branch.created_at),
         "note": branch.note,
+        "settings": branch.settings,
     }

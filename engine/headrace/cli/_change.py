@@ -112,22 +112,25 @@ def vacuum(
 
     The tables' logs are cut off as well: entries that no such checkpoint needs are removed. Older checkpoints
     can be neither read nor restored afterwards. Look first with --dry-run, which needs no lease. The list of
-    files is a checkpoint of its own, committed before the first is deleted.
+    files is a checkpoint of its own, committed before the first is deleted. It says as well what is spared for each branch.
 
     Example:  headrace vacuum flights --dry-run
 
     Exit codes: 0; 2 unknown job; 3 a run holds the job, or takes it before the commit; 8 storage; 10 job and
     sink disagree.
     """
+    from headrace.cli._branch_usage import sentences_about, usages_of
     from headrace.cli._output import print_json, show
     from headrace.commit.vacuum import vacuum as vacuum_job
 
     config = load(job)
     files = vacuum_job(config, run_id or new_run_id(), dry_run=dry_run)
+    branches = usages_of(config)
     if as_json:
-        print_json({"job": config.job, "dry_run": dry_run, "files": files})
+        print_json({"job": config.job, "dry_run": dry_run, "files": files, "branches": branches})
         return
     show(*files, f"{len(files):,} files {'would be removed' if dry_run else 'removed'}")
+    show(*sentences_about(config.job, branches))
 
 
 def not_protected(sinks: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ import typer
 
 from headrace.cli._arguments import AsJson, Cluster, Job, load
 from headrace.cli._findings import Finding, as_warnings, finish
-from headrace.cli._machine import jars, java, pyspark
+from headrace.cli._machine import runner
 
 if TYPE_CHECKING:
     from headrace.commit.log import CheckpointLog
@@ -48,7 +48,7 @@ def check(
     config = load(job, cluster, checked=False)
     plan = checked_plan(config)
     findings = [Finding("configuration", "ok", str(config.file)), Finding("pipeline", "ok", config.pipeline)]
-    findings += [java(config.home), pyspark(), jars(config)]
+    findings += runner(config, plan)
     findings += row_kinds(config)
     findings += stored(config, plan)
     findings += sources(config, plan)

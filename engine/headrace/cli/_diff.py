@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
-import msgspec
 import typer
 
 from headrace.cli._arguments import AsJson, Job, Limit, OperatorOption
 from headrace.cli._state import open_job
 
 if TYPE_CHECKING:
+    import msgspec
+
     from headrace.commit.checkpoint import Checkpoint
     from headrace.readers.difference import ChangedRow, TableDifference
     from headrace.readers.job_at_checkpoint import JobAtCheckpoint
@@ -142,6 +143,8 @@ def _values(row: ChangedRow) -> list[str]:
 
 def _fields(value: Any) -> dict[str, msgspec.Raw] | None:
     """Return the fields of a stored JSON object; None for any other value."""
+    import msgspec
+
     if not isinstance(value, str):
         return None
     try:

@@ -43,7 +43,7 @@ def drop(
     Exit codes: 0; 2 for an unknown job, one that has nothing stored, or no reason; 3 while a run holds the job; 8 storage; 10 a sink is
     not the job's alone.
     """
-    from headrace.cli._arrow import without_pandas
+    from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
     from headrace.commit.job_drop import drop_job, droppable_job

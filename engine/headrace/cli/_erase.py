@@ -61,7 +61,7 @@ def erase(
     Exit codes: 0, also when there is nothing; 2 for an unknown job or operator, a bad key or reason, or a savepoint that has
     the key; 3 while a run holds the job; 8 storage; 10 job and sink disagree.
     """
-    from headrace.cli._arrow import without_pandas
+    from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
     from headrace.cli._output import print_json

@@ -1,7 +1,8 @@
-"""Findings about what Spark needs on this machine; `check` and `doctor` report them."""
+"""Findings about what a run needs on this machine; `check` and `doctor` report them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from headrace.cli._findings import Finding
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
+    from headrace.plan.stages import Plan
 
 
 def java(home: Path | None) -> Finding:
@@ -41,3 +43,16 @@ def jars(config: JobConfig) -> Finding:
     if absent:
         return Finding(what, "fail", f"{config.profile.file}: there is no {', '.join(absent)}", how_to_get(absent))
     return Finding(what, "ok", f"{len(config.profile.jars)} there")
+
+
+def runner(config: JobConfig, plan: Plan) -> Iterator[Finding]:
+    """Report whether this machine has what the runner of the job's cluster profile needs."""
+    if config.profile.runner == "spark":
+        yield from (java(config.home), pyspark(), jars(config))
+        return
+    from headrace.local.only_on_spark import only_on_spark
+
+    problems = [*only_on_spark(config, plan)]
+    yield from (Finding("runner", "fail", problem, "or run it with --runner spark") for problem in problems)
+    if not problems:
+        yield Finding("runner", "ok", f"local, as cluster {config.cluster} says: neither Java nor pyspark is needed")

@@ -97,7 +97,7 @@ def rename(
 
 
 def _without_pandas() -> None:
-    from headrace.cli._arrow import without_pandas
+    from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
 

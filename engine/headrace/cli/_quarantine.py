@@ -66,9 +66,9 @@ def quarantine(
 def _requeue(
     job: str | None, operator: str | None, files: list[str], why: str | None, run_id: str, *, as_json: bool
 ) -> None:
-    from headrace.cli._arrow import without_pandas
     from headrace.cli._output import print_json
     from headrace.config import load_pipeline
+    from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
     from headrace.commit.requeue import requeue as requeue_job

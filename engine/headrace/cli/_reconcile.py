@@ -42,9 +42,9 @@ def reconcile(
     Exit codes: 0, also when there is nothing to do; 2 unknown job, or --apply without --why; 3 a run holds the job; 8 storage;
     10 job and sinks cannot be brought together: the message has the ways that are left.
     """
-    from headrace.cli._arrow import without_pandas
     from headrace.cli._output import print_json, show
     from headrace.errors import ConfigError, SinkMismatchError
+    from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
     from headrace.commit.reconcile import compare

@@ -45,7 +45,7 @@ def rescale(
     Exit codes: 0; 2 for an unknown job, a number that the state has already or that is below 'parallelism', or no reason; 3 while a
     run holds the job; 8 storage; 10 job and sink disagree.
     """
-    from headrace.cli._arrow import without_pandas
+    from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
     from headrace.cli._output import print_json, show

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import typer
 
 from headrace.cli._arguments import AsJson, Cluster, Job, load, new_run_id, parsed_milliseconds
+from headrace.cli._branch_settings import OtherPipeline, OtherSource, Setting, with_named
 from headrace.cli._run_arguments import (
     AllowEffects,
     AsyncState,
@@ -19,12 +20,11 @@ from headrace.cli._run_arguments import (
     IntervalStart,
     MaxBatches,
     Mode,
-    OtherPipeline,
-    OtherSource,
     Parallelism,
     Replay,
     ReportFile,
     RunId,
+    Runner,
     budget_seconds,
 )
 from headrace.cli._run_events import shown_events
@@ -33,6 +33,8 @@ from headrace.cli._run_report import failure_reported, plain_report, write_repor
 if TYPE_CHECKING:
     from headrace.config import JobConfig
     from headrace.spark.options import RunOptions, RunReport
+
+    RunnerName = Literal["spark", "local"]
 
 _MODES = ("auto", "caught-up", "interval")
 
@@ -46,6 +48,7 @@ def run(
     job: Job = None,
     *,
     cluster: Cluster = None,
+    runner: Runner = None,
     mode: Mode = "auto",
     interval_start: IntervalStart = None,
     interval_end: IntervalEnd = None,
@@ -62,6 +65,7 @@ def run(
     pipeline: OtherPipeline = None,
     source: OtherSource = None,
     allow_effects: AllowEffects = False,
+    setting: Setting = None,
     report_file: ReportFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -82,8 +86,12 @@ def run(
     Later runs refuse more input, until a restore.
 
     With --branch NAME it takes in what comes after the branch's fork, and writes to the branch alone; see 'headrace branch create'.
-    There, and only there, --pipeline and --source name other code and other input. Name them in each run of the branch.
-    A branch refuses to call services that the job's file marks with 'effects', unless --allow-effects is given.
+    There, and only there, --pipeline, --source and --set name other code, input and settings than the job's file. Later runs and
+    readers of the branch use them, until a run names others. A branch refuses to call services that the job's file marks with
+    'effects', unless --allow-effects is given.
+
+    With --runner local no JVM starts: for small slices, tests and a laptop. Results are the same. What Spark alone can do (Kafka,
+    .spark(), .sql()) is refused.
 
     With --report FILE a scheduler gets what --json prints, or {"error", "message", "exit_code"}, in FILE: also where stdout goes
     elsewhere. What stands there is not shown on stderr as well.
@@ -94,7 +102,7 @@ def run(
     service is down; 5 user code raised; 6 stored state does not fit; 7 bad input; 8 storage; 9 an interval
     would leave a gap, or go back without --replay; 10 job and sink disagree; 11 a replay
     had to be finished first, and took all the time: run again; 12 rows conflict over a primary key; 13 Spark
-    died, or did not start: run again.
+    or a worker process died, or Spark did not start: run again.
     """
     with failure_reported(report_file):
         config, options = _wishes(
@@ -115,8 +123,8 @@ def run(
             force_fail_over=force_fail_over,
             allow_effects=allow_effects,
         )
-        config = with_other(config, pipeline, source or [])
-        report = _run(config, options)
+        config = with_named(config, pipeline, source, setting)
+        report = _run(config, options, _runner(runner) or config.profile.runner)
     if report_file is not None:
         write_report(report_file, plain_report(report))
     _show(report, options, as_json=as_json)
@@ -128,34 +136,12 @@ def _wishes(job: str | None, cluster: str | None, **options: Any) -> tuple[JobCo
     return load(job, cluster), RunOptions(cluster=cluster, **options)
 
 
-def with_other(config: JobConfig, pipeline: str | None, sources: list[str]) -> JobConfig:
-    """Return a branch's configuration with other code and input. Raises `ConfigError` where it is the job's, or names no source."""
-    from pathlib import Path
+def _run(config: JobConfig, options: RunOptions, runner: RunnerName) -> RunReport:
+    from headrace import local, spark
+    from headrace.tables.late_pandas import without_pandas
 
-    from msgspec.structs import replace
-
-    from headrace.errors import ConfigError
-
-    if (pipeline or sources) and config.branch is None:
-        msg = (
-            "--pipeline and --source need --branch: what the job itself runs and reads is in its file. Nothing was run. "
-            f"'headrace branch create {config.job} NAME' makes a branch."
-        )
-        raise ConfigError(msg)
-    changed = dict(config.sources)
-    for text in sources:
-        name, separator, path = text.partition("=")
-        if not separator or name not in changed or not path:
-            msg = f"--source '{text}' is not SOURCE=PATH (sources: {', '.join(changed)}). Nothing was run."
-            raise ConfigError(msg)
-        place = path if "://" in path else str(Path(path).absolute())
-        changed[name] = replace(changed[name], path=place)
-    return replace(config, sources=changed, pipeline=pipeline or config.pipeline)
-
-
-def _run(config: JobConfig, options: RunOptions) -> RunReport:
-    from headrace.spark import run as run_job
-
+    without_pandas()
+    run_job = local.run if runner == "local" else spark.run
     with shown_events() as on_event:
         return run_job(config, options, on_event)
 
@@ -167,6 +153,15 @@ def _mode(text: str) -> Literal["auto", "caught_up", "interval"]:
         msg = f"--mode '{text}' is not allowed (allowed: {', '.join(_MODES)})"
         raise ConfigError(msg)
     return cast("Literal['auto', 'caught_up', 'interval']", text.replace("-", "_"))
+
+
+def _runner(text: str | None) -> RunnerName | None:
+    from headrace.errors import ConfigError
+
+    if text not in {None, "spark", "local"}:
+        msg = f"--runner '{text}' is not allowed (allowed: spark, local)"
+        raise ConfigError(msg)
+    return cast("RunnerName | None", text)
 
 
 def _backend(text: str | None) -> Literal["rocksdb", "hashmap", "delta"] | None:

@@ -25,6 +25,12 @@ EndOfInput = Annotated[
     bool,
     typer.Option("--end-of-input", help="At the end, declare that no more input comes: the last windows close."),
 ]
+Runner = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        metavar="spark|local", help="Where tasks run; local starts no JVM. As the cluster profile says if left out."
+    ),
+]
 Parallelism = Annotated[Optional[int], typer.Option(min=1, help="Tasks per operator.")]  # noqa: UP045
 Backend = Annotated[
     Optional[str],  # noqa: UP045
@@ -38,16 +44,6 @@ ForceFailOver = Annotated[bool, typer.Option("--force-fail-over", help="Take the
 ReportFile = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option("--report", metavar="FILE", help="Write the result, or the error, as JSON to FILE as well."),
-]
-OtherPipeline = Annotated[
-    Optional[str],  # noqa: UP045
-    typer.Option(
-        "--pipeline", metavar="MODULE:NAME", help="On a branch: run this pipeline, not that of the job's file."
-    ),
-]
-OtherSource = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option("--source", metavar="NAME=PATH", help="On a branch: read this source from there; may be repeated."),
 ]
 AllowEffects = Annotated[
     bool, typer.Option("--allow-effects", help="On a branch: call services whose calls have effects outside, too.")

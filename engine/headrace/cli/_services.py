@@ -13,8 +13,8 @@ Measured = dict[str, Any]
 
 def last_measured(config: JobConfig) -> dict[str, Measured]:
     """By async operator: the metrics of the last micro-batch in which it was called. Nothing for a job that never ran."""
-    from headrace.cli._arrow import without_pandas
     from headrace.commit.log import CheckpointLog
+    from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
     found: dict[str, Measured] = {}

@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
 
 def open_job(name: str | None, at: str | None, *, with_expired: bool = False) -> JobAtCheckpoint:
     """Open a job's state at a checkpoint."""
-    from headrace.cli._arrow import without_pandas
+    from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
     from headrace.readers.job_at_checkpoint import JobAtCheckpoint
@@ -212,7 +212,7 @@ def expired(
 
     Exit codes: 0; 2 for an unknown job, checkpoint, operator or state, or a wrong duration; 8 when files are gone.
     """
-    from headrace.cli._arrow import without_pandas
+    from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
     from headrace.cli._expired import print_expired, print_supposed

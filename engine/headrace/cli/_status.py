@@ -27,8 +27,8 @@ def status(job: Job = None, as_json: AsJson = False) -> None:
     """Say where each job stands, or only JOB.
 
     Last checkpoint, watermark, what it took in, and which run holds the job at present, with its progress within the
-    micro-batch; how the services did that the job calls, and what waits for them. A job whose file is broken is
-    listed with what is wrong in it.
+    micro-batch; how the services did that the job calls, and what waits for them; its branches, with what they cost. A job whose
+    file is broken is listed with what is wrong in it.
 
     Example:  headrace status
 
@@ -58,6 +58,7 @@ def _show(found: list[dict[str, Any]]) -> None:
 
 
 def _waits(row: dict[str, Any]) -> list[str]:
+    from headrace.cli._branch_usage import sentences_about
     from headrace.cli._output import shown_moment
     from headrace.cli._services import in_a_line
 
@@ -75,7 +76,7 @@ def _waits(row: dict[str, Any]) -> list[str]:
         lines.append(
             f"{row['job']}: {row['waiting']:,} elements wait for services{due} (headrace retries {row['job']})"
         )
-    return lines
+    return [*lines, *sentences_about(row["job"], row["branches"])]
 
 
 def _watermarks(row: dict[str, Any]) -> list[str]:
@@ -131,11 +132,12 @@ def _status_or_error(name: str) -> dict[str, Any]:
 
 def _status(name: str) -> dict[str, Any]:
     from headrace import clock
-    from headrace.cli._arrow import without_pandas
+    from headrace.cli._branch_usage import usages_of
     from headrace.cli._output import at_time
     from headrace.cli._services import services_of
     from headrace.commit.log import CheckpointLog
     from headrace.commit.sent_messages import sent_messages
+    from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
     config = load(name)
@@ -165,6 +167,7 @@ def _status(name: str) -> dict[str, Any]:
             sent.sink: {"sent": sent.sent, "of": sent.last, "behind": sent.is_behind, "detail": f"{sent.place}: {sent}"}
             for sent in sent_messages(config, log.checkpoints)
         },
+        "branches": usages_of(config),
         "error": None,
     }
 
@@ -216,10 +219,10 @@ def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> 
 
     Exit codes: 0; 2 for an unknown job.
     """
-    from headrace.cli._arrow import without_pandas
     from headrace.cli._change import not_protected
     from headrace.cli._output import print_json, show, table
     from headrace.commit.log import CheckpointLog
+    from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
     config = load(job)

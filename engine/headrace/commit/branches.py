@@ -40,9 +40,12 @@ _SCHEMA = pa.schema(
         pa.field("created_at", ARROW_TIMESTAMP, nullable=False),
         pa.field("run_id", pa.string()),
         pa.field("note", pa.string()),
+        pa.field("settings", pa.string()),
+        pa.field("ran_with", pa.string()),
         pa.field("log_version", pa.int64(), nullable=False),
     ]
 )
+_JSON = ("versions", "sinks", "settings", "ran_with")
 _ATTEMPTS = 10
 
 
@@ -69,6 +72,10 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | None = None
     """The run that made it; of a branch that is being promoted, the attempt that does so."""
     note: str | None = None
+    settings: dict[str, str] = {}
+    """Values that it has instead of those of the job's file: YAML, by dotted key."""
+    ran_with: dict[str, str] | None = None
+    """Code and settings of its last run; None before the first run. See `headrace.commit.branch_settings`."""
 
     @property
     def is_there(self) -> bool:
@@ -134,6 +141,10 @@ class Branches:
 
         self._commit(branch, check)
 
+    def change(self, branch: Branch) -> None:
+        """Commit other values of an open branch. Raises `ConfigError` when there is none of its name."""
+        self._commit(branch, lambda: self.get(branch.name))
+
     def drop(self, name: str, note: str | None = None) -> Branch:
         """Commit that a branch is dropped. Raises `ConfigError` when there is no open one of the name."""
         return self._change(name, status=BranchStatus.DROPPED, note=note)
@@ -191,8 +202,7 @@ def finish_promotion(config: JobConfig, last: Checkpoint) -> None:
 def _encoded(branch: Branch, log_version: int) -> pa.Table:
     row = {
         **msgspec.to_builtins(branch),
-        "versions": msgspec.json.encode(branch.versions).decode(),
-        "sinks": msgspec.json.encode(branch.sinks).decode(),
+        **{name: msgspec.json.encode(getattr(branch, name)).decode() for name in _JSON},
         "created_at": None,
         "log_version": log_version,
     }
@@ -203,5 +213,5 @@ def _encoded(branch: Branch, log_version: int) -> pa.Table:
 
 def _decoded(row: dict[str, Any]) -> Branch:
     fields = {name: value for name, value in row.items() if name != "log_version" and value is not None}
-    fields |= {name: msgspec.json.decode(row[name]) for name in ("versions", "sinks")}
+    fields |= {name: msgspec.json.decode(fields[name]) for name in _JSON if name in fields}
     return msgspec.convert(fields, Branch)

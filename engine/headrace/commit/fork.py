@@ -13,6 +13,7 @@ known from there.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,8 +28,9 @@ from headrace.commit.lease import JobLease
 from headrace.commit.lineage import Lineage
 from headrace.commit.log import CheckpointLog
 from headrace.commit.restore_check import RestoreCheck
+from headrace.commit.run_check import checked_plan
 from headrace.commit.sink_tables import SinkTables
-from headrace.config import JobConfig, checked_name
+from headrace.config import JobConfig, checked_name, with_settings
 from headrace.errors import ConfigError, StorageError
 from headrace.tables.overlay import DELETED, Base
 from headrace.tables.schemas import FORMAT_VERSION, STATE_TABLES
@@ -50,13 +52,26 @@ WITHOUT_STATE: Final[dict[str, Any]] = {
 _NOT_YET = frozenset({"kafka"})
 
 
-def fork(config: JobConfig, name: str, at: int | str | None, run_id: str, note: str | None = None) -> Branch:
+def fork(
+    config: JobConfig,
+    name: str,
+    at: int | str | None,
+    run_id: str,
+    note: str | None = None,
+    *,
+    settings: Mapping[str, str] | None = None,
+) -> Branch:
     """Make a branch that begins at a checkpoint: an id, a savepoint's name, a time, or the last one (None).
 
-    It needs no lease: a run may hold the job. A branch that broke off while it was made is finished. Raises `ConfigError` for a bad or
-    taken name, an unknown checkpoint, and one that no branch can begin at; `StorageError` when files of it are gone.
+    `settings` are values that it has instead of those of the job's file (see `with_settings`). It needs no lease: a run may hold the
+    job. A branch that broke off while it was made is finished, with the settings that it was to have. Raises `ConfigError` for a bad or
+    taken name, an unknown checkpoint, one that no branch can begin at, and settings that it cannot have; `StorageError` when files of it
+    are gone.
     """
-    on_branch = config.on_branch(checked_name(name, "branch name"))
+    changed = with_settings(config, settings or {})
+    on_branch = changed.on_branch(checked_name(name, "branch name"))
+    if settings:
+        checked_plan(changed)  # what is wrong with them shows now, and not in the first run
     log = log_of(config)
     branches = Branches(config)
     begun = _broken_off(branches, on_branch)
@@ -79,6 +94,7 @@ def fork(config: JobConfig, name: str, at: int | str | None, run_id: str, note: 
             created_at=clock.now(),
             run_id=run_id,
             note=note,
+            settings=on_branch.settings,
         )
         branches.add(begun)
     remove_branch(on_branch)  # what an interrupted drop, or an interrupted fork, has left under this name

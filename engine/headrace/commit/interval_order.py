@@ -63,7 +63,8 @@ def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint], run: Run, *, r
     covered = [checkpoint for checkpoint in trail if checkpoint.interval_end is not None]
     if not covered:
         return IntervalPlace()
-    before = (checkpoint for checkpoint in reversed(covered) if (checkpoint.interval_end or 0) <= wanted.start)
+    # What a promotion brought has no state to go back to: then it is the fork of that branch, or a checkpoint before it.
+    before = (one for one in reversed(covered) if one.has_state and (one.interval_end or 0) <= wanted.start)
     if (target := next(before, None)) is not None:
         return IntervalPlace(target.checkpoint_id)
     return IntervalPlace(next(checkpoint for checkpoint in covered if checkpoint.kind is Kind.BATCH).parent_id)

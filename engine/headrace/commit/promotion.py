@@ -34,6 +34,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from headrace import faults
+from headrace.commit.branch_settings import differences_to_file, on_branch
 from headrace.commit.branches import Branch, Branches, finish_promotion
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.fork import WITHOUT_STATE, is_of_the_line, log_of
@@ -66,11 +67,12 @@ def promoting(
 
     Raises `ConfigError` when there is no such branch, `FencedError` while a run holds the job, and what `open_job` raises.
     """
-    on_branch = config.on_branch(name)
-    Branches(config).get(name)
-    with open_job(config, run_id, sinks=sinks_of(on_branch, log_of(on_branch)), writers=writers, notify=notify) as job:
+    branch_config = on_branch(config, name)
+    with open_job(
+        config, run_id, sinks=sinks_of(branch_config, log_of(branch_config)), writers=writers, notify=notify
+    ) as job:
         branch = Branches(config).get(name)  # another run may have promoted or dropped it meanwhile
-        yield Promotion(job, on_branch, branch)
+        yield Promotion(job, branch_config, branch)
 
 
 def settle_promotion(config: JobConfig, name: str, run_id: str) -> None:
@@ -99,9 +101,10 @@ class Promotion:
     def promote(self, why: str | None = None) -> Checkpoint:
         """Make state and sinks of the branch those of the job; return the checkpoint that does. The branch is removed.
 
-        Raises `ConfigError` when the job has taken in what the branch has not, when the branch does not begin on
-        the job's line or the job's state was changed by hand since, `SinkMismatchError` when somebody else has written to a sink since
-        the fork, `StorageError` when files of the fork are gone, `FencedError` while a run holds the branch. Nothing has changed then.
+        Raises `ConfigError` when the job has taken in what the branch has not, when the job's file says other code or settings than the
+        branch ran with, and when the branch does not begin on the job's line or the job's state was changed by hand since;
+        `SinkMismatchError` when somebody else has written to a sink since the fork, `StorageError` when files of the fork are gone,
+        `FencedError` while a run holds the branch. Nothing has changed then.
         """
         with open_job(self.on_branch, self.job.run_id) as own:
             self.refuse_unless_safe(own)
@@ -119,6 +122,13 @@ class Promotion:
             msg = (
                 f"branch '{name}' is behind: job '{job}' has taken in more since. Nothing was changed. Let the branch take it in "
                 f"(headrace run {job} --branch {name}), then promote it."
+            )
+            raise ConfigError(msg)
+        if differences := differences_to_file(self.job.config, Branches(self.job.config).get(name)):
+            msg = (
+                f"branch '{name}' cannot be promoted, since the job's next run would go on with other code or settings than the branch "
+                f"had: {'; '.join(differences)}. Nothing was changed. Write into {self.job.config.file} what the branch ran with, or run "
+                f"the branch with what the file says, and promote it then."
             )
             raise ConfigError(msg)
         by_hand = next((one for one in line if one.kind not in _LEAVES_ROWS), None)

@@ -38,6 +38,7 @@ from headrace.config._load import (
     list_jobs,
     load_cluster,
     load_job,
+    with_settings,
 )
 from headrace.config._moments import parse_moment
 from headrace.config._pipeline import (
@@ -100,4 +101,5 @@ __all__ = [
     "parse_moment",
     "raise_problems",
     "shown_url",
+    "with_settings",
 ]

@@ -31,6 +31,9 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     parallelism: Count
     """Tasks per operator, unless the job or the command line says otherwise."""
 
+    runner: Literal["spark", "local"] = "spark"
+    """Where tasks run. local: in processes of this machine, without a JVM, for small slices; then no Spark setting counts."""
+
     deploy_mode: Literal["client", "cluster"] = "client"
     """Where the driver runs. Spark standalone takes Python drivers in client mode only."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,7 +40,9 @@ class Problems:
 
     def add(self, node: yaml.Node, key: str, text: str) -> None:
         """Add a problem at `node`; `key` is its dotted path in the file."""
-        self._found.append(f"{self._file}:{line_number(node)}: {key}: {text}")
+        named = name_of(node)
+        where = f"{self._file}:{line_number(node)}" if named is None else named
+        self._found.append(f"{where}: {text}" if where.endswith(f" {key}") else f"{where}: {key}: {text}")
 
     def __len__(self) -> int:
         """Return the number of problems so far."""
@@ -77,6 +80,35 @@ def read_document(file: Path) -> yaml.MappingNode:
     return root
 
 
+class _Named(io.StringIO):
+    """A text whose nodes know its name."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(text)
+        self.name = name
+
+
+def read_value(name: str, text: str) -> yaml.Node:
+    """Return a value that is not in a file, as a node for which `name_of` returns `name`. No text is null.
+
+    Raises `ConfigError` when it is no YAML.
+    """
+    try:
+        _check_depth(name, text)
+        node: yaml.Node | None = yaml.compose(_Named(name, text), Loader=_Loader)
+    except yaml.YAMLError as error:
+        problem = getattr(error, "problem", None) or "it has a character that is not allowed"
+        msg = f"{name}: '{text}' is not valid YAML: {problem}"
+        raise ConfigError(msg) from error
+    return read_value(name, "null") if node is None else node
+
+
+def name_of(node: yaml.Node) -> str | None:
+    """Return the name of a value that was read by `read_value`; None of one that is in a file."""
+    name: str = node.start_mark.name
+    return None if name.startswith("<") else name
+
+
 def _text_of(file: Path) -> str:
     try:
         content = file.read_bytes()
@@ -91,7 +123,7 @@ def _text_of(file: Path) -> str:
         raise ConfigError(msg) from error
 
 
-def _check_depth(file: Path, text: str) -> None:
+def _check_depth(file: Path | str, text: str) -> None:
     """Refuse nesting so deep that building the tree would end the process: libyaml's C stack would overflow."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):

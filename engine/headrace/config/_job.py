@@ -17,6 +17,7 @@ from headrace.config._airflow import AirflowConfig
 from headrace.config._cluster import HIDDEN, ClusterConfig
 from headrace.config._execution import ExecutionConfig, OperatorConfig
 from headrace.config._files import CsvOptions, FileOptions
+from headrace.config._settings import shown_setting
 from headrace.config._table_versions import Start, parse_offsets, parse_start, parse_versions
 from headrace.config._types import (
     Count,
@@ -74,6 +75,9 @@ class StateConfig(Section, frozen=True, kw_only=True):
 
     cache_bytes: Count = 268_435_456
     """Backend delta: bytes of state that a task keeps on local disk, so as not to look them up again (256 MiB)."""
+
+    inline_reads_below: Whole = 268_435_456
+    """Backend rocksdb: bytes of a task's files below which its reads are executed inline, each at once, not in batches (256 MiB); 0: never. Results do not depend on it."""
 
 
 class WatermarkConfig(Section, frozen=True, kw_only=True):
@@ -304,7 +308,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
 
 
 class Promote(enum.StrEnum):
-    """What happens to the result of a backfill."""
+    """Decides about the result of a backfill."""
 
     AUTOMATIC = "automatic"
     APPROVAL = "approval"
@@ -409,6 +413,9 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
     branch: str | None = None
     """The branch whose tables are meant; None: those of the job itself. See `on_branch`."""
 
+    settings: dict[str, str] = {}
+    """Values of the branch that replace those of the file: YAML, by dotted key. See `with_settings`."""
+
     @property
     def code(self) -> PipelineCode:
         """Return the location of the job's pipeline, for `headrace.plan.loader`."""
@@ -436,6 +443,8 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
 
         A sink is a Delta table there, whatever its format is: no message is sent. Raises `ConfigError` on a branch: a branch has
         no branches.
+
+        This says where the branch is. Its own code, input and settings are applied by `headrace.commit.branch_settings`.
         """
         if self.branch is not None:
             msg = f"'{name}' would be a branch of branch '{self.branch}', and a branch has no branches: fork the job itself"
@@ -498,7 +507,9 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
         return options
 
     def where(self, key: str) -> str:
-        """Return `file:line: key`, for a message about `key` (its dotted path in the file)."""
+        """Return `file:line: key`, for a message about `key` (its dotted path in the file), or the setting that replaces it."""
+        if any(f"{key}.".startswith(f"{setting}.") for setting in self.settings):
+            return shown_setting(key) if self.branch is None else f"branch '{self.branch}', {shown_setting(key)}"
         line = self.lines.get(key)
         return f"{self.file}:{line}: {key}" if line else f"{self.file}: {key}"
 

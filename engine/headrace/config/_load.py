@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ from headrace.config._cluster import ClusterConfig, ClusterFile
 from headrace.config._job import JobConfig, JobFile
 from headrace.config._read import read_struct
 from headrace.config._scalars import Place
+from headrace.config._settings import check_settable
 from headrace.errors import ConfigError
 from headrace.names import check_name, did_you_mean
 
@@ -96,6 +98,22 @@ def load_job(
     if checked:
         check_job(config)
     return config
+
+
+def with_settings(config: JobConfig, settings: Mapping[str, str]) -> JobConfig:
+    """Return a job with other values than its file has: YAML by dotted key, as `{"run.budget": "5m"}`. They are for branches.
+
+    Raises `ConfigError` for a key that no branch can set, and where the file would be refused with these values.
+    """
+    if not settings:
+        return config
+    check_settable(settings)
+    job, _ = read_struct(config.file, JobFile, Place(config.home, os.environ), settings)
+    sections = {key.partition(".")[0] for key in settings}
+    values = {section: getattr(job, section) for section in sections}
+    changed = msgspec.structs.replace(config, **values, settings=dict(settings))
+    check_job(changed)
+    return changed
 
 
 def _check_cluster(name: str, home: Path, where: str) -> None:

@@ -18,6 +18,7 @@ from headrace.config._cluster import is_secret
 from headrace.config._document import Problems, line_number, node_kind, read_document, tag_of
 from headrace.config._environment import is_only_a_reference
 from headrace.config._scalars import Place, located, read_scalar, unwrap
+from headrace.config._settings import put_settings
 from headrace.config._types import LOCATION
 from headrace.names import NAME_RULE, did_you_mean, is_name
 
@@ -31,12 +32,15 @@ MISSING: Any = object()
 """Result of the reader for a value with a problem."""
 
 
-def read_struct(file: Path, kind: type[T], place: Place) -> tuple[T, dict[str, int]]:
-    """Read `file` as a `kind`; also return the line of each key, by its dotted path.
+def read_struct(
+    file: Path, kind: type[T], place: Place, settings: Mapping[str, str] | None = None
+) -> tuple[T, dict[str, int]]:
+    """Read `file` as a `kind`, with other values for the keys in `settings`; also return the line of each key, by its dotted path.
 
-    Raises `ConfigError` that lists all problems of the file.
+    Raises `ConfigError` that lists all problems of the file and of the settings.
     """
     root = read_document(file)
+    put_settings(root, kind, settings or {})
     reader = _Reader(Problems(file), place)
     value = reader.struct(root, kind, "")
     reader.problems.raise_any()

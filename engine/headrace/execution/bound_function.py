@@ -12,6 +12,7 @@ from headrace.api.functions import KeyedFunction, has_timers, input_methods, is_
 from headrace.execution.broadcast_input import BroadcastInput
 from headrace.execution.controller import AsyncExecutionController
 from headrace.execution.declarations import declared_blocks, declared_states
+from headrace.execution.options import AsyncStateOptions
 from headrace.state.backend import StateBackend
 from headrace.state.state_store import StateStore
 from headrace.state.stores import store_for
@@ -33,9 +34,9 @@ class BoundFunction:
         broadcast: BroadcastInput,
         lives: EntryLifetimes,
         *,
-        waits: bool,
+        options: AsyncStateOptions,
     ) -> None:
-        """Bind the operator's function. `waits` is false where each read blocks until it is answered."""
+        """Bind the operator's function. Unless `options` are enabled, each read blocks until it is answered."""
         function = operator.function
         self.operator = operator.name
         self.is_plain = is_blocking(function)
@@ -51,7 +52,7 @@ class BoundFunction:
                 broadcast.bind(name, state)
                 continue
             store = store_for(state, operator.name, backend, controller, lives, blocking=self.is_plain)
-            store.waits = waits
+            store.waits, store.cache_limit = options.enabled, options.cache_entries
             self.stores.append(store)
             setattr(function, name, store.handle)
         for name, block in declared_blocks(function).items():

@@ -101,7 +101,7 @@ class KeyedProcess:
         self.controller = AsyncExecutionController(self, executor or executor_for(backend, options), options)
         self.broadcast = BroadcastInput(operator, owns=owns_broadcast)
         self._function = BoundFunction(
-            operator, backend, self.controller, self.broadcast, lives or EntryLifetimes(), waits=options.enabled
+            operator, backend, self.controller, self.broadcast, lives or EntryLifetimes(), options=options
         )
         self._is_plain, self._inputs = self._function.is_plain, self._function.inputs
         self.stores = self._function.stores
@@ -327,12 +327,15 @@ class KeyedProcess:
         return UserFunctionError(self.operator.name, context.key_json.decode(), shown, why, method=method)
 
     def _prefetch(self, chunk: Sequence[Element | BufferedRequest]) -> None:
-        """Read the values of the keys of a chunk, with one call for each state."""
+        """Read the values of the keys of a chunk, with one call for each state; make room for them first."""
+        if any(store.is_full for store in self.stores):
+            self.controller.drain()
+            for store in self.stores:
+                store.release()
         if self._options.enabled and chunk:
             keys = {element.key_json for element in chunk}
             keys.discard(BROADCAST_KEY)
             for store in self.stores:
-                store.trim(self._options.cache_entries)
                 store.prefetch(keys)
 
 

@@ -97,4 +97,7 @@ class RequestBuffer:
         return Waiter(context, request)
 
     def _of(self, key: bytes) -> deque[Waiter]:
-        return self._blocking.setdefault(key, deque())
+        waiters = self._blocking.get(key)
+        if waiters is None:
+            waiters = self._blocking[key] = deque()
+        return waiters

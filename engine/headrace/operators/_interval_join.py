@@ -115,10 +115,9 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
         at = ctx.timestamp
         first, last = at + side.low, at + side.high
         starts = range(self._slice_of(first), last + 1, self._length)
-        reads = [(start, self._slice(other, start).get()) for start in starts]
+        slices = self.right if other.number else self.left
         is_matched = False
-        for start, read in reads:
-            slice_ = await read
+        for start, slice_ in (await slices.get_namespaces(map(str, starts))).items():
             near = [kept for kept in slice_ if first <= kept.at <= last]
             for kept in near:
                 pair = (kept.record, record) if side.number else (record, kept.record)
@@ -126,7 +125,7 @@ class IntervalJoin(KeyedCoProcessFunction[In1, In2, Out], OperatorFunction):
             is_matched = is_matched or bool(near)
             if other.is_kept and not all(kept.matched for kept in near):
                 changed = [_matched(kept) if first <= kept.at <= last else kept for kept in slice_]
-                await self._slice(other, start).update(changed)
+                await slices.namespace(start).update(changed)
         return is_matched
 
     async def _keep(self, record: Struct, ctx: Context, side: _Side, *, is_matched: bool) -> None:

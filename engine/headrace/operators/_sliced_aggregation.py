@@ -135,9 +135,8 @@ class SlicedAggregation(WindowFunction[In, Out]):
 
     async def _parts(self, end: int) -> dict[int, Any]:
         """Return the stored slices of a window, by start, the earliest first."""
-        starts = slices_between(self._windows, end)
-        reads = [(start, self.slices.namespace(str(start)).get()) for start in starts]
-        return {start: part for start, read in reads if (part := await read) is not None}
+        parts = await self.slices.get_namespaces(map(str, slices_between(self._windows, end)))
+        return {int(start): part for start, part in parts.items()}
 
     def _merged(self, parts: dict[int, Any], end: int, ctx: Context) -> Any:
         """Return the result of a window that consists of these slices."""

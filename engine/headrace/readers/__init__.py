@@ -1,1 +1,1 @@
-"""What people ask of stored state: keyed state, histories, timers, SQL."""
+"""Readers of stored state for the command line: keyed state, histories, timers, SQL."""

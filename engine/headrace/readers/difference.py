@@ -1,7 +1,7 @@
-"""`headrace diff`: the entries and rows that are not the same at two checkpoints of a job.
+"""`headrace diff`: the entries and rows that differ between two checkpoints of a job.
 
-Only keys that a checkpoint behind the last common one has written can differ, so only these are compared. After a compaction, or
-another rewriting of whole tables, all entries are.
+Only keys that were written after the last common checkpoint can differ, so only these are compared. After a compaction, or
+another rewriting of whole tables, all entries are compared.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _ADDS_ROWS_ONLY: Final = frozenset(
         *(Kind.SAVEPOINT, Kind.SAVEPOINT_DROP, Kind.VACUUM),
     }
 )
-"""Checkpoints that leave the rows of the state tables as they are, and at most add some."""
+"""Kinds of checkpoints that change no existing rows of the state tables; they may add rows."""
 
 _STAMPS: Final = ("last_access", "expires_at", "ttl_ms")
-"""Columns of the TTL: an entry that differs in these alone was renewed, not changed."""
+"""Columns of the TTL: an entry that differs only in these was renewed, not changed."""
 
 _OF_TOUCHED_KEYS: Final = "SEMI JOIN touched USING (operator, key)"
 _NOT_COMPARED: Final = ("checkpoint_id", "deleted")
 
 
 class Change(StrEnum):
-    """How an entry of the second checkpoint differs from that of the first."""
+    """Kind of difference between an entry at the second checkpoint and at the first one."""
 
     ADDED = "added"
     GONE = "gone"
@@ -51,7 +51,10 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChangedRow:
-    """One entry of a state table, or one row of a sink. `before` and `after` have the other columns; None where it is not there."""
+    """Entry of a state table, or row of a sink, that differs.
+
+    `name` has the columns that identify it; `before` and `after` have the other columns, or None where it does not exist.
+    """
 
     change: Change
     name: dict[str, Any]
@@ -60,7 +63,7 @@ class ChangedRow:
 
     @property
     def fields(self) -> list[str]:
-        """The columns that differ; empty unless the row is there at both checkpoints."""
+        """Columns that differ; empty unless the row exists at both checkpoints."""
         if self.before is None or self.after is None:
             return []
         return [column for column, value in self.after.items() if self.before[column] != value]
@@ -68,7 +71,7 @@ class ChangedRow:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many rows differ of one group: `group` names operator and state, as far as the table has them; a sink is one group."""
+    """Numbers of rows of a group that differ. `group` names operator and state, if the table has them; a sink is one group."""
 
     group: dict[str, str]
     rows: dict[Change, int]
@@ -76,7 +79,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class TableDifference:
-    """The differences in one table: how many there are, and the first of them by name."""
+    """Differences in one table: their numbers, and the first ones by name."""
 
     table: str
     is_sink: bool
@@ -87,23 +90,24 @@ class TableDifference:
 def differences(
     before: JobAtCheckpoint, after: JobAtCheckpoint, operator: str | None = None, limit: int = 20
 ) -> Iterator[TableDifference]:
-    """Yield the tables that differ between two checkpoints of a job, or of the job and a branch: the state tables, then the sinks.
+    """Yield the tables that differ between two checkpoints: the state tables, then the sinks.
 
-    `limit` is the number of rows of each table. With `operator`, only its state is compared, and no sink. An entry that TTL has
-    expired counts as long as it is stored. Raises `StorageError` when the files of a checkpoint are gone.
+    The checkpoints are of a job, or of the job and a branch. Each table has at most `limit` rows. With `operator`, only its
+    state is compared, and no sink. Expired entries count as long as they are stored. Raises `StorageError` when the files of
+    a checkpoint are gone.
     """
     for table in STATE_TABLES.values():
-        found = _state_difference(before, after, table, entries_of(operator), limit)
-        if found.counts:
-            yield found
+        difference = _state_difference(before, after, table, entries_of(operator), limit)
+        if difference.counts:
+            yield difference
     for name in () if operator else before.config.sinks:
-        found = _sink_difference(before, after, name, limit)
-        if found.counts:
-            yield found
+        difference = _sink_difference(before, after, name, limit)
+        if difference.counts:
+            yield difference
 
 
 def default_start(job: JobAtCheckpoint) -> int:
-    """Return the id of the checkpoint that a job's checkpoint continues from. Raises `ConfigError` for the first one."""
+    """Return the id of the checkpoint before a job's checkpoint. Raises `ConfigError` for the first one."""
     earlier = job.lineage.before(job.checkpoint)
     if earlier is None:
         msg = f"checkpoint {job.checkpoint.checkpoint_id} is the first one: there is nothing to compare it with"
@@ -133,22 +137,24 @@ def _state_difference(
 
 
 def _are_on_one_line(before: JobAtCheckpoint, after: JobAtCheckpoint) -> bool:
-    """Tell whether both are of the job itself, or of one branch: then equal versions are equal tables."""
+    """Return whether both belong to the job itself, or to one branch: then equal versions are equal tables."""
     return before.config.branch == after.config.branch
 
 
 def _fork(before: JobAtCheckpoint, after: JobAtCheckpoint) -> int | None:
-    """Return the last checkpoint of both lines; None where one of them has rewritten a table since."""
+    """Return the last checkpoint that both lines share; None if one of them has rewritten a table since."""
     lines = [[*job.lineage.newest_first()] for job in (before, after)]
-    common = {one.checkpoint_id for one in lines[0]} & {one.checkpoint_id for one in lines[1]}
-    if not _are_on_one_line(before, after):  # behind the fork, an id means another checkpoint on each line
-        origins = {one.restored_from for line in lines for one in line if one.kind is Kind.FORK}
+    common = {checkpoint.checkpoint_id for checkpoint in lines[0]} & {
+        checkpoint.checkpoint_id for checkpoint in lines[1]
+    }
+    if not _are_on_one_line(before, after):  # after the fork, an id is a different checkpoint on each line
+        origins = {checkpoint.restored_from for line in lines for checkpoint in line if checkpoint.kind is Kind.FORK}
         common &= {origin for origin in origins if origin is not None}
     fork = max(common, default=None)
     if fork is None:
         return None  # the job was restored to a checkpoint before the fork
-    since = [one for line in lines for one in line if one.checkpoint_id > fork]
-    return fork if all(checkpoint.kind in _ADDS_ROWS_ONLY for checkpoint in since) else None
+    later = [checkpoint for line in lines for checkpoint in line if checkpoint.checkpoint_id > fork]
+    return fork if all(checkpoint.kind in _ADDS_ROWS_ONLY for checkpoint in later) else None
 
 
 def _copy_touched_keys(
@@ -158,7 +164,7 @@ def _copy_touched_keys(
     conditions: Conditions,
     fork: int,
 ) -> bool:
-    """Copy the keys that were written behind the fork to `touched`. Return whether there are any."""
+    """Copy the keys that were written after the fork to table `touched`. Return whether there are any."""
     written = [*conditions, Within("checkpoint_id", fork + 1, _LAST_ID)]
     for number, job in enumerate(jobs):
         copy(
@@ -194,7 +200,7 @@ def _sink_at(job: JobAtCheckpoint, uri: str) -> Snapshot:
 
 
 def _primary_key(job: JobAtCheckpoint, sink: str) -> list[str]:
-    """Return the primary key of a sink; none of one that rows are only appended to, or of which nothing is recorded."""
+    """Return the primary key of a sink; empty for a sink in append mode, and for one that the job has not recorded."""
     recorded = job.log.sink_tables(job.checkpoint) or {}
     return [*recorded[sink].key] if sink in recorded else []
 
@@ -208,7 +214,7 @@ def _compare(
     *,
     is_sink: bool = False,
 ) -> TableDifference:
-    """Compare the views `before` and `after`. Rows without a key are compared as a whole, each as often as it is there."""
+    """Compare the views `before` and `after`. Without a key, compare whole rows and their numbers of copies."""
     import duckdb
 
     name = key or values
@@ -233,7 +239,7 @@ def _compare(
 
 
 def _differing_sql(name: list[str], compared: list[str], *, by_count: bool) -> str:
-    """Return SQL for the rows that differ: `_change`, `_times`, the columns of `name`, and `before.X` and `after.X` of each other."""
+    """Return SQL for the rows that differ: `_change`, `_times`, the columns of `name`; `before.X` and `after.X` of other columns."""
     sides = " UNION ALL ".join(
         f"SELECT {_list(name)}, {number} AS _side, {_row(compared)} AS _row FROM {side}"  # noqa: S608 - quoted names
         for number, side in enumerate(("before", "after"))
@@ -271,7 +277,7 @@ def _changed_row(row: dict[str, Any], name: list[str], compared: list[str]) -> C
 
 
 def _row(columns: list[str]) -> str:
-    """Return SQL for one value of several columns, which is never null."""
+    """Return SQL that combines several columns to one value, which is never null."""
     return "{'_there': true" + "".join(f", {_text(column)}: {_quoted(column)}" for column in columns) + "}"
 
 

@@ -1,4 +1,4 @@
-"""Why an entry is there, or no longer: its changes, each with what it did, and what became of it without a change."""
+"""History of an entry: its changes with their effect, and its expiry and removal by compactions."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ ENTRY_COLUMNS = ("operator", "state", "key", "namespace", "user_key")
 
 
 class Compacted(NamedTuple):
-    """A compaction, and the entries that it left."""
+    """Compaction, and the entries that it kept."""
 
     checkpoint_id: int
     left: set[EntryIdentity]
 
 
 class EntryHistory:
-    """Tells what happened to entries.
+    """History of entries.
 
-    `ttls` are the TTLs by operator and state, and `clocks` says for a TTL and a checkpoint (None: now) what its clock said (ms).
+    `ttls` are the TTLs by operator and state. `clocks` returns the time (ms) on the clock of an operator's TTL at a checkpoint
+    (None: now).
     """
 
     def __init__(
@@ -36,16 +37,17 @@ class EntryHistory:
         ttls: Mapping[tuple[str, str], LiveTtl],
         clocks: Callable[[str, LiveTtl, Checkpoint | None], int | None],
     ) -> None:
-        """Nothing is read before `events`."""
+        """Keep the arguments; `events` reads them."""
         self._checkpoints = {checkpoint.checkpoint_id: checkpoint for checkpoint in checkpoints}
         self._compactions = sorted(compactions)
         self._ttls = ttls
         self._clocks = clocks
 
     def events(self, changes: Rows) -> Rows:
-        """Return the changes with two columns before theirs: `what` happened, and `at` which time it was committed, or came to pass.
+        """Return the changes with two more columns in front: `what` happened, and `at` which time it was committed, or happened.
 
-        Further rows tell of entries that expired, or that a compaction dropped for that; `checkpoint_id` is the compaction's.
+        Additional rows are for entries that expired, and for expired entries that a compaction dropped (with its
+        `checkpoint_id`).
         """
         columns = ["what", "at", *changes.columns]
         events: list[ChangeRow] = []
@@ -76,7 +78,7 @@ class EntryHistory:
         return "renewed" if before["value"] == row["value"] else "changed"
 
     def _dropped(self, row: ChangeRow, following: ChangeRow | None) -> int | None:
-        """The compaction that dropped the entry after this row, and before the following one."""
+        """Return the compaction that dropped the entry after this row and before the following row; None without one."""
         until = float("inf") if following is None else following["checkpoint_id"]
         for compaction in self._compactions:
             if row["checkpoint_id"] < compaction.checkpoint_id < until and identity(row) not in compaction.left:
@@ -107,7 +109,7 @@ class EntryHistory:
 
 
 def identity(row: ChangeRow) -> EntryIdentity:
-    """What names the entry of a row."""
+    """Return the values that identify the entry of a row."""
     return tuple(row[name] for name in ENTRY_COLUMNS)
 
 

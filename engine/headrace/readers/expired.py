@@ -1,4 +1,4 @@
-"""`headrace state expired`: what has expired and is still stored, and when its bytes are gone."""
+"""`headrace state expired`: expired entries that are still stored, and the time at which their bytes are removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = "operator, state, key, namespace, user_key, last_access, expires_at, tt
 
 
 class ExpiryCompaction(msgspec.Struct, frozen=True):
-    """A compaction that dropped expired entries, and from when on a vacuum removes the files that had them."""
+    """Compaction that dropped expired entries. From `files_until` on, a vacuum removes the files that had them."""
 
     checkpoint_id: int
     at: datetime | None
@@ -30,12 +30,12 @@ class ExpiryCompaction(msgspec.Struct, frozen=True):
 
 
 def stored_entries_sql() -> str:
-    """Return SQL for the entries of keyed_state that are stored, dead or not, over their changes `raw`."""
+    """Return SQL for the stored entries of keyed_state, also expired ones, over their changes `raw`."""
     return last_rows_sql("raw", STATE_TABLES[KEYED_STATE])
 
 
 def expired_states(job: JobAtCheckpoint) -> Rows:
-    """Return by operator and state: expired entries that are stored, their keys and bytes, and the oldest stamp among them."""
+    """Return for each operator and state the stored entries that have expired: entries, keys, bytes, and the oldest stamp."""
     query = f"""
         SELECT operator, state, count(*) AS entries, count(DISTINCT key) AS keys,
                sum(strlen(value))::BIGINT AS bytes, min(last_access) AS oldest
@@ -46,9 +46,9 @@ def expired_states(job: JobAtCheckpoint) -> Rows:
 def expired_entries(
     job: JobAtCheckpoint, operator: str | None = None, state: str | None = None, limit: int = 50
 ) -> Rows:
-    """Return expired entries that are stored, the oldest stamps first. Their values are left out.
+    """Return stored entries that have expired, without their values, the oldest stamps first.
 
-    Raises `ConfigError` for an operator that is not known.
+    Raises `ConfigError` for an unknown operator.
     """
     check_operator(job, operator, WITH_STATE)
     query = f"""
@@ -59,13 +59,13 @@ def expired_entries(
 
 
 def expiry_compactions(job: JobAtCheckpoint) -> Iterator[ExpiryCompaction]:
-    """Walk the compactions that dropped expired entries, newest first."""
+    """Yield the compactions that dropped expired entries, newest first."""
     retention = job.config.retention.hours * _HOUR
     for compaction in reversed(job.log.checkpoints):
         entries = compaction.metrics.get("expired", 0)
         if compaction.kind is not Kind.COMPACTION or not entries:
             continue
-        # The checkpoint before it is the last one that names the files.
+        # The checkpoint before the compaction is the last one that needs the files.
         before = job.log.lineage.before(compaction) or compaction
         yield ExpiryCompaction(
             compaction.checkpoint_id, moment(compaction.committed_at), entries, moment(before.committed_at + retention)
@@ -73,5 +73,5 @@ def expiry_compactions(job: JobAtCheckpoint) -> Iterator[ExpiryCompaction]:
 
 
 def savepoints(job: JobAtCheckpoint) -> list[str]:
-    """Return the savepoints that keep the files they name, whatever a compaction has dropped since."""
-    return [each.name or str(each.checkpoint_id) for each in live_savepoints(job.log.checkpoints)]
+    """Return the names of live savepoints: each keeps its files, also those that compactions have replaced since."""
+    return [savepoint.name or str(savepoint.checkpoint_id) for savepoint in live_savepoints(job.log.checkpoints)]

@@ -1,8 +1,8 @@
-"""A job's state as of one checkpoint, read without a JVM.
+"""State of a job at one checkpoint, read without a JVM.
 
-Versions come from `checkpoints` alone, never from the tables' own latest version: a table may be ahead of its last commit.
-Conditions go to the tables' scan, which skips files by their statistics; DuckDB then picks the last row per entry. Neither
-pyarrow's datasets nor pandas are imported: they would cost more than all the rest of `headrace state get`.
+Versions of tables come from `checkpoints`, never from the tables' latest versions: a table may be ahead of the last checkpoint.
+Conditions are passed to the scan of a table, which skips files by their statistics; DuckDB then picks the last row of each
+entry. pyarrow's datasets and pandas are not imported: their import takes longer than the rest of `headrace state get`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from headrace.tables.view import TableView
 
 
 class JobAtCheckpoint:
-    """The state of a job as of one checkpoint.
+    """State of a job at one checkpoint.
 
-    `at` is a checkpoint id, the name of a savepoint, or None for the last checkpoint. Entries that the TTL which the job
-    declares now has expired are hidden unless `with_expired`: see `JobTtl`.
-    Raises `ConfigError` when the job has no checkpoint yet or `at` names none; all that reads raises `StorageError` when the
-    files of an old checkpoint are gone.
+    `at` is a checkpoint id, the name of a savepoint, or None for the last checkpoint. Entries that have expired by the TTL
+    that the job declares now are hidden, unless `with_expired` (`JobTtl`). Raises `ConfigError` when the job has no checkpoint
+    yet, or `at` names none. All reading methods raise `StorageError` when the files of an old checkpoint are gone.
     """
 
     def __init__(self, config: JobConfig, at: int | str | None = None, *, with_expired: bool = False) -> None:
@@ -47,11 +46,11 @@ class JobAtCheckpoint:
 
     @property
     def lineage(self) -> Lineage:
-        """The line of checkpoints that leads to this one, without what restores left behind."""
+        """Line of checkpoints that leads to this one, without checkpoints that restores have undone."""
         return self.log.lineage.to(self.checkpoint)
 
     def snapshot(self, uri: str, version: int | None) -> Snapshot:
-        """Open a table at a version; None: the latest."""
+        """Open a table at a version; None for the latest one."""
         store = table_store(uri, self.config.storage_options)
         return store.latest() if version is None else store.at(version)
 
@@ -63,9 +62,9 @@ class JobAtCheckpoint:
         columns: Sequence[str] | None = None,
         at: Checkpoint | None = None,
     ) -> Any:
-        """Return the rows of a state table at the checkpoint, or at another one, as an Arrow stream that can be read once.
+        """Return the rows of a state table at this checkpoint, or at checkpoint `at`, as an Arrow stream that can be read once.
 
-        A table that the checkpoint does not name is empty.
+        A table that the checkpoint does not record is empty. Raises `StorageError` when its files are gone.
         """
         table = STATE_TABLES[name]
         version = (self.checkpoint if at is None else at).versions.get(name)
@@ -76,16 +75,16 @@ class JobAtCheckpoint:
             return TableView(table, self.snapshot(uri, version), conditions).stream(columns)
 
     def hidden_sql(self, name: str) -> str:
-        """Return SQL that is true of rows of a state table that readers must not show."""
+        """Return an SQL condition for the rows of a state table that readers must not show."""
         return self.ttl.dead_sql() if name == KEYED_STATE and not self.with_expired else "false"
 
     def live_sql(self, name: str, changes: str = "raw") -> str:
-        """Return SQL for the live entries of a state table, over a relation with its changes."""
+        """Return SQL for the live entries of a state table, over the relation `changes` with all its changes."""
         return last_rows_sql(changes, STATE_TABLES[name], unless=self.hidden_sql(name))
 
     def live_rows(
         self, name: str, conditions: Conditions, order: str, parameters: Sequence[Any] = (), *, columns: str = "*"
     ) -> Rows:
-        """Return the live entries of a state table. `columns` and `order` (or what else ends the query) are SQL."""
+        """Return the live entries of a state table. `columns` and `order` (the end of the query) are SQL."""
         query = f"SELECT {columns} FROM ({self.live_sql(name)}) {order}"  # noqa: S608 - our own names
         return ask_once(self.changes(name, conditions), query, parameters, table=name)

@@ -1,4 +1,4 @@
-"""The TTLs that a job declares now, as of a checkpoint: which rows of keyed state are dead, and when the others die."""
+"""TTLs that a job declares now, applied at a checkpoint: the rows of keyed state that have expired, and the expiry of others."""
 
 from __future__ import annotations
 
@@ -20,29 +20,31 @@ if TYPE_CHECKING:
     from headrace.api import StateTtl
 
 AGE_COLUMNS = ("last_access", "expires_at", "ttl_ms")
-"""The columns from which it follows whether an entry is dead."""
+"""Columns that decide whether an entry has expired."""
 
 
 class JobTtl:
-    """The TTLs that a job declares now, and their clocks.
+    """TTLs that a job declares now, and their clocks.
 
-    The clocks are the checkpoint's watermark, and for processing time the time of day; for a checkpoint that is named
-    (`is_now` is false), processing time stands at its commit.
+    The clock of event time is the checkpoint's watermark. The clock of processing time is the time of day, or the
+    checkpoint's commit if the user named a checkpoint (`is_now` is false).
     """
 
     def __init__(self, config: JobConfig, log: CheckpointLog, checkpoint: Checkpoint, *, is_now: bool) -> None:
-        """Load the pipeline. One that cannot be loaded is no reason to hide the state."""
+        """Load the pipeline's TTLs. If it cannot be loaded, set `not_declared`, since the state should be readable nevertheless."""
         self._config = config
         self._checkpoint = checkpoint
         self._now = clock.now() if is_now else checkpoint.committed_at
         self._paused_since = log.lineage.last_micro_batch() if is_now else None
         self._expiries: list[RowExpiry] | None = None
         self.not_declared: str | None = None
-        """Why nobody knows what the job declares: then the moment that was stored with an entry counts."""
+        """Reason why the TTLs are unknown, else None. If they are, the expiry that was stored with an entry counts."""
         try:
             self._expiries = self.expiries_of(self.declared())
         except (ConfigError, TypeError) as error:
-            self.not_declared = f"the pipeline cannot be loaded ({error}), so its TTLs are not known: what counts is 'expires_at' as stored"
+            self.not_declared = (
+                f"the pipeline cannot be loaded ({error}), so its TTLs are not known: the stored 'expires_at' counts"
+            )
 
     def declared(self) -> dict[str, StateTtl | None]:
         """Return the TTL of every declared state, by `operator.state`.
@@ -55,29 +57,29 @@ class JobTtl:
         return declared_ttls(plan_stages(load_pipeline(self._config)))
 
     def expiries_of(self, declared: DeclaredTtls) -> list[RowExpiry]:
-        """Return what would expire if this were declared, for a micro-batch that starts now, or at the checkpoint's commit."""
+        """Return the expiries of rows if these TTLs were declared, in a micro-batch now, or at the checkpoint's commit."""
         return row_expiries(declared, self._checkpoint, processing_time=self._now, paused_since=self._paused_since)
 
     @property
     def live(self) -> Mapping[tuple[str, str], LiveTtl]:
-        """The TTLs that expire something, by operator and state. Empty where nobody knows what the job declares."""
+        """TTLs that are on, by operator and state. Empty if the TTLs are unknown."""
         return {(expiry.operator, expiry.state): expiry.live for expiry in self._expiries or ()}
 
     def clock_at(self, operator: str, ttl: LiveTtl, checkpoint: Checkpoint | None) -> int | None:
-        """Return what the clock of an operator's TTL said at a checkpoint, or says now (None)."""
+        """Return the time (ms) on the clock of an operator's TTL at a checkpoint, or now (None)."""
         if ttl.by_watermark:
             return (checkpoint or self._checkpoint).watermark_of(operator)
         return self._now if checkpoint is None else checkpoint.committed_at
 
     def dead_sql(self) -> str:
-        """Return SQL that is true of dead rows of keyed_state."""
+        """Return an SQL condition for expired rows of keyed_state."""
         if self._expiries is not None:
             return dead_sql(self._expiries)
         watermark = self._checkpoint.watermark
         return NEVER_DEAD if watermark is None else f"coalesce(epoch_ms(expires_at) <= {int(watermark)}, false)"
 
     def with_deaths(self, entries: Rows) -> Rows:
-        """Return rows of keyed_state with the `expires_at` that the TTLs declared now give them."""
+        """Return rows of keyed_state with `expires_at` by the TTLs declared now."""
         if self._expiries is None:
             return entries
         live = self.live

@@ -1,4 +1,4 @@
-"""Finding a key as people write it: the conditions on rows of a state table."""
+"""Conditions that find the rows of a key, in the form in which people write the key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.tables.predicate import Condition, OneOf
 
 
 def key_conditions(key: str, max_parallelism: int) -> list[Condition]:
-    """Return the conditions on rows of one key. `key` is JSON, or the bare text of a text key."""
+    """Return the conditions for rows of one key. `key` is JSON, or a text key without quotes."""
     candidates = key_texts(key)
     groups = {key_group(text.encode(), max_parallelism) for text in candidates}
     return [OneOf("key_group", tuple(sorted(groups))), OneOf("key", tuple(candidates))]

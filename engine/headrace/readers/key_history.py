@@ -1,4 +1,4 @@
-"""`headrace state history`: all changes of one key up to a checkpoint, also before compactions."""
+"""`headrace state history`: all changes of a key up to a checkpoint, also those before compactions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from headrace.tables.stored_rows import checked_sql
 
 
 def key_history(job: JobAtCheckpoint, key: str, operator: str | None = None, state: str | None = None) -> Rows:
-    """Return what happened to one key up to the checkpoint, oldest first, also before compactions; see `EntryHistory.events`.
+    """Return the events of a key up to the checkpoint, oldest first, also those before compactions (`EntryHistory.events`).
 
-    Earlier versions whose files were vacuumed are left out. A change that a restore undid is no part of the checkpoint's line, and not
-    listed. Raises `ConfigError` for an operator that is not known, `StorageError` when the files of the checkpoint itself are gone
-    or damaged.
+    Changes whose files were vacuumed, and changes that a restore undid, are left out. Raises `ConfigError` for an unknown
+    operator, `StorageError` when the files of the checkpoint itself are gone or damaged.
     """
     check_operator(job, operator, WITH_STATE)
 
@@ -36,13 +35,13 @@ def key_history(job: JobAtCheckpoint, key: str, operator: str | None = None, sta
 
 
 ConditionsAt = Callable[[Checkpoint], Conditions]
-"""The conditions on rows of the key as of a checkpoint: its key group depends on how many there are."""
+"""Function that returns the conditions for the key's rows at a checkpoint: its key group depends on the parallelism then."""
 
 
 def _changes(job: JobAtCheckpoint, conditions_at: ConditionsAt) -> Rows:
-    """Return all rows that the versions of keyed_state before each rewriting, and the one of the checkpoint, still have.
+    """Return all rows that are still stored: in the checkpoint's version of keyed_state, and in those before each rewriting.
 
-    A rescaling gives a row another key group, so rows are compared without: it is that of the checkpoint.
+    A rescaling changes the key group of a row, so rows are compared without it; the result has the checkpoint's key groups.
     """
     import duckdb
 
@@ -77,9 +76,9 @@ def _with_key_groups(rows: Rows, max_parallelism: int) -> Rows:
 
 
 def _before_rewritings(job: JobAtCheckpoint) -> Iterator[Checkpoint]:
-    """Walk the checkpoints whose versions of keyed_state together hold all changes: this one, and those before rewritings.
+    """Yield the checkpoints whose versions of keyed_state together hold all changes: this one, and those before rewritings.
 
-    Compactions and rescalings write live rows alone.
+    A rewriting is a compaction or a rescaling: it keeps only live rows.
     """
     yield job.checkpoint
     for checkpoint, before in pairwise(job.lineage.newest_first()):
@@ -88,7 +87,7 @@ def _before_rewritings(job: JobAtCheckpoint) -> Iterator[Checkpoint]:
 
 
 def _compacted(job: JobAtCheckpoint, conditions_at: ConditionsAt) -> Iterator[Compacted]:
-    """Walk the compactions up to the checkpoint, with the entries that each of them left."""
+    """Yield the compactions up to the checkpoint, with the entries that each of them kept."""
     for compaction in job.lineage.newest_first():
         if compaction.kind is not Kind.COMPACTION:
             continue

@@ -16,10 +16,10 @@ from headrace.tables.schemas import KEYED_STATE
 
 
 def get(job: JobAtCheckpoint, key: str, operator: str | None = None, state: str | None = None) -> Rows:
-    """Return the live entries of one key, the rows of a materializer included.
+    """Return the live entries of a key, including the rows of a materializer.
 
-    `key` is JSON, or the bare text of a text key. A materializer's rows have the state
-    `history` and their sequence number as user key. Raises `ConfigError` for an operator that is not known.
+    `key` is JSON, or a text key without quotes. A materializer's rows have the state `history`, and their sequence number as
+    user key. Raises `ConfigError` for an unknown operator.
     """
     check_operator(job, operator, WITH_STATE)
     conditions = [*key_conditions(key, job.checkpoint.max_parallelism), *entries_of(operator)]
@@ -37,10 +37,7 @@ def scan(
     prefix: str | None = None,
     limit: int = 50,
 ) -> Rows:
-    """Return live entries in key order, of keys that begin with `prefix`.
-
-    Raises `ConfigError` for an operator that is not known.
-    """
+    """Return live entries of keys that begin with `prefix`, in key order. Raises `ConfigError` for an unknown operator."""
     check_operator(job, operator, WITH_STATE)
     conditions = entries_of(operator, states=state)
     if prefix is not None:
@@ -49,6 +46,6 @@ def scan(
 
 
 def _entries(job: JobAtCheckpoint, conditions: Conditions, order: str, parameters: Sequence[Any] = ()) -> Rows:
-    """Return rows of keyed_state; `expired` says whether they are dead, where dead ones are shown."""
+    """Return rows of keyed_state; with a column `expired` if expired rows are shown."""
     columns = f"*, {job.ttl.dead_sql()} AS expired" if job.with_expired else "*"
     return job.ttl.with_deaths(job.live_rows(KEYED_STATE, conditions, order, parameters, columns=columns))

@@ -1,4 +1,4 @@
-"""Which operators `--operator` may name: those that the pipeline has, and those of which rows are stored."""
+"""Operators that `--operator` accepts: those of the pipeline, and those with stored rows."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ WITH_QUARANTINE = (QUARANTINE,)
 
 
 def check_operator(job: JobAtCheckpoint, operator: str | None, tables: Sequence[str]) -> None:
-    """Raise `ConfigError` unless the pipeline has an operator of this name, or one of the state tables has rows of it.
+    """Raise `ConfigError` unless the pipeline has the operator, or one of the state tables has rows of it.
 
-    So an operator that the pipeline no longer has can still be asked for, as long as something of it is stored. None names
-    no operator, and passes.
+    So an operator that was removed from the pipeline is accepted as long as it has stored rows. None is always accepted.
     """
     if operator is None:
         return
@@ -36,7 +35,7 @@ def check_operator(job: JobAtCheckpoint, operator: str | None, tables: Sequence[
 
 
 def _declared(job: JobAtCheckpoint, tables: Sequence[str]) -> set[str]:
-    """Return the names that rows of these tables may have, by the pipeline; of one that cannot be loaded, as recorded."""
+    """Return the pipeline's operators that write these tables; if it cannot be loaded, those that the checkpoint records."""
     try:
         plan = plan_stages(load_pipeline(job.config))
     except (ConfigError, TypeError):

@@ -1,4 +1,4 @@
-"""`headrace history`: the rows that a materializer keeps of each primary key."""
+"""`headrace history`: the rows that a materializer keeps for each primary key."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _AS_ENTRY = (
 
 
 def rows_of_key(job: JobAtCheckpoint, key: str, operator: str | None = None) -> Rows:
-    """Return the rows of one primary key's history, in order. `key` is JSON, or the bare text of a text key.
+    """Return the rows in the history of a primary key, in order. `key` is JSON, or a text key without quotes.
 
-    Raises `ConfigError` for an operator that is not known.
+    Raises `ConfigError` for an unknown operator.
     """
     check_operator(job, operator, WITH_STATE)
     conditions = [*key_conditions(key, job.checkpoint.max_parallelism), *entries_of(operator)]
@@ -31,15 +31,15 @@ def rows_of_key(job: JobAtCheckpoint, key: str, operator: str | None = None) -> 
 
 
 def rows_as_entries(job: JobAtCheckpoint, conditions: Conditions) -> Rows:
-    """Return rows of histories, in order, in the columns of keyed_state."""
+    """Return rows of histories in order, with the columns of keyed_state."""
     columns = f"{_AS_ENTRY}, false AS expired" if job.with_expired else _AS_ENTRY
     return job.live_rows(MATERIALIZER_HISTORY, conditions, _IN_ORDER, columns=columns)
 
 
 def largest_histories(job: JobAtCheckpoint, operator: str | None = None, limit: int = 20) -> Rows:
-    """Return the keys with the longest histories, the longest first: rows, bytes, the earliest and the latest insertion.
+    """Return the keys with the longest histories, longest first: rows, bytes, first and last insertion.
 
-    Raises `ConfigError` for an operator that is not known.
+    Raises `ConfigError` for an unknown operator.
     """
     check_operator(job, operator, WITH_STATE)
     table = STATE_TABLES[MATERIALIZER_HISTORY]

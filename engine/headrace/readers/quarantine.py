@@ -10,9 +10,9 @@ from headrace.tables.schemas import QUARANTINE
 
 
 def list_quarantine(job: JobAtCheckpoint, limit: int = 50, operator: str | None = None) -> Rows:
-    """Return what could not be processed, newest first; of one operator, or source, where `operator` names it.
+    """Return rows of the quarantine, newest first; only those of one operator or source, if `operator` names it.
 
-    Raises `ConfigError` for an operator that is not known.
+    Raises `ConfigError` for an unknown operator.
     """
     check_operator(job, operator, WITH_QUARANTINE)
     return job.live_rows(

@@ -1,4 +1,4 @@
-"""DuckDB over Arrow streams, fenced in: what the readers ask their questions with."""
+"""Queries of the readers: DuckDB over Arrow streams, without access to anything else."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Rows(msgspec.Struct, frozen=True):
-    """The answer of a query: column names, and rows in their order."""
+    """Result of a query: column names, and rows in order."""
 
     columns: list[str]
     rows: list[tuple[Any, ...]]
 
     def dicts(self) -> list[dict[str, Any]]:
-        """One mapping a row."""
+        """Return each row as a mapping by column name."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
 def connect() -> duckdb.DuckDBPyConnection:
-    """A database in memory that can reach no file, no network and no Python variable, for good."""
+    """Open a database in memory that can never access a file, the network or a Python variable."""
     import duckdb
 
     connection = duckdb.connect()
@@ -41,7 +41,7 @@ def connect() -> duckdb.DuckDBPyConnection:
         "autoload_known_extensions = false",
         "python_enable_replacements = false",
         "TimeZone = 'UTC'",
-        "enable_progress_bar = false",  # it would go to stdout, among the answers
+        "enable_progress_bar = false",  # it would be printed to stdout, between the results
         "enable_external_access = false",
         "lock_configuration = true",
     ):
@@ -51,7 +51,7 @@ def connect() -> duckdb.DuckDBPyConnection:
 
 @contextmanager
 def reading(uri: str, version: int | None) -> Iterator[None]:
-    """Turn what tables raise into a `StorageError` that says which checkpoints can be read."""
+    """Convert errors of reading a table to a `StorageError` that tells which checkpoints can be read."""
     try:
         yield
     except TableMissingError as error:
@@ -64,9 +64,10 @@ def reading(uri: str, version: int | None) -> Iterator[None]:
 def copy(
     connection: duckdb.DuckDBPyConnection, target: str, stream: Any, *, table: str | None = None, only: str = ""
 ) -> None:
-    """Fill a new table from an Arrow stream. A stream can be read once; a query may read twice. `table` is what errors call it.
+    """Fill a new table from an Arrow stream: a stream can be read only once, but a query may read a table several times.
 
-    `only` is what follows the stream in SQL, such as a join that leaves rows out.
+    `only` is SQL after the stream's name, such as a join that leaves out rows. `table` is its name in errors. Raises
+    `StorageError` when the stream breaks.
     """
     import duckdb
 
@@ -80,7 +81,7 @@ def copy(
 
 
 def ask_once(stream: Any, query: str, parameters: Sequence[Any] = (), *, table: str = "of the job") -> Rows:
-    """Answer a query over `raw`, the stream, which it may name once. Nothing is copied. `table` is what errors call it.
+    """Run a query that names the stream once, as `raw`. Nothing is copied. `table` is the stream's name in errors.
 
     Raises `StorageError` when the stream breaks.
     """
@@ -95,14 +96,14 @@ def ask_once(stream: Any, query: str, parameters: Sequence[Any] = (), *, table: 
 
 
 def ask(connection: duckdb.DuckDBPyConnection, query: str, parameters: Sequence[Any] = ()) -> Rows:
-    """Answer a query over whatever `connection` holds. Raises `duckdb.Error`."""
+    """Run a query over the tables and views of a connection. Raises `duckdb.Error` when it fails."""
     relation = connection.sql(query, params=list(parameters))
     table = relation.to_arrow_table()
     return Rows(table.column_names, list(zip(*map(_values, table.columns), strict=True)))
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """A column's values. Moments go by way of integers: pyarrow's own way costs a microsecond each, and pandas."""
+    """Return the values of a column. Moments are converted via integers: pyarrow needs a microsecond for each, and pandas."""
     import pyarrow as pa
 
     from headrace.plan.raw_row import readable
@@ -119,7 +120,7 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 
 
 def _nearest(microseconds: int) -> datetime:
-    """Return a moment; the first or last one that Python has for those before or after."""
+    """Return a moment, limited to the first and the last one of Python's `datetime`."""
     try:
         return _EPOCH + timedelta(microseconds=microseconds)
     except OverflowError:
@@ -127,7 +128,7 @@ def _nearest(microseconds: int) -> datetime:
 
 
 def moment(time: int) -> datetime | None:
-    """Milliseconds as a moment; None for one that no calendar has."""
+    """Return milliseconds as a moment; None outside the years of Python's `datetime`."""
     try:
         return _EPOCH + timedelta(milliseconds=time)
     except OverflowError:
@@ -135,15 +136,15 @@ def moment(time: int) -> datetime | None:
 
 
 def milliseconds(moment: datetime) -> int:
-    """A moment as milliseconds."""
+    """Return a moment as milliseconds."""
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def unreadable(table: str, version: int | None, error: Exception) -> StorageError:
     """Return the error for a table that cannot be read."""
-    said = str(error).partition(MARK)[2].partition("\n")[0]
-    if said:
-        return StorageError(f"table {said}. {ADVICE}")
+    fault = str(error).partition(MARK)[2].partition("\n")[0]
+    if fault:
+        return StorageError(f"table {fault}. {ADVICE}")
     if refused := null_refused(error):
         return damaged(table, refused)
     which = f"version {version} of {table}" if version is not None else table

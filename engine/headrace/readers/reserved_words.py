@@ -1,4 +1,4 @@
-"""Column names that DuckDB reserves, such as `at` and `end`: quoted in a query where DuckDB cannot read it otherwise."""
+"""Quoting of column names that DuckDB reserves, such as `at` and `end`, in queries that it cannot parse without."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _MOST_PLACES = 10
-"""Places of reserved names that are tried in all combinations: a thousand parses, within 0.1 s."""
+"""Reserved names in a query that are tried in all combinations: about a thousand parses, within 0.1 s."""
 
 
 def with_quoted_names(connection: duckdb.DuckDBPyConnection, query: str) -> str:
-    """Return the query with double quotes around reserved words that are names of columns, as few of them as it needs.
+    """Return the query with double quotes around as few column names as necessary, only names that are reserved words.
 
-    A query that DuckDB can read is returned as it is, and so is one that quotes do not help. Names are those of the columns
-    that the connection's tables and views have.
+    A query that DuckDB can parse is not changed, and neither is one that quotes do not help. The columns are those of the
+    connection's tables and views.
     """
     if _is_readable(connection, query):
         return query
@@ -47,13 +47,13 @@ def _reserved_columns(connection: duckdb.DuckDBPyConnection) -> set[str]:
 
 
 def _places(query: str, names: set[str]) -> list[tuple[int, int]]:
-    """Return where the names stand as words: not in quotes, and not in a comment."""
+    """Return the places of the names in a query, except in quotes and comments."""
     words = (match for match in _TOKEN.finditer(query) if match["word"])
     return [match.span() for match in words if match["word"].lower() in names][:_MOST_PLACES]
 
 
 def _quoted(query: str, places: list[tuple[int, int]]) -> Iterator[str]:
-    """Yield the query with some of the places in quotes, fewest first."""
+    """Yield the query with quotes at some of the places, fewest first."""
     for count in range(1, len(places) + 1):
         for chosen in itertools.combinations(places, count):
             text = query

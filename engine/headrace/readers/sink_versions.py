@@ -1,4 +1,4 @@
-"""Which version of a sink a checkpoint had published."""
+"""Versions of sinks at checkpoints."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from headrace.tables.store import TableMissingError
 
 
 def sink_version(job: JobAtCheckpoint, uri: str) -> int | None:
-    """Return the sink's version just before the first publication after the checkpoint; None: the latest."""
+    """Return the last version of a sink before the first publication after the checkpoint; None means the latest version.
+
+    Raises `StorageError` when the sink's log cannot be read.
+    """
     last = job.log.last
     if last is None or job.checkpoint.checkpoint_id >= last.checkpoint_id:
         return None

@@ -1,4 +1,4 @@
-"""`headrace sql`: one query over views of the state tables, the checkpoints and the sinks."""
+"""`headrace sql`: a query over views of the state tables, the checkpoints and the sinks."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     import duckdb
 
 CHANGELOG = "_changelog"
-"""Suffix of the SQL views with the raw changes: keyed_state_changelog, ..."""
+"""Suffix of the views with all changes, such as `keyed_state_changelog`."""
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def ask_sql(job: JobAtCheckpoint, query: str, conditions: Conditions = ()) -> Rows:
-    """Run one query over the views that it mentions.
+    """Run one query over the views that it names.
 
-    Views: each state table by its name (live entries) and with `_changelog` (all changes), `checkpoints`, and the sinks by
-    their names. State tables have the rows that meet the conditions. The query can reach nothing else: no files, no network.
-    Columns may be named as they are, also where DuckDB reserves the word (`at`, `end`).
-    Raises `ConfigError` with DuckDB's message when the query fails.
+    There is a view of each state table with its live entries, one with all its changes (suffix `_changelog`), `checkpoints`,
+    and a view of each sink. State tables have only the rows that meet the conditions. The query can access nothing else: no
+    files, no network. Column names that DuckDB reserves (`at`, `end`) need no quotes. Raises `ConfigError` with DuckDB's message
+    when the query fails, and for more than one query.
     """
     import duckdb
 
@@ -50,7 +50,7 @@ def ask_sql(job: JobAtCheckpoint, query: str, conditions: Conditions = ()) -> Ro
 
 
 def views(job: JobAtCheckpoint) -> list[str]:
-    """Return the names that a query can use."""
+    """Return the names of the views that a query can use."""
     changelogs = [f"{name}{CHANGELOG}" for name in STATE_TABLES]
     return [*STATE_TABLES, *changelogs, CHECKPOINTS, *job.config.sinks]
 

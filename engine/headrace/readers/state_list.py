@@ -1,4 +1,4 @@
-"""`headrace state list`: the live entries of each state, counted, with its kind and type."""
+"""`headrace state list`: the number of live entries of each state, with its kind and type."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from headrace.tables.schemas import KEYED_STATE, MATERIALIZER_HISTORY, STATE_TAB
 
 
 def list_states(job: JobAtCheckpoint, *, internal: bool = False) -> Rows:
-    """Return what is stored: per operator and state the live entries, keys, bytes and last change, kind and type.
+    """Return for each operator and state its live entries, keys, bytes, last change, kind and type.
 
-    With `internal`, also the timers that the engine set. The type is the newest one of those that values may be stored as.
-    State from before types were recorded has neither.
+    With `internal`, include the engine's own timers. Values may be stored in several types; the newest one is returned. State
+    of releases that recorded no types has neither kind nor type.
     """
     parts = [
         _count(job, KEYED_STATE, "state", "value"),
@@ -38,13 +38,13 @@ def _count(job: JobAtCheckpoint, name: str, state: str, size: str, conditions: C
         job.changes(name, conditions, columns=sorted(columns)),
         f"""SELECT operator, {state} AS state, count(*) AS entries, count(DISTINCT key) AS keys,
                    sum(coalesce(bytes, 0))::BIGINT AS bytes, max(changed) AS last_change
-            FROM ({entries}) GROUP BY ALL ORDER BY ALL""",  # noqa: S608 - names of columns and a number, all ours
+            FROM ({entries}) GROUP BY ALL ORDER BY ALL""",  # noqa: S608 - our own names of columns, and a number
         table=name,
     )
 
 
 def _with_types(states: Rows, schemas: StateSchemas) -> Rows:
-    """Return `states` with two more columns: `kind` behind operator and state, the first two, and `type` at the end."""
+    """Return `states` with two more columns: `kind` after operator and state, and `type` at the end."""
     columns = [*states.columns[:2], "kind", *states.columns[2:], "type"]
     rows = [(*row[:2], kind, *row[2:], type_) for row in states.rows for kind, type_ in [_of(schemas, row[0], row[1])]]
     return Rows(columns, rows)

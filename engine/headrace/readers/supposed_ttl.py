@@ -1,4 +1,4 @@
-"""`headrace state expired --ttl`: what another TTL would do to a state. Nothing is changed."""
+"""`headrace state expired --ttl`: the effect that another TTL would have on a state. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from headrace.tables.schemas import KEYED_STATE
 
 
 class SupposedTtl(msgspec.Struct, frozen=True):
-    """What another TTL would do to a state, at once. Keys that go have no entry left; what comes back is dead now, but stored."""
+    """Immediate effect of another TTL on a state.
+
+    `keys_that_go` would have no entry left. `entries_that_come_back` have expired now, but are still stored.
+    """
 
     entries: int
     keys: int
@@ -26,14 +29,14 @@ class SupposedTtl(msgspec.Struct, frozen=True):
     keys_that_go: int
     entries_that_come_back: int
     was_off: bool
-    """Whether the state has no TTL so far."""
+    """True: the state has no TTL now."""
 
 
 def suppose_ttl(job: JobAtCheckpoint, name: str, ttl: timedelta | None) -> SupposedTtl:
-    """Return what it would do to the state `operator.state` to declare another `ttl` (None: none at all), all else being equal."""
+    """Return the effect of declaring another `ttl` for the state `operator.state` (None: no TTL), with all else unchanged."""
     declared = job.ttl.declared()[name]
     operator, _, state = name.partition(".")
-    now, after = (dead_sql(job.ttl.expiries_of({name: each})) for each in (declared, _other(declared, ttl)))
+    now, after = (dead_sql(job.ttl.expiries_of({name: one})) for one in (declared, _with_ttl(declared, ttl)))
     query = f"""
         SELECT count(*) FILTER (NOT now) AS entries, count(DISTINCT key) FILTER (NOT now) AS keys,
                count(*) FILTER (NOT now AND after) AS entries_that_go,
@@ -45,9 +48,9 @@ def suppose_ttl(job: JobAtCheckpoint, name: str, ttl: timedelta | None) -> Suppo
 
 
 def declared_name(job: JobAtCheckpoint, operator: str | None, state: str | None) -> str:
-    """Return `operator.state` of the declared state that is meant.
+    """Return the name `operator.state` of the declared state with this operator and state (None: any).
 
-    Raises `ConfigError` unless it is exactly one.
+    Raises `ConfigError` unless exactly one declared state fits.
     """
     declared = sorted(job.ttl.declared())
     names = [
@@ -57,12 +60,12 @@ def declared_name(job: JobAtCheckpoint, operator: str | None, state: str | None)
     ]
     if len(names) != 1:
         known = ", ".join(declared) or "none"
-        msg = f"say which state is meant, with --state and if need be --operator (the job declares: {known})"
+        msg = f"name one state, with --state and if necessary --operator (the job declares: {known})"
         raise ConfigError(msg)
     return names[0]
 
 
-def _other(declared: StateTtl | None, ttl: timedelta | None) -> StateTtl | None:
+def _with_ttl(declared: StateTtl | None, ttl: timedelta | None) -> StateTtl | None:
     if ttl is None:
         return None
     return StateTtl(ttl) if declared is None else replace(declared, ttl=ttl)

@@ -1,4 +1,4 @@
-"""`headrace timers`: registered timers, the user's and the engine's."""
+"""`headrace timers`: registered timers, those of user code and the engine's own."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from headrace.tables.schemas import TIMERS
 _INTERNAL_DOMAINS = tuple(domain.name for domain in DOMAINS.values() if domain.is_internal)
 
 NOT_INTERNAL = NoneOf("domain", _INTERNAL_DOMAINS)
-"""The timers that user code registered."""
+"""Condition for the timers of user code."""
 
 
 def list_timers(job: JobAtCheckpoint, limit: int = 50, *, internal: bool = False) -> Rows:
-    """Return registered timers, the next one first; with `internal`, also those that the engine set."""
+    """Return registered timers, the next one first; with `internal`, include the engine's own."""
     conditions = [] if internal else [NOT_INTERNAL]
     return job.live_rows(TIMERS, conditions, "ORDER BY timestamp, operator, key LIMIT ?", [limit])
 
 
 def count_internal_timers(job: JobAtCheckpoint) -> int:
-    """Return how many timers the engine has set, to clean up: exact cleanup of TTL, and sweeps of materializers."""
+    """Count the engine's own timers: they clean up expired state exactly, and sweep materializers."""
     ((count,),) = job.live_rows(TIMERS, [OneOf("domain", _INTERNAL_DOMAINS)], "", columns="count(*)").rows
     return int(count)

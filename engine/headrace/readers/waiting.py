@@ -1,4 +1,4 @@
-"""`headrace retries` and `requests`: what was taken in and is not done."""
+"""`headrace retries` and `requests`: elements that were taken in and are not finished."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOT_COMPLETED = "WHERE status <> 'completed'"
 def list_retries(job: JobAtCheckpoint, operator: str | None = None, limit: int = 50) -> Rows:
     """Return the elements of async operators that wait for a service, the next attempt first.
 
-    Raises `ConfigError` for an operator that is not known.
+    Raises `ConfigError` for an unknown operator.
     """
     check_operator(job, operator, WITH_REQUESTS)
     query = f"{_ASYNC} {_NOT_COMPLETED} ORDER BY next_attempt_at NULLS FIRST, operator, element LIMIT {limit}"
@@ -33,7 +33,7 @@ def list_retries(job: JobAtCheckpoint, operator: str | None = None, limit: int =
 
 
 def count_retries(job: JobAtCheckpoint, operator: str | None = None) -> Rows:
-    """Return by async operator how many elements wait, since when, the next attempt, and the most attempts of one."""
+    """Return for each async operator the number of waiting elements, the oldest, the next attempt, and the most attempts."""
     query = (
         "SELECT operator, count(*) AS waiting, min(first_attempt_at) AS since, min(next_attempt_at) AS next_attempt, "  # noqa: S608
         f"max(attempts) AS most_attempts FROM async_requests {_NOT_COMPLETED} GROUP BY 1 ORDER BY 1"
@@ -42,10 +42,7 @@ def count_retries(job: JobAtCheckpoint, operator: str | None = None) -> Rows:
 
 
 def list_requests(job: JobAtCheckpoint, operator: str | None = None, limit: int = 50) -> Rows:
-    """Return elements of async operators, and records that operators hold.
-
-    Raises `ConfigError` for an operator that is not known.
-    """
+    """Return elements of async operators, and records that operators hold back. Raises `ConfigError` for an unknown operator."""
     check_operator(job, operator, WITH_REQUESTS)
     query = f"SELECT * FROM ({_ASYNC} UNION ALL {_HELD}) ORDER BY operator, status, key LIMIT {limit}"  # noqa: S608
     return ask_sql(job, query, entries_of(operator))

@@ -1,1 +1,1 @@
-"""Where results go: one file per kind of sink."""
+"""Sinks: the targets of a job's results, one file for each kind."""

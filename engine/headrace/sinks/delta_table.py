@@ -1,4 +1,4 @@
-"""A Delta table as a sink: rows are appended, or merged by primary key."""
+"""Delta table as a sink: rows are appended, or merged by primary key."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from headrace.tables.stores import table_store
 
 @dataclass(frozen=True, slots=True)
 class DeltaTableSink:
-    """See `Sink`."""
+    """Sink that is a Delta table."""
 
     name: str
     store: TableStore
     app_id: str
-    """The application of the sink's transactions."""
+    """Application id of the sink's transactions."""
 
     job_folder: str
     mode: str
@@ -34,10 +34,10 @@ class DeltaTableSink:
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
-    """The primary key; empty for a sink that rows are only appended to."""
+    """Columns of the primary key; empty for a sink in append mode."""
 
     message_key: str | None = None
-    """The column whose values are the keys of messages, for a sink that sends them."""
+    """Column with the keys of messages, for a sink that sends messages."""
 
     spark_above_rows: int = 0
     writers: SparkWriters = field(default=NO_WRITERS, repr=False)
@@ -52,7 +52,7 @@ class DeltaTableSink:
         keys: tuple[str, ...] = (),
         writers: SparkWriters = NO_WRITERS,
     ) -> Self:
-        """Return a sink of a job. Who only asks what was published needs no schema. Nothing is read."""
+        """Make a sink of a job. A caller that only asks for the last publication needs no schema. Read nothing."""
         sink = config.sinks[name]
         return cls(
             name=name,
@@ -72,15 +72,15 @@ class DeltaTableSink:
 
     @property
     def uri(self) -> str:
-        """See `Sink.uri`."""
+        """Location of the table."""
         return self.store.uri
 
     def create(self) -> None:
-        """See `Sink.create`."""
+        """Create the table, empty, unless it exists."""
         self.store.create(self.schema, self.partition_by)
 
     def column_problems(self) -> Iterator[str]:
-        """See `Sink.column_problems`."""
+        """Yield a sentence for each reason why the pipeline's columns do not fit the existing table."""
         wrong = [*layout_problems(self.schema, self.partition_by, self.cluster_by)]
         yield from (f"sinks.{self.name}.{problem}" for problem in wrong)
         if wrong:
@@ -106,15 +106,15 @@ class DeltaTableSink:
             return
         if new_keys := [key for key in self.keys if key not in table.names]:
             yield (
-                f"sink '{self.name}' at {self.uri} has no column {', '.join(new_keys)}, which is of the primary key now: rows that "
-                "are there would have none. Nothing was written: give the sink another path, or move the old table away."
+                f"sink '{self.name}' at {self.uri} has no column {', '.join(new_keys)}, which is of the primary key now: "
+                "existing rows would have no value there. Nothing was written: give the sink another path, or move the old table away."
             )
             return
         for column in self.schema:
             if column.name not in table.names:
                 continue
             kind = table.field(column.name).type
-            # A merge casts plain values. An append adds files as they are: a reader of the table would fail on them.
+            # A merge casts plain values. An append adds files unchanged, and a reader of the table would fail on other types.
             is_cast = self.mode == "merge" and not (pa.types.is_nested(kind) or pa.types.is_nested(column.type))
             if kind != column.type and not is_cast:
                 yield (
@@ -123,7 +123,7 @@ class DeltaTableSink:
                 )
 
     def new_columns(self) -> pa.Schema:
-        """See `Sink.new_columns`."""
+        """Return the columns that the pipeline writes and the existing table lacks."""
         try:
             with storage_errors(f"to open sink '{self.name}' at {self.uri}"):
                 return self._missing_from(self.latest())
@@ -131,31 +131,33 @@ class DeltaTableSink:
             return pa.schema([])
 
     def _missing_from(self, table: Snapshot) -> pa.Schema:
-        """Return the columns that a table lacks. They may be null there, since the rows so far have none."""
+        """Return the columns that a table lacks. They are nullable, since existing rows have no values there."""
         names = {*table.schema.names}
         return pa.schema([column.with_nullable(True) for column in self.schema if column.name not in names])
 
     def latest(self) -> Snapshot:
-        """See `Sink.latest`."""
+        """Return the latest version of the table. Raises `TableMissingError` where there is none."""
         return self.store.latest()
 
     def published(self, table: Snapshot, /) -> int:
-        """See `Sink.published`."""
+        """Return the id of the last checkpoint that was published to the table; `NEVER` without one."""
         version = table.transaction(self.app_id)
         return NEVER if version is None else version
 
     def incarnation(self, table: Snapshot, /) -> int | None:
-        """See `Sink.incarnation`."""
+        """Return the incarnation of the job that published last; None where that publication did not record it."""
         return table.transaction(self._incarnation_id)
 
     def write(self, table: Snapshot, files: Sequence[OutputFile], publication: Publication) -> None:
-        """See `Sink.write`.
+        """Write the rows of a checkpoint on top of `table`, its latest version, with the transaction.
 
-        deltalake's MERGE makes no commit when it changes nothing (Spark's does), so its transaction is lost. That happens
-        when a key came and went within a micro-batch, or when somebody has removed the row that is to be deleted.
+        deltalake's MERGE makes no commit when it changes nothing (Spark's does), so the transaction is not recorded. That
+        happens when a key was added and deleted within a micro-batch, or when another program has removed the row to delete.
+        Raises `VersionTakenError` when another program wrote to the table meanwhile, `StorageError` when a staged file is gone
+        or cut off, and `OSError` when the storage refuses.
         """
         self._check_staged(files, publication.checkpoint_id)
-        # At each write, since a restore of the table takes it back to the columns of its time.
+        # Checked at each write: a restored table has the columns of its old version again.
         parent, names = self._with_columns(table)
         if self.only_appends:
             self.store.append(parent, self.schema, _staged(files), self._info(publication))
@@ -168,18 +170,18 @@ class DeltaTableSink:
                 self.store.sync(version + 1)
             return
         changes = pa.concat_tables([read_parquet(path, self.storage) for path in paths])
-        for name in names:  # staged by a pipeline that did not have the column yet
+        for name in names:  # staged before the pipeline had the column
             if name not in changes.schema.names:
                 changes = changes.append_column(name, pa.nulls(len(changes), self.schema.field(name).type))
         self.store.merge(parent, changes_of_branch(table, changes), self.keys, self._info(publication))
 
     @property
     def only_appends(self) -> bool:
-        """See `Sink.only_appends`."""
+        """Tell whether rows are only added: the sink has no primary key."""
         return self.mode == "append"
 
     def rewind(self, table: Snapshot, version: int, files: Sequence[OutputFile], publication: Publication) -> None:
-        """See `Sink.rewind`."""
+        """Bring the table back to an earlier version and add files, in one commit with the transaction. Raises as `write` does."""
         self._check_staged(files, publication.checkpoint_id)
         parent, _ = self._with_columns(table)
         self.store.rewind(parent, version, self.schema, _staged(files), self._info(publication))
@@ -193,40 +195,40 @@ class DeltaTableSink:
         return self.store.add_columns(table.version, missing), names + [column.name for column in missing]
 
     def record(self, table: Snapshot, publication: Publication) -> None:
-        """See `Sink.record`."""
+        """Commit the transaction without rows."""
         self.store.append(table.version, own_rows(table).schema, [], self._info(publication))
 
     def sync(self, table: Snapshot) -> None:
-        """See `Sink.sync`."""
+        """Make the last publication to `table`, and all commits after it, survive a power failure."""
         for version in range(_published_at(table), table.version + 1):
             self.store.sync(version)
 
     def lost_files(self, files: Sequence[OutputFile]) -> list[str]:
-        """Return which staged files are gone or cut off, each with what it has become."""
+        """Return the staged files that are gone or cut off, each with its present state."""
         folder = self.store.uri if self.mode == "append" else self.job_folder
         store, path = file_system(folder, self.storage)
-        found = store.get_file_info([f"{path}/{file.path}" for file in files])
+        infos = store.get_file_info([f"{path}/{file.path}" for file in files])
         return [
-            f"{there.path} {'is gone' if there.type is fs.FileType.NotFound else f'has {there.size:,} of {file.size:,} bytes'}"
-            for there, file in zip(found, files, strict=True)
-            if there.size != file.size
+            f"{info.path} {'is gone' if info.type is fs.FileType.NotFound else f'has {info.size:,} of {file.size:,} bytes'}"
+            for info, file in zip(infos, files, strict=True)
+            if info.size != file.size
         ]
 
     def restore(self, table: Snapshot, version: int, publication: Publication) -> None:
-        """See `Sink.restore`."""
-        if version != table.version:  # Delta refuses to restore the version that is there already
+        """Restore the table to an earlier version, with the transaction."""
+        if version != table.version:  # Delta refuses to restore the latest version
             self.store.restore(table.version, version, self._info(publication))
 
     def deliver(self, deliveries: Deliveries) -> None:
-        """See `Sink.deliver`."""
+        """Do nothing: readers read the table."""
 
     def _check_staged(self, files: Sequence[OutputFile], checkpoint_id: int) -> None:
-        """Raise `StorageError` when a staged file is gone or cut off: a commit that names it would ruin the sink."""
+        """Raise `StorageError` when a staged file is gone or cut off: a commit with it would damage the sink."""
         if lost := self.lost_files(files):
             msg = (
                 f"checkpoint {checkpoint_id} is committed, and cannot be published to sink '{self.name}' at {self.uri}: staged file "
                 f"{lost[0]} ({len(lost)} of {len(files)} files are damaged). Nothing was written to this sink. Bring the files "
-                "back and run again; or go back to before it with 'headrace reconcile JOB', and the next run takes in the same input again."
+                "back and run again; or go back to the checkpoint before with 'headrace reconcile JOB', and the next run takes in the same input again."
             )
             raise StorageError(msg)
 
@@ -249,11 +251,11 @@ def _staged(files: Sequence[OutputFile]) -> list[StagedFile]:
 
 
 def _published_at(table: Snapshot) -> int:
-    """Return the version of the last commit that carries a checkpoint; that of the oldest commit in the log if none does."""
+    """Return the version of the last commit with a checkpoint; without one, that of the oldest commit in the log."""
     limit = 1
     while True:
         commits = table.history(limit)
-        found = next((commit.version for commit in commits if commit.info.checkpoint_id is not None), None)
-        if found is not None or len(commits) < limit:
-            return commits[-1].version if found is None else found
+        last = next((commit.version for commit in commits if commit.info.checkpoint_id is not None), None)
+        if last is not None or len(commits) < limit:
+            return commits[-1].version if last is None else last
         limit *= 8

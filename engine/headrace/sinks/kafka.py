@@ -1,12 +1,12 @@
-"""A topic of Apache Kafka as a sink: rows are sent as messages, at least once.
+"""Apache Kafka topic as a sink: rows are sent as messages, at least once.
 
-The sink is a Delta table, its outbox, which gets each checkpoint's rows once, as any sink that rows are appended to. Then the rows
-are sent, checkpoint by checkpoint, and the table remembers the last one that was (transaction `JOB/SINK/sent`):
+The sink has an outbox: a Delta table in append mode, which gets each checkpoint's rows exactly once. Then the rows are sent,
+checkpoint by checkpoint, and the outbox records the last checkpoint that was sent (transaction `JOB/SINK/sent`):
 
     commit of the checkpoint -> rows in the outbox -> messages -> "sent up to 7" in the outbox
 
-A process that dies between the last two sends the checkpoint again. Nobody can take messages back: a restore changes the
-outbox alone, and a checkpoint that it leaves behind is sent all the same.
+If a process dies between the last two steps, the next one sends the checkpoint again. Messages cannot be undone: a restore
+changes only the outbox, and a checkpoint that the restore undoes is sent all the same.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ JOB: Final = "headrace_job"
 INCARNATION: Final = "headrace_incarnation"
 CHECKPOINT: Final = "headrace_checkpoint"
 ROW: Final = "headrace_row"
-"""Headers of a message. Two messages with the same ones are the same row."""
+"""Headers of a message. Two messages with equal headers are the same row."""
 
 
 class KafkaSink(DeltaTableSink):
-    """See `Sink`. `store` is the outbox."""
+    """Sink that is a Kafka topic. `store` is the outbox."""
 
     def column_problems(self) -> Iterator[str]:
-        """See `Sink.column_problems`."""
+        """Yield a sentence for each reason why the pipeline's columns do not fit the outbox, or the key of messages."""
         key = self.message_key
         if key is not None and key not in self.schema.names:
             yield f"sinks.{self.name}.key: there is no column {key} (the sink has: {', '.join(self.schema.names)})"
@@ -40,12 +40,12 @@ class KafkaSink(DeltaTableSink):
         yield from super().column_problems()
 
     def sent(self, table: Snapshot) -> int:
-        """Return the id of the last checkpoint that was sent, `NEVER` if none was."""
+        """Return the id of the last checkpoint that was sent; `NEVER` without one."""
         version = table.transaction(self._sent_id)
         return NEVER if version is None else version
 
     def deliver(self, deliveries: Deliveries) -> None:
-        """See `Sink.deliver`: send what was not sent yet. Without Spark, it waits for the next run."""
+        """Send all checkpoints that were not sent yet. Without Spark, leave them to the next run."""
         send, table = self.writers.send, self.latest()
         if send is None:
             return
@@ -59,7 +59,7 @@ class KafkaSink(DeltaTableSink):
             self._record_sent(delivery.publication.checkpoint_id)
 
     def _is_to_send(self, delivery: Delivery) -> bool:
-        """Return whether to send a checkpoint: one that a restore has left behind may have lost its files, others must not."""
+        """Return whether to send a checkpoint: always a current one; one that a restore has undone only if its files exist."""
         if delivery.is_current:
             self._check_staged(delivery.files, delivery.publication.checkpoint_id)
             return True

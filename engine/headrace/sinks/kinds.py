@@ -1,4 +1,4 @@
-"""Which kind of sink a job's file names."""
+"""Choice of the kind of a sink."""
 
 from __future__ import annotations
 
@@ -22,5 +22,8 @@ def sink_of(
     keys: tuple[str, ...] = (),
     writers: SparkWriters = NO_WRITERS,
 ) -> DeltaTableSink:
-    """Return a sink of a job, of the format that its file names. Who only asks what was published needs no schema. Nothing is read."""
+    """Make a sink of a job, of its format in the job's file. A caller that only asks for the last publication needs no schema.
+
+    Read nothing.
+    """
     return _KINDS[config.sinks[name].format].of(config, name, schema, keys, writers)

@@ -1,14 +1,14 @@
-"""A folder of Parquet files as a sink, for readers that know no Delta.
+"""Folder of Parquet files as a sink, for readers that cannot read Delta.
 
-The sink is a Delta table in a folder of its own, `_headrace`, which readers of Parquet folders pass over. The folder around it
-shows the files of the table's latest version:
+The sink is a Delta table in the subfolder `_headrace`, which readers of Parquet folders ignore. The folder around it shows the
+files of the table's latest version:
 
-    PATH/_headrace/_delta_log/              the table's log: which checkpoint was published, by which incarnation
-    PATH/_headrace/0000000007-....parquet   a data file: staged by a task, named by the commit
+    PATH/_headrace/_delta_log/              the table's log, with the published checkpoint and its incarnation
+    PATH/_headrace/0000000007-....parquet   a data file, staged by a task and added by the commit
     PATH/day=mon/0000000007-....parquet     the same file, shown: a hard link on a local disk, a copy on an object store
 
-A publication commits to the table, then shows its files. Showing is idempotent, so whoever finds the checkpoint published
-shows it again. A restore takes files out of the folder; they stay in the table, so a second restore shows them again.
+A publication commits to the table, then shows its files. Showing is idempotent, so a process that finds the checkpoint
+published shows it again. A restore removes files from the folder, but not from the table, so a second restore shows them again.
 """
 
 from __future__ import annotations
@@ -34,45 +34,45 @@ from headrace.tables.files import delete_files, file_system, path_of
 from headrace.tables.store import Snapshot, TableMissingError, storage_errors
 
 _STAGED_NAME: Final = re.compile(r"\d{10}-.+-[0-9a-f]{12}\.parquet")
-"""Names that tasks give to staged files."""
+"""Names of files that tasks stage."""
 
 
 class _TableFile(NamedTuple):
-    """A file of the table: its path in the table's folder, and its bytes."""
+    """File of the table: its path in the table's folder, and its size in bytes."""
 
     path: str
     size: int
 
 
 class FolderDifferences(NamedTuple):
-    """How a folder differs from its table. Files of others are left out."""
+    """Differences between a folder and its table, without files of other programs."""
 
     shown: set[str]
-    """The files that readers see, by path in the folder."""
+    """Paths of the files that readers see, in the folder."""
 
     missing: dict[str, _TableFile]
-    """Files that the folder lacks, or has in another size, by path in the folder."""
+    """Files that the folder lacks or has in another size, by path in the folder."""
 
     surplus: list[str]
-    """Files that the folder has, and the latest version of the table has not."""
+    """Paths of files that the folder has and the latest version of the table lacks."""
 
 
 class ParquetFolderSink(DeltaTableSink):
-    """See `Sink`. `store` is the table in `_headrace`."""
+    """Sink that is a folder of Parquet files. `store` is the table in `_headrace`."""
 
     @property
     def uri(self) -> str:
-        """See `Sink.uri`."""
+        """Location of the folder."""
         return self.store.uri.removesuffix(f"/{FOLDER_TABLE}")
 
     def create(self) -> None:
-        """See `Sink.create`. Raises `SinkMismatchError` where the folder has files, and no table."""
+        """Create the table, empty, unless it exists. Raises `SinkMismatchError` where the folder has files but no table."""
         if problem := self.stray_files():
             raise SinkMismatchError(problem)
         super().create()
 
     def stray_files(self) -> str | None:
-        """Return what is wrong with a folder that has files and no table; None if it has a table, or no files."""
+        """Return the problem of a folder that has files but no table; None if it has a table, or no files."""
         with storage_errors(f"to open sink '{self.name}' at {self.uri}"):
             try:
                 self.latest()
@@ -84,31 +84,34 @@ class ParquetFolderSink(DeltaTableSink):
             return None
         return (
             f"sink '{self.name}' at {self.uri} has files ({len(files):,}, such as {files[0]}), and no table in {FOLDER_TABLE} that "
-            "says which checkpoint published them: readers would take their rows for those of this job. Nothing was written: bring "
+            "records which checkpoint published them: readers would take their rows for rows of this job. Nothing was written: bring "
             f"{FOLDER_TABLE} back, move the files away, or give the sink another path."
         )
 
     def deliver(self, deliveries: Deliveries) -> None:
-        """See `Sink.deliver`: make the folder show the files of the latest version, also if another publisher commits meanwhile."""
+        """Make the folder show the files of the latest version, even if another publisher commits meanwhile.
+
+        Raises `TableMissingError` when the table is gone, and `OSError` when a file is damaged or the storage refuses.
+        """
         del deliveries
         placed: set[str] = set()
         while True:
-            found = self._differences(self.latest())
-            if not found.missing and not found.surplus:
+            differences = self._differences(self.latest())
+            if not differences.missing and not differences.surplus:
                 break
-            for number, (place, file) in enumerate(found.missing.items()):
+            for number, (place, file) in enumerate(differences.missing.items()):
                 if number == 1:
                     faults.reached("deliver.half")
                 self._put(file, place)
                 placed.add(place)
-            delete_files(self.uri, found.surplus, self.storage)
+            delete_files(self.uri, differences.surplus, self.storage)
             if is_on_local_disk(self.uri):
-                for parent in {Path(self.uri, place).parent for place in found.surplus}:
+                for parent in {Path(self.uri, place).parent for place in differences.surplus}:
                     sync_path(parent)
-        sync_files(self.uri, placed & found.shown)
+        sync_files(self.uri, placed & differences.shown)
 
     def differences(self) -> FolderDifferences:
-        """Return how the folder differs from the latest version of its table."""
+        """Return the differences between the folder and the latest version of its table."""
         return self._differences(self.latest())
 
     def _differences(self, table: Snapshot) -> FolderDifferences:
@@ -124,7 +127,7 @@ class ParquetFolderSink(DeltaTableSink):
         return FolderDifferences({*shown}, missing, surplus)
 
     def _listed(self) -> tuple[dict[str, int], set[str]]:
-        """Return the files that readers see, by path, with their sizes; and the names of all files of the table."""
+        """Return the sizes of the files that readers see, by path; and the names of all files of the table."""
         store, root = file_system(self.uri, self.storage)
         shown: dict[str, int] = {}
         known: set[str] = set()
@@ -140,24 +143,24 @@ class ParquetFolderSink(DeltaTableSink):
         return shown, known
 
     def _put(self, file: _TableFile, place: str) -> None:
-        """Show a file of the table: whole, at once, and in place of one that is there. Raises `OSError` when it is damaged."""
+        """Show a file of the table atomically, replacing an existing one. Raises `OSError` when it is gone or damaged."""
         store, root = file_system(self.uri, self.storage)
         path = f"{root}/{FOLDER_TABLE}/{file.path}"
-        there = store.get_file_info(path)
-        if there.size != file.size:
-            msg = f"{path} {'is gone' if there.size is None else f'has {there.size:,} of {file.size:,} bytes'}"
+        info = store.get_file_info(path)
+        if info.size != file.size:
+            msg = f"{path} {'is gone' if info.size is None else f'has {info.size:,} of {file.size:,} bytes'}"
             raise OSError(msg)
         if not is_on_local_disk(self.uri):
             store.copy_file(path, f"{root}/{place}")
             return
         target = Path(self.uri, place)
-        half = Path(self.uri, FOLDER_TABLE, f".{clock.unique_id()}.half")
+        temporary = Path(self.uri, FOLDER_TABLE, f".{clock.unique_id()}.half")
         make_folder(str(target.parent))
         try:
-            _link_or_copy(Path(path), half)
-            half.replace(target)
+            _link_or_copy(Path(path), temporary)
+            temporary.replace(target)
         finally:
-            half.unlink(missing_ok=True)  # a rename onto a link of the same file leaves both
+            temporary.unlink(missing_ok=True)  # a rename onto a link to the same file leaves both names
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
@@ -169,7 +172,7 @@ def _link_or_copy(source: Path, target: Path) -> None:
 
 
 def _place(action: dict[str, object]) -> str:
-    """Return where the folder shows a file: in folders of its partitions, as Hive names them."""
+    """Return the path of a file in the folder, below the folders of its partitions (in Hive's form)."""
     prefix = "partition."
     folders = [
         folder_name(column.removeprefix(prefix), value) for column, value in action.items() if column.startswith(prefix)

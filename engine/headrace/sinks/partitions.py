@@ -1,4 +1,4 @@
-"""Rows of a sink by its partitions, with the values as Delta's log writes them."""
+"""Partitions of a sink's rows, with values in the form of Delta's log."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from headrace.plan.value_arrays import UnfitRecord
 from headrace.tables.files import partition_text
 
 PARTITION_TYPES: Final = (pa.string(), pa.int64(), pa.bool_())
-"""The types of columns that a sink can be partitioned by."""
+"""Types that a partition column can have."""
 
 _NUMBER: Final = "__row"
 
 Partition = Mapping[str, str | None]
-"""The value of each partition column in a file, as Delta's log writes it; None is null."""
+"""Value of each partition column of a file, as text in Delta's log; None is null."""
 
 
 def layout_problems(schema: pa.Schema, partition_by: Sequence[str], cluster_by: Sequence[str]) -> Iterator[str]:
-    """Yield what keeps a table of this schema from being partitioned and clustered so: a key of the job's file, and why."""
+    """Yield the reasons why a schema cannot be partitioned and clustered like this, each after its key in the job's file."""
     for key, columns in (("partition_by", partition_by), ("cluster_by", cluster_by)):
         for name in columns:
             if name not in schema.names:
@@ -39,7 +39,7 @@ def layout_problems(schema: pa.Schema, partition_by: Sequence[str], cluster_by: 
 
 
 def check_partition_values(rows: pa.Table, columns: Sequence[str]) -> None:
-    """Refuse an empty text as a partition: Delta's log cannot tell it from null. Raises `UnfitRecord` that names the row."""
+    """Raise `UnfitRecord` for a row with an empty text in a partition column: Delta's log cannot tell it from null."""
     for name in columns:
         if rows.schema.field(name).type == pa.string():
             empty = pc.indices_nonzero(pc.fill_null(pc.equal(rows[name], ""), False))
@@ -49,7 +49,7 @@ def check_partition_values(rows: pa.Table, columns: Sequence[str]) -> None:
 
 
 def check_folder_names(rows: pa.Table, columns: Sequence[str]) -> None:
-    """Refuse a text that is too long for the name of a folder. Raises `UnfitRecord` that names the row."""
+    """Raise `UnfitRecord` for a row with a text in a partition column that is too long for a folder's name."""
     for name in columns:
         if rows.schema.field(name).type == pa.string():
             for value in pc.unique(rows[name]).to_pylist():
@@ -61,9 +61,9 @@ def check_folder_names(rows: pa.Table, columns: Sequence[str]) -> None:
 
 
 def by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str, str | None], pa.Table]]:
-    """Yield the rows of each partition, in their order and without its columns; all rows at once without partition columns.
+    """Yield the rows of each partition, in their order, without the partition columns.
 
-    Raises `UnfitRecord` as `check_partition_values` does.
+    Without partition columns, yield all rows at once. Raises `UnfitRecord` for an empty text in a partition column.
     """
     if not columns:
         yield {}, rows
@@ -80,14 +80,14 @@ def by_partition(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[
 
 
 def folder_name(column: str, value: Any) -> str:
-    """Return the folder of a partition as Hive names it: `day=mon`. Characters that folders or readers do not stand are escaped."""
+    """Return the name of a partition's folder in Hive's form: `day=mon`. Characters with a special meaning there are escaped."""
     text = partition_text(value)
-    escaped = _NULL if text is None else _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)
+    escaped = _NULL if text is None else _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", text)
     return f"{column}={escaped}"
 
 
 _LONGEST_NAME: Final = 255
-"""Bytes that file systems allow for a name."""
+"""Longest name that file systems allow, in bytes."""
 
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED: Final = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")

@@ -1,10 +1,10 @@
-"""What publishing asks of a sink, of whatever kind.
+"""Interface of sinks, for publishing.
 
-A sink remembers the id of the last checkpoint that was published to it, as a transaction in the same commit as the rows: so
-publishing a checkpoint again does nothing. Ids only ever grow: Delta skips, without a word, a transaction at or below the last one.
+A sink records the id of the last checkpoint that was published to it, as a transaction in the same commit as the rows: so
+publishing a checkpoint again does nothing. Ids must always grow: Delta silently skips a transaction at or below the last one.
 
-Ids begin at 0 in each life of a job. So a sink also remembers the life that wrote it, its incarnation: a number that the job's
-first checkpoint got. A sink of another life (the job's folder was moved away and begun anew) is no place to go on from.
+Ids begin at 0 in each incarnation of a job: a new one begins when the job's folder was moved away. So a sink also records the
+incarnation that wrote it, a number from the job's first checkpoint. A job must not continue in a sink of another incarnation.
 """
 
 from __future__ import annotations
@@ -19,104 +19,107 @@ import pyarrow as pa
 from headrace.tables.store import Snapshot
 
 NEVER = -1
-"""Below every checkpoint id: the job has published nothing to a sink."""
+"""Id below all checkpoint ids: the job has published nothing to a sink."""
 
 
 class OutputFile(msgspec.Struct, frozen=True):
-    """A staged file that belongs to a sink: path relative to the job's folder, rows, bytes."""
+    """Staged file for a sink: its path in the job's folder, its number of rows, its size in bytes."""
 
     path: str
     rows: int
     size: int
     partition: dict[str, str | None] = {}
-    """The value of each partition column, as Delta's log writes it."""
+    """Value of each partition column, as text in Delta's log."""
 
 
 class Publication(NamedTuple):
-    """What a sink remembers: a checkpoint, and the life of the job that it belongs to (None: of an earlier release)."""
+    """Publication that a sink records: a checkpoint, and the job's incarnation (None: an earlier release)."""
 
     checkpoint_id: int
     incarnation: int | None = None
     ancestors: tuple[int, ...] = ()
-    """The incarnations that this one came from by reconciliations, newest first. The commit has them, and no transaction."""
+    """Incarnations that reconciliations replaced by this one, newest first. They are in the commit, not in a transaction."""
 
 
 class Delivery(NamedTuple):
-    """What a checkpoint gave to a sink."""
+    """Rows of one checkpoint for a sink, as staged files."""
 
     publication: Publication
     files: Sequence[OutputFile]
     is_current: bool
-    """Whether the checkpoint is on the line of the last one; else a restore has left it behind."""
+    """True: the checkpoint is in the lineage of the last one. False: a restore has undone it."""
 
 
 Deliveries = Callable[[int], Sequence[Delivery]]
-"""Returns what the checkpoints behind an id gave to a sink, oldest first."""
+"""Function that returns the deliveries of all checkpoints after an id, oldest first."""
 
 
 class Sink(Protocol):
-    """One sink of a job."""
+    """Sink of a job."""
 
     @property
     def name(self) -> str:
-        """The name that the pipeline and the job's file give it."""
+        """Name of the sink in the pipeline and in the job's file."""
         ...
 
     @property
     def uri(self) -> str:
-        """Where it is."""
+        """Location of the sink."""
         ...
 
     def create(self) -> None:
-        """Make the sink, empty, unless it is there."""
+        """Create the sink, empty, unless it exists."""
         ...
 
     def column_problems(self) -> Iterator[str]:
-        """Yield a sentence for each reason why the pipeline's columns do not fit the sink that is there."""
+        """Yield a sentence for each reason why the pipeline's columns do not fit the existing sink."""
         ...
 
     def new_columns(self) -> pa.Schema:
-        """Return the columns that the pipeline writes and the sink that is there lacks: the next write adds them, null in its rows so far."""
+        """Return the columns that the pipeline writes and the existing sink lacks.
+
+        The next write adds them; they are null in existing rows.
+        """
         ...
 
     def latest(self) -> Snapshot:
-        """Return the sink as it is. Raises `TableMissingError` when it is gone."""
+        """Return the latest version of the sink. Raises `TableMissingError` when it is gone."""
         ...
 
     def published(self, table: Snapshot, /) -> int:
-        """Return the id of the last checkpoint that was published to it, `NEVER` if none was."""
+        """Return the id of the last checkpoint that was published to the sink; `NEVER` without one."""
         ...
 
     def incarnation(self, table: Snapshot, /) -> int | None:
-        """Return the life of the job that was published to it; None if that did not say."""
+        """Return the incarnation of the job that published last; None where that publication did not record it."""
         ...
 
     def write(self, table: Snapshot, files: Sequence[OutputFile], publication: Publication) -> None:
-        """Write what a checkpoint gives to the sink on top of `table`, its latest version, with the transaction.
+        """Write the rows of a checkpoint on top of `table`, the latest version, with the transaction.
 
-        A write that changes nothing may leave the transaction out; then `record` follows. Raises `VersionTakenError` when
-        somebody else wrote meanwhile, and `OSError` when the storage refuses.
+        A write that changes nothing may leave out the transaction; the caller then calls `record`. Raises `VersionTakenError`
+        when another program wrote meanwhile, and `OSError` when the storage refuses.
         """
         ...
 
     def record(self, table: Snapshot, publication: Publication) -> None:
-        """Commit the transaction alone."""
+        """Commit the transaction without rows."""
         ...
 
     def sync(self, table: Snapshot) -> None:
-        """Make what the last checkpoint gave to `table` survive a power failure: whoever published it may have died before that.
+        """Make the last publication to `table` survive a power failure: its publisher may have died before it could do that.
 
-        Commits of other programs that came behind it are synced as well: these may be the ones that would hide its loss.
+        Later commits of other programs are synced as well, since they could hide the loss of the publication.
         """
         ...
 
     def restore(self, table: Snapshot, version: int, publication: Publication) -> None:
-        """Bring the sink back to an earlier version of itself, with the transaction."""
+        """Restore the sink to an earlier version, with the transaction."""
         ...
 
     @property
     def only_appends(self) -> bool:
-        """Whether rows are only added to it: it has no primary key."""
+        """Tell whether rows are only added: the sink has no primary key."""
         ...
 
     def rewind(self, table: Snapshot, version: int, files: Sequence[OutputFile], publication: Publication) -> None:
@@ -124,33 +127,35 @@ class Sink(Protocol):
         ...
 
     def deliver(self, deliveries: Deliveries) -> None:
-        """Bring what the sink's table has to readers who do not read the table. Whoever reads it needs nothing more.
+        """Bring the rows of the sink's table to readers that do not read the table, if the sink has such readers.
 
-        Called last in each publication, also of a checkpoint that gives nothing to the sink: whoever published the one before may
-        have died in between. Raises `TableMissingError` when the table is gone, and `OSError` when the storage refuses.
+        Called at the end of each publication, also for a checkpoint without rows for the sink: the publisher of the
+        checkpoint before may have died before this call. Raises `TableMissingError` when the table is gone, and `OSError` when
+        the storage refuses.
         """
         ...
 
 
 class SendMessages(Protocol):
-    """Sends rows to a topic (the driver has a session, the command line has none)."""
+    """Sender of rows to a topic. Needs a Spark session: the driver has one, the command line has none."""
 
     def __call__(self, sink: str, files: Sequence[str], headers: Mapping[str, str]) -> None:
-        """Send each row of the staged `files` as a message with these headers, those of a key in the order of the files.
+        """Send each row of the staged `files` as a message with these headers. Messages with equal keys keep the files' order.
 
-        Raises `ServiceError` when no broker answers, `StorageError` when the topic is not there or refuses, `ConfigError` for
-        settings that no client can start with, and `ClusterError` when Spark is gone. Some messages may have been sent then.
+        Raises `ServiceError` when no broker answers, `StorageError` when the topic does not exist or refuses, `ConfigError`
+        for settings that no client can start with, and `ClusterError` when Spark is gone. After an error, some messages may
+        have been sent.
         """
         ...
 
 
 class SparkMerge(Protocol):
-    """Publishes a large merge through Spark (the driver has a session, the command line has none)."""
+    """Publisher of large merges. Needs a Spark session: the driver has one, the command line has none."""
 
     def __call__(self, uri: str, files: Sequence[str], keys: Sequence[str], *, app_id: str, version: int) -> None:
-        """Merge the staged `files` into the table, under the given transaction.
+        """Merge the staged `files` into the table, with the given transaction.
 
-        Raises `VersionTakenError` when somebody else changed the table meanwhile, `OSError` when the storage refuses, and
+        Raises `VersionTakenError` when another program changed the table meanwhile, `OSError` when the storage refuses, and
         `ClusterError` when Spark is gone.
         """
         ...
@@ -158,7 +163,7 @@ class SparkMerge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SparkWriters:
-    """What a run's Spark session does for sinks. Without one, deltalake merges, and messages wait for the next run."""
+    """Writers that use a run's Spark session. Without one, deltalake merges, and messages wait for the next run."""
 
     merge: SparkMerge | None = None
     send: SendMessages | None = None

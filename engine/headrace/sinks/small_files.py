@@ -1,4 +1,4 @@
-"""Small files of a sink's table, and rewriting them into larger ones (Delta's OPTIMIZE)."""
+"""Small files of a sink's table, and their rewriting into larger ones (Delta's OPTIMIZE)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from headrace.tables.store import TableMissingError, VersionTakenError, storage_
 
 @dataclass(frozen=True, slots=True)
 class SmallFiles:
-    """What a compaction of a sink rewrites: files below the size, where a partition has two of them at least.
+    """Files that a compaction of a sink would rewrite: small ones, in partitions with at least two of them.
 
-    `files` and `size` (bytes) are those of the whole table. Of a sink that is clustered, all files are rewritten if any are.
+    `files` and `size` (bytes) count the whole table, `small_files` and `small_size` the files to rewrite. In a clustered sink,
+    a compaction rewrites all files if it rewrites any.
     """
 
     sink: str
@@ -27,21 +28,24 @@ class SmallFiles:
 
     @property
     def is_due(self) -> bool:
-        """Tell whether there is anything to rewrite."""
+        """Return whether there are files to rewrite."""
         return self.small_files > 0
 
 
 def find_small_files(config: JobConfig, target_size: int) -> list[SmallFiles]:
-    """Return the small files of each sink whose files may be rewritten, and that is there. Reads logs alone. Raises `StorageError`."""
+    """Return the small files of each existing sink whose files may be rewritten. Reads only logs.
+
+    Raises `StorageError` when a sink's log cannot be read.
+    """
     names = [name for name in sorted(config.sinks) if config.sinks[name].format != "parquet"]
-    return [found for name in names if (found := _of_sink(config, name, target_size)) is not None]
+    return [files for name in names if (files := _of_sink(config, name, target_size)) is not None]
 
 
 def left_alone(config: JobConfig) -> list[str]:
     """Return a sentence for each sink whose files are never rewritten."""
     return [
-        f"sink '{name}' at {sink.path} is left alone: readers of a folder of Parquet files know them by their names, and would take "
-        "rewritten ones for new rows."
+        f"sink '{name}' at {sink.path} is left alone: readers of a folder of Parquet files know the files by name, and would take "
+        "rewritten files for new rows."
         for name, sink in sorted(config.sinks.items())
         if sink.format == "parquet"
     ]
@@ -65,10 +69,11 @@ def _of_sink(config: JobConfig, name: str, target_size: int) -> SmallFiles | Non
 
 
 def rewrite_small_files(config: JobConfig, name: str, target_size: int) -> int | None:
-    """Rewrite the small files of a sink, in one commit that changes no row; return the new version, None if nothing was due.
+    """Rewrite the small files of a sink in one commit that changes no row; return the new version, None without small files.
 
-    The commit carries no checkpoint and no transaction, so the job's position in the sink stays. The caller holds the job, so no
-    run of it publishes meanwhile. Raises `StorageError` when somebody else writes to the sink meanwhile; it is as it was then.
+    The commit has no checkpoint and no transaction, so the job's position in the sink stays. The caller holds the job's lease,
+    so no run publishes meanwhile. Raises `StorageError` when another program writes to the sink meanwhile: then the sink is
+    not changed.
     """
     sink, columns = sink_of(config, name), config.sinks[name].cluster_by
     try:
@@ -79,8 +84,8 @@ def rewrite_small_files(config: JobConfig, name: str, target_size: int) -> int |
         return None
     except VersionTakenError as error:
         msg = (
-            f"sink '{name}' at {sink.uri} was not compacted, since somebody else wrote to it meanwhile: {error}. It is as that writer "
-            "left it: compact again when the other writer is done."
+            f"sink '{name}' at {sink.uri} was not compacted, since somebody else wrote to it meanwhile: {error}. Nothing "
+            "was rewritten: compact again when the other writer is done."
         )
         raise StorageError(msg) from error
     return after if after > before else None

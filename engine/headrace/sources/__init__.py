@@ -1,1 +1,1 @@
-"""Sources: what a job reads, in which order, and how much of it a micro-batch takes."""
+"""Sources: the input of a job, its arrival order, and the slice of it that a micro-batch takes."""

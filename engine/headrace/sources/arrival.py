@@ -1,8 +1,9 @@
-"""Arrival order where sources meet, and the watermarks of that order. Pure: no files, no clock.
+"""Arrival order and watermarks of several sources that are merged. Pure: no files, no clock.
 
-An *item* of a source is a row, or the punctuation after the last row of a file of a source with complete intervals. Its
-*merge key* is the running maximum of event time in its own source. Items merge by (merge key, source number, place in the
-source); a punctuation that raises the merge key comes before all rows of that key. An item is released once no unread item of a live source can sort before it, and gets the next ordinal.
+An *item* is a row, or a punctuation: the end of a file, in a source with complete intervals. An item's *merge key* is the
+highest event time so far in its own source. Items are merged by (merge key, source number, position in the source); a
+punctuation that raises the merge key comes before all rows with that key. An item is released, and gets the next ordinal,
+once no unread item of a live source can sort before it.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ import pyarrow.compute as pc
 from headrace.plan.watermarks import Bucket, Watermarks, latest
 
 EARLIEST: Final = -(1 << 63)
-"""The merge key of rows before the first readable event time."""
+"""Merge key of rows before the first readable event time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """What was read of one source and is not released: merge keys (ms), never decreasing.
+    """Items of one source that were read and are not released yet, as merge keys (ms) that never decrease.
 
-    `start` is the merge key before the first of them, `frontier` the one that unread items have at least. A source that is not
-    live holds nobody back: it has ended, or is idle. `punctuations` maps the index of an item to the time of the punctuation
-    that it is.
+    `start` is the merge key before the first item; unread items have a merge key of at least `frontier`. A source is not live
+    if it has ended or is idle: no other source waits for it. `punctuations` maps an item's index to the time of its
+    punctuation (ms).
     """
 
     number: int
@@ -37,7 +38,7 @@ class Queue:
     punctuations: Mapping[int, int] = field(default_factory=dict)
 
     def ranks_of_equals(self) -> pa.Int64Array:
-        """Return what orders items of equal merge keys: the source's number, or less for a punctuation that raises the key."""
+        """Return the sort key of items with equal merge keys: the source's number; less for a punctuation that raises the key."""
         if not self.punctuations:
             return pa.repeat(pa.scalar(self.number, pa.int64()), len(self.keys))
         ranks = [self.number] * len(self.keys)
@@ -48,7 +49,7 @@ class Queue:
         return pa.array(ranks, pa.int64())
 
     def up_to(self, last: Queue | None) -> int:
-        """Count the items that sort up to the frontier of a queue; all without one."""
+        """Count the items that sort at or before the frontier of queue `last`; all items if it is None."""
         if last is None:
             return len(self.keys)
         equals = pc.and_(pc.equal(self.keys, last.frontier), pc.less_equal(self.ranks_of_equals(), last.number))
@@ -59,7 +60,7 @@ _BEFORE_ROWS: Final = 1 << 32
 
 
 class Punctuation(NamedTuple):
-    """No later row of a source is earlier than `time` (ms): its place among the released items, and the source's number."""
+    """Promise that no later row of source `number` is earlier than `time` (ms). `rank` is its index among released items."""
 
     rank: int
     number: int
@@ -80,22 +81,22 @@ class Released:
 
 
 def merge_keys(times: pa.Int64Array, start: int | None) -> pa.Int64Array:
-    """Return the running maximum of event times (ms), from `start` on. A time that is null leaves it as it is."""
+    """Return the running maximum of event times (ms), beginning with `start`. A null time does not change it."""
     return pc.cumulative_max(times.fill_null(EARLIEST), start=EARLIEST if start is None else start)
 
 
 def first_in_line(queues: Iterable[Queue]) -> Queue | None:
-    """Return the live source that holds the others back: the one whose unread items can sort first. None: no source is live."""
+    """Return the live source that the others wait for: its unread items can sort first. None if no source is live."""
     return min(
         (queue for queue in queues if queue.is_live), key=lambda queue: (queue.frontier, queue.number), default=None
     )
 
 
 def release(queues: Sequence[Queue]) -> Released:
-    """Merge the items that no unread item of a live source can sort before.
+    """Merge and return the items that no unread item of a live source can sort before.
 
-    These are the items up to and including the last one that was read of the source that is first in line: each unread
-    item of another source sorts behind that, and so does what is still unread of itself.
+    These are all items up to the last one read from the source that is first in line. All unread items, of that source and
+    of the others, sort after it.
     """
     last = first_in_line(queues)
     counts = [queue.up_to(last) for queue in queues]
@@ -123,7 +124,7 @@ def _joined(arrays: Iterable[pa.Int64Array]) -> pa.Int64Array:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Where a line of ordinals stands: its bucket, its last watermark (ms), and the last punctuation by source number (ms)."""
+    """Position of a line of ordinals: its bucket, its last watermark (ms), and its last punctuations (ms) by source number."""
 
     bucket: Bucket = field(default_factory=Bucket)
     watermark: int | None = None
@@ -134,15 +135,15 @@ class Line:
         """Return the merge key of the last item released (ms); None before the first readable event time."""
         return latest((self.bucket.open_max, self.bucket.closed_max))
 
-    def moved(self, released: Released, *, size: int, lags: Mapping[int, int]) -> tuple[Line, Watermarks]:
-        """Return the line behind released items, and their watermarks.
+    def advanced(self, released: Released, *, size: int, lags: Mapping[int, int]) -> tuple[Line, Watermarks]:
+        """Return the line after released items, and the watermarks of these items.
 
-        There is a watermark behind each bucket of `size` ordinals and behind each punctuation, where that moves it on. `lags`
-        tells by source number how far the watermark stays behind the merge key (ms).
+        A watermark follows each bucket of `size` ordinals and each punctuation, if it is higher than the last watermark.
+        `lags` gives the distance of the watermark from the merge key (ms), by source number.
         """
         first, end = self.bucket.next_ordinal, self.bucket.next_ordinal + len(released)
         punctuated, watermark, watermarks = dict(self.punctuated), self.watermark, Watermarks()
-        by_place = {first + one.rank + 1: one for one in released.punctuations}
+        by_place = {first + punctuation.rank + 1: punctuation for punctuation in released.punctuations}
         for place in sorted({*range((first // size + 1) * size, end + 1, size), *by_place}):
             if place in by_place:
                 punctuated[by_place[place].number] = by_place[place].time

@@ -1,7 +1,7 @@
-"""The blocks of an Avro file, as the Apache Avro specification 1.12 has them ("Object container files").
+"""Parser for the blocks of an Avro file (Apache Avro specification 1.12, "Object container files").
 
-A file is the magic bytes, a map of metadata, a sync marker of 16 bytes, and blocks: a number of records, a number of bytes, the
-records, and the marker again. Pure: no files.
+A file consists of magic bytes, a map of metadata, a sync marker of 16 bytes, and blocks. A block consists of a number of
+records, a number of bytes, the records, and the marker again. Pure: no files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LONG_BYTES: Final = 10
 
 
 class Block(NamedTuple):
-    """Records that were written together, still packed."""
+    """Records that were written together, still compressed."""
 
     records: int
     content: bytes
@@ -32,7 +32,7 @@ class Block(NamedTuple):
 
 @dataclass(slots=True)
 class _Cursor:
-    """Reads bytes one after the other."""
+    """Reader of bytes in order."""
 
     content: bytes
     place: int = 0
@@ -45,7 +45,7 @@ class _Cursor:
         return self.content[self.place - size : self.place]
 
     def long(self) -> int:
-        """Return a number of variable length, the sign in its lowest bit."""
+        """Read a number of variable length (zigzag: its lowest bit is the sign)."""
         value = 0
         for shift in range(_LONG_BYTES):
             (byte,) = self.take(1)
@@ -58,7 +58,7 @@ class _Cursor:
 
 @dataclass(frozen=True, slots=True)
 class AvroContainer:
-    """The header of a file, and its blocks."""
+    """Header and blocks of a file."""
 
     schema: Any
     codec: str
@@ -66,7 +66,10 @@ class AvroContainer:
 
     @classmethod
     def of(cls, content: bytes) -> AvroContainer:
-        """Read a file's header and the places of its blocks; nothing is unpacked. Raises `DamagedFileError`."""
+        """Read a file's header and find its blocks; decompress nothing.
+
+        Raises `DamagedFileError` where the file is no Avro file, has no readable schema, or is cut off or damaged.
+        """
         cursor = _Cursor(content)
         if cursor.take(min(len(_MAGIC), len(content))) != _MAGIC:
             msg = "it is no Avro file: it does not begin with 'Obj' and 1"
@@ -87,7 +90,7 @@ class AvroContainer:
         return sum(block.records for block in self.blocks)
 
     def unpacked(self, block: Block) -> bytes:
-        """Return the records of a block. Raises `DamagedFileError` where they cannot be unpacked."""
+        """Return the decompressed records of a block. Raises `DamagedFileError` where that fails."""
         try:
             return _unpacked(block.content, self.codec)
         except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, pa.ArrowException) as error:
@@ -133,7 +136,7 @@ def _unpacked(content: bytes, codec: str) -> bytes:
 
 
 def _unsnapped(content: bytes) -> bytes:
-    """Unpack a block that begins with its size, and ends with a CRC-32 of what is packed in it."""
+    """Decompress a snappy block: its size comes first, the CRC-32 of the decompressed bytes last."""
     size = 0
     for place, byte in enumerate(content[:5]):
         size |= (byte & 0x7F) << (7 * place)

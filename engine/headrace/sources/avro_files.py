@@ -1,4 +1,4 @@
-"""Avro files (object container files). A file that is damaged anywhere is refused as a whole: nothing tells where its records begin."""
+"""Avro files (object container files). A file with any damage is refused as a whole: nobody can tell where its records begin."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _Convert = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class AvroFiles:
-    """See `FileFormat`. Logical types that are timestamps are times; other logical types than `uuid` fit no field."""
+    """Format of Avro files. Logical timestamp types are read as times; no field accepts other logical types, except `uuid`."""
 
     suffixes = (".avro",)
 
-    def count(self, uri: str, node: SourceNode, storage: Storage = None) -> int:  # noqa: ARG002 - blocks tell
-        """See `FileFormat.count`. Reads the file, and unpacks its blocks to check their numbers of records."""
+    def count(self, uri: str, node: SourceNode, storage: Storage = None) -> int:  # noqa: ARG002 - blocks hold their counts
+        """Count the rows of a file. Reads the file and decompresses its blocks to check their counts. Raises one of `UNREADABLE`."""
         container = AvroContainer.of(content_of(uri, storage))
         _check_counts(container)
         return container.rows
 
     def read(self, uri: str, node: SourceNode, storage: Storage = None, columns: Collection[str] = ()) -> FileRows:
-        """See `FileFormat.read`."""
+        """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
         container = AvroContainer.of(content_of(uri, storage))
         _check_counts(container)
         fields = container.schema["fields"] if _is_record(container.schema) else None
@@ -42,9 +42,9 @@ class AvroFiles:
             raise DamagedFileError(msg)
         records = list(_records(container))
         wanted = [
-            column for column in wanted_columns(node, columns) if column.name in {each["name"] for each in fields}
+            column for column in wanted_columns(node, columns) if column.name in {field["name"] for field in fields}
         ]
-        converts = {each["name"]: _converter(each["type"]) for each in fields}
+        converts = {field["name"]: _converter(field["type"]) for field in fields}
         values = {
             column.name: _converted([record[column.name] for record in records], converts[column.name])
             for column in wanted
@@ -55,25 +55,25 @@ class AvroFiles:
 
 
 def _is_record(schema: Any) -> bool:
-    """Tell whether a schema is that of a record whose fields can be read."""
+    """Return whether a schema is a record whose fields can be read."""
     fields = schema.get("fields") if isinstance(schema, dict) and schema.get("type") == "record" else None
     return isinstance(fields, list) and all(
-        isinstance(each, dict) and isinstance(each.get("name"), str) and "type" in each for each in fields
+        isinstance(field, dict) and isinstance(field.get("name"), str) and "type" in field for field in fields
     )
 
 
 def _check_counts(container: AvroContainer) -> None:
-    """Refuse a number of records that a block cannot hold: each has a byte at least, unless it has no field but nulls."""
+    """Refuse a block with more records than bytes: only a record of nothing but nulls has no byte."""
     for block in container.blocks:
         if block.records > len(container.unpacked(block)):
-            msg = f"a block of it says {block.records:,} records, and has fewer bytes"
+            msg = f"one of its blocks claims {block.records:,} records, but has fewer bytes"
             raise DamagedFileError(msg)
 
 
 def _records(container: AvroContainer) -> Iterator[dict[str, Any]]:
-    """Yield the records, with the numbers that logical types are stored as.
+    """Yield the records; values of logical types stay the numbers that are stored.
 
-    fastavro would make moments of Python's `datetime`, and fail for the whole file where one is outside its years.
+    With logical types, fastavro makes Python's `datetime`, and fails for the whole file if one value is outside its years.
     """
     import fastavro
 
@@ -88,25 +88,25 @@ def _records(container: AvroContainer) -> Iterator[dict[str, Any]]:
             _check_end(content)
     except DamagedFileError:
         raise
-    except Exception as error:  # fastavro raises whatever damaged bytes lead to
+    except Exception as error:  # fastavro raises errors of any type for damaged bytes
         msg = f"its records cannot be read: {type(error).__name__}: {error!s:.200}"
         raise DamagedFileError(msg) from error
 
 
 def _check_end(content: io.BytesIO) -> None:
     if content.read(1):
-        msg = "a block of it has more bytes than its records take"
+        msg = "one of its blocks has more bytes than its records need"
         raise DamagedFileError(msg)
 
 
 def _without_logical_types(schema: Any) -> Any:
     if isinstance(schema, dict):
         return {
-            name: each if name in {"default", "doc", "aliases", "symbols"} else _without_logical_types(each)
-            for name, each in schema.items()
+            name: part if name in {"default", "doc", "aliases", "symbols"} else _without_logical_types(part)
+            for name, part in schema.items()
             if name != "logicalType"
         }
-    return [_without_logical_types(each) for each in schema] if isinstance(schema, list) else schema
+    return [_without_logical_types(part) for part in schema] if isinstance(schema, list) else schema
 
 
 def _converted(values: list[Any], convert: _Convert | None) -> list[Any]:
@@ -114,12 +114,12 @@ def _converted(values: list[Any], convert: _Convert | None) -> list[Any]:
 
 
 def _converter(schema: Any) -> _Convert | None:
-    """Return the function that gives a stored value its meaning, by its schema; None where it has none but itself.
+    """Return the function that converts stored values of a schema; None where they need no conversion.
 
-    A union has the meaning of its only branch beside null. One of several branches that have one is left as it is stored.
+    A union with one branch besides null is converted like that branch. A union of several branches is not converted.
     """
     if isinstance(schema, list):
-        branches = [each for each in schema if each != "null"]
+        branches = [field for field in schema if field != "null"]
         return _converter(branches[0]) if len(branches) == 1 else None
     if not isinstance(schema, dict):
         return None
@@ -128,7 +128,7 @@ def _converter(schema: Any) -> _Convert | None:
     if schema.get("type") in {"array", "map"}:
         return _items(schema)
     if _is_record(schema):
-        converts = {each["name"]: convert for each in schema["fields"] if (convert := _converter(each["type"]))}
+        converts = {field["name"]: convert for field in schema["fields"] if (convert := _converter(field["type"]))}
         return _fields(converts) if converts else None
     return _converter(schema["type"]) if isinstance(schema.get("type"), dict | list) else None
 
@@ -144,7 +144,10 @@ def _items(schema: dict[str, Any]) -> _Convert | None:
 
 def _fields(converts: dict[str, _Convert]) -> _Convert:
     def convert(record: dict[str, Any]) -> dict[str, Any]:
-        changed = {name: None if record[name] is None else each(record[name]) for name, each in converts.items()}
+        changed = {
+            name: None if record[name] is None else convert_field(record[name])
+            for name, convert_field in converts.items()
+        }
         return record | changed
 
     return convert
@@ -163,7 +166,7 @@ def _logical(logical: str, schema: dict[str, Any]) -> _Convert | None:
 
 
 def _cut(value: int, unit: int) -> int:
-    """Return a number in another unit, without the part that is less than one, as Arrow does."""
+    """Divide a number by a unit and round towards zero, as Arrow does."""
     return value // unit if value >= 0 else -(-value // unit)
 
 
@@ -172,7 +175,7 @@ def _decimal(value: Any, scale: int) -> Any:
 
 
 def _text(record: dict[str, Any], converts: dict[str, _Convert | None]) -> str:
-    """Return a record as a JSON object, whatever is in it."""
+    """Return a record as a JSON object, whatever values it has."""
     shown = {name: _shown(*_converted([value], converts.get(name))) for name, value in record.items()}
     return msgspec.json.encode(shown, enc_hook=str).decode()
 
@@ -185,5 +188,5 @@ def _shown(value: Any) -> Any:
     if isinstance(value, OtherType):
         return value.text
     if isinstance(value, dict):
-        return {_shown(name): _shown(each) for name, each in value.items()}
-    return [_shown(each) for each in value] if isinstance(value, list) else value
+        return {_shown(name): _shown(item) for name, item in value.items()}
+    return [_shown(item) for item in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""CSV files: text in rows of fields, with names in the first row or those of the record."""
+"""CSV files: rows of text fields. Column names come from the first row, or from the record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _INTEGER: Final = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 _FLOAT: Final = re.compile(r"-?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|-?inf(?:inity)?|nan", re.IGNORECASE)
 _TRUTH: Final = {"true": True, "false": False}
 _ESCAPED: Final = re.compile("[\udc80-\udcff]")
-"""What decoding makes of bytes that are no text."""
+"""Characters that decoding puts in place of bytes that are not text."""
 
 
 class _Rows(NamedTuple):
@@ -32,18 +32,18 @@ class _Rows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CsvFiles:
-    """See `FileFormat`. A list, map or struct is JSON in its field."""
+    """Format of CSV files. A list, map or struct is JSON text in its field."""
 
     options: CsvOptions
 
     suffixes = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 
     def count(self, uri: str, node: SourceNode, storage: Storage = None) -> int:
-        """See `FileFormat.count`. Reads the file."""
+        """Count the rows of a file. Reads the whole file. Raises one of `UNREADABLE`."""
         return len(self._rows(uri, node, storage).rows)
 
     def read(self, uri: str, node: SourceNode, storage: Storage = None, columns: Collection[str] = ()) -> FileRows:
-        """See `FileFormat.read`."""
+        """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
         names, rows = self._rows(uri, node, storage)
         faults = {
             position: f"line {row.line} {why}"
@@ -102,7 +102,10 @@ class CsvFiles:
 
 
 def _reader(column: Column) -> Callable[[str], Any] | None:
-    """Return the function that gives the value of a text; None where it is the text. A text that is none stays, and is refused."""
+    """Return the function that parses a text for a column; None where the text is the value.
+
+    A text that cannot be parsed stays a text, so the column's type check refuses it.
+    """
     if column.parts:
         return _json
     if column.is_time or pa.types.is_integer(column.type):

@@ -1,7 +1,8 @@
-"""CSV text as rows of fields, as RFC 4180 has it. Pure: no files, no types.
+"""Parser of CSV text to rows of fields (RFC 4180). Pure: no files, no types.
 
-A field that begins with a quote ends at the next quote that is not doubled; anything else is taken as it stands. A row whose
-quotes are wrong is its line alone, and reading goes on at the next line: a quote that is not closed does not swallow the rows behind it.
+A field that begins with a quote ends at the next quote that is not doubled; any other field is taken literally. If the quotes
+of a row are wrong, the row is one line, and parsing goes on at the next line. So a missing closing quote damages one row,
+not the rows after it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ QUOTE: Final = '"'
 
 
 class CsvRow(NamedTuple):
-    """A row: its line in the file from 1 on, its text, and its fields, null where one is; or why it has none."""
+    """Row of a file: its line number (from 1), its text, and its fields; or the `fault` for which it has no fields."""
 
     line: int
     text: str
@@ -22,7 +23,7 @@ class CsvRow(NamedTuple):
 
 
 def csv_rows(text: str, delimiter: str, null_values: frozenset[str]) -> Iterator[CsvRow]:
-    """Yield the rows of a text; an empty line is none. Fields that are one of `null_values`, without quotes, are null."""
+    """Yield the rows of a text; empty lines are no rows. A field without quotes is null if it is one of `null_values`."""
     place, line = 0, 1
     while place < len(text):
         end = _line_end(text, place)
@@ -46,7 +47,7 @@ def _plain(field: str, null_values: frozenset[str]) -> str | None:
 
 
 def _quoted_row(text: str, start: int, line: int, delimiter: str, null_values: frozenset[str]) -> tuple[CsvRow, int]:
-    """Return the row that begins at `start`, and where it ends."""
+    """Return the row that begins at `start`, and the place of its end."""
     fields: list[str | None] = []
     place = start
     while True:
@@ -58,7 +59,7 @@ def _quoted_row(text: str, start: int, line: int, delimiter: str, null_values: f
             place = closing + 1
             rest = text[place : place + 2]
             if not rest.startswith((delimiter, "\n")) and rest not in {"", "\r", "\r\n"}:
-                return _bad_row(text, start, line, "has text behind a closing quote")
+                return _bad_row(text, start, line, "has text after a closing quote")
             if not rest.startswith(delimiter):
                 break
             place += 1
@@ -76,7 +77,7 @@ def _quoted_row(text: str, start: int, line: int, delimiter: str, null_values: f
 
 
 def _closing_quote(text: str, place: int) -> int:
-    """Return where the field closes whose text begins at `place`; -1 if it does not."""
+    """Return the place of the quote that closes the field whose text begins at `place`; -1 without one."""
     while (place := text.find(QUOTE, place)) >= 0:
         if not text.startswith(QUOTE, place + 1):
             return place

@@ -1,4 +1,4 @@
-"""Why a Delta table cannot be read on: errors that name versions, and the ways out."""
+"""Errors for Delta tables that cannot be read further. They name the versions, and the ways out."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from headrace.tables.delta_log import CHANGE_FEED, DeltaCommit, LoggedFile, Tabl
 
 @dataclass(frozen=True, slots=True)
 class DeltaFaults:
-    """Looks at commits of one source's table; each method gives the error, or None for a commit that can be read."""
+    """Maker of the errors of one source's table."""
 
     source: str
     config: SourceConfig
 
     def of_commit(self, commit: DeltaCommit, state: TableState) -> SourceError | None:
-        """Return why the changes of a commit cannot be taken in."""
+        """Return the error for a commit whose changes cannot be taken in; None if they can."""
         if not (commit.appended or commit.dropped or commit.changes):
             return None
         if state.unreadable is not None:
@@ -26,7 +26,7 @@ class DeltaFaults:
         return self._change(commit, state, read) if self.config.change_feed else self._append(commit, read)
 
     def of_snapshot(self, version: int, state: TableState, files: tuple[LoggedFile, ...]) -> SourceError | None:
-        """Return why the table cannot be taken in as a whole."""
+        """Return the error for a version that cannot be taken in as a whole; None if it can."""
         if state.unreadable is not None:
             return self._unreadable(version, state.unreadable)
         if self.config.change_feed and not state.has_change_feed:
@@ -40,8 +40,8 @@ class DeltaFaults:
             return SourceError(
                 f"source '{self.source}': version {commit.version} of {self.config.path} ({commit.operation or 'unknown'}) removes or "
                 f"rewrites rows ({len(commit.dropped)} file{'' if len(commit.dropped) == 1 else 's'}), and this source takes in appended rows only. All versions before it "
-                "were taken in, and nothing of it. Either read the table by its change data feed in a new job "
-                f"(sources.{self.source}.change_feed: true); or pass over all that this version changed: "
+                "were taken in, and nothing of it. Either read the table's change data feed in a new job "
+                f"(sources.{self.source}.change_feed: true); or skip all changes of this version: "
                 f"sources.{self.source}.skip_versions: {self._skipping(commit.version)}"
             )
         return self._files(commit.version, read)
@@ -61,8 +61,8 @@ class DeltaFaults:
             return self._no_feed(commit.version)
         if state.partition_columns and any(not file.partition for file in read):
             return SourceError(
-                f"source '{self.source}': version {commit.version} of {self.config.path} removes files whose partition values its log "
-                f"does not name. Nothing of it was taken in. {self._way_out(commit.version)}"
+                f"source '{self.source}': version {commit.version} of {self.config.path} removes files, and the log does not "
+                f"have their partition values. Nothing of it was taken in. {self._way_out(commit.version)}"
             )
         return self._files(commit.version, read)
 
@@ -72,7 +72,7 @@ class DeltaFaults:
             f"source '{self.source}': the change data feed of {self.config.path} is not enabled at version {version}. Nothing of it was "
             f"taken in. Enable it: ALTER TABLE {table} SET TBLPROPERTIES ({CHANGE_FEED} = true), which counts from then on. A job "
             f"that has read nothing of the table begins there with sources.{self.source}.start: snapshot (all rows of the table, "
-            f"then its changes). Another one passes over what was changed without it: sources.{self.source}.skip_versions: "
+            f"then its changes). Any other job can skip the versions written without it: sources.{self.source}.skip_versions: "
             f"{self._skipping(version)}"
         )
 
@@ -90,33 +90,33 @@ class DeltaFaults:
             f"taken in. Write the table without it. {self._way_out(version)}"
         )
 
-    def gone(self, first: int, last: int) -> SourceError:
-        """Return the error for versions that the log does not have any more."""
+    def expired(self, first: int, last: int) -> SourceError:
+        """Return the error for versions that are no longer in the log."""
         versions = str(first) if first == last else f"{first}-{last}"
         return SourceError(
             f"source '{self.source}': the log of {self.config.path} does not have version {versions} any more (cleaned up, see "
             "delta.logRetentionDuration), and not all rows of it were taken in. Nothing was taken in. Bring the log's files back "
-            "from a backup. If this job can do without what was changed there, pass over it: "
+            "from a backup. If this job can do without their changes, skip them: "
             f"sources.{self.source}.skip_versions: {versions}; a new job can begin with sources.{self.source}.start: snapshot"
         )
 
     def vacuumed(self, version: int, path: str) -> SourceError:
-        """Return the error for a file that a commit names, and that is gone."""
+        """Return the error for a file of a commit that no longer exists."""
         return SourceError(
-            f"source '{self.source}': {path} is gone, which version {version} of the table names: a VACUUM has removed it, and its rows "
-            f"were not taken in. Nothing was taken in. Bring the file back from a backup. {self._way_out(version)}"
+            f"source '{self.source}': {path} is gone. Version {version} of the table needs it; a VACUUM has removed it before its rows "
+            f"were taken in. Nothing was taken in. Bring the file back from a backup. {self._way_out(version)}"
         )
 
-    def replaced(self, found: str, known: str, version: int) -> SourceError:
-        """Return the error for another table at the same place."""
+    def replaced(self, table_id: str, known: str, version: int) -> SourceError:
+        """Return the error for a path that has another table now."""
         return SourceError(
-            f"source '{self.source}': {self.config.path} is another table than the one that was read (its id is {found} at version "
+            f"source '{self.source}': {self.config.path} is another table than the one that was read (its id is {table_id} at version "
             f"{version}, and was {known}): it was replaced. Nothing was taken in. Bring the former table back, or read the new "
             "one in a new job."
         )
 
     def behind(self, latest: int, read: int) -> SourceError:
-        """Return the error for a table that has lost versions."""
+        """Return the error for a table that ends before version `read`."""
         return SourceError(
             f"source '{self.source}': {self.config.path} is at version {latest}, and version {read} of it was read: it was replaced, or "
             "brought back from an older copy. Nothing was taken in. Bring the table back as it was, or restore this job to a "
@@ -125,7 +125,7 @@ class DeltaFaults:
 
     def _way_out(self, version: int) -> str:
         return (
-            "If this job can do without what was changed there, pass over the version: "
+            "If this job can do without its changes, skip the version: "
             f"sources.{self.source}.skip_versions: {self._skipping(version)}"
         )
 

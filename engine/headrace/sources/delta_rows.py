@@ -1,4 +1,4 @@
-"""The rows of one file of a Delta table: columns that the file itself has not, and what a change did to each row."""
+"""Rows of one file of a Delta table, with columns that only the table's log knows, and with the change of each row."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _TYPES: Final[dict[str, pa.DataType]] = {
 }
 
 Side = Literal["minus", "plus"]
-"""Of the rows of a change file: those that are taken back (deletes, pre-images), or those that are new. `minus` sorts first."""
+"""Half of a change file's rows: `minus` are deletes and pre-images, `plus` inserts and post-images. `minus` sorts first."""
 
 
 class PartitionValue(msgspec.Struct, frozen=True):
-    """The value that a partition column has in all rows of a file: as the log writes it, with Delta's name of its type."""
+    """Value of a partition column in all rows of a file: its text in the log, and Delta's name of its type."""
 
     column: str
     type: str
@@ -46,10 +46,10 @@ class PartitionValue(msgspec.Struct, frozen=True):
 
 
 class DeltaRows(msgspec.Struct, frozen=True):
-    """What the log says of the rows of a file.
+    """Facts about a file's rows that are in the table's log.
 
-    `columns` are those of the table: one that the file lacks is null. Of a file with a `kind` (a symbol), that is the kind of all
-    its rows; of a file with a `side`, the rows of that side count, by its column `_change_type`.
+    `columns` are the table's columns: a column that the file lacks is null. `kind` is the row kind of all rows (a symbol), if
+    given. With a `side`, only rows of that side count, by the file's column `_change_type`.
     """
 
     columns: tuple[str, ...] = ()
@@ -59,7 +59,11 @@ class DeltaRows(msgspec.Struct, frozen=True):
 
 
 def read_rows(uri: str, delta: DeltaRows | None, storage: Storage = None, columns: Collection[str] = ()) -> pa.Table:
-    """Read the rows of a source's file, with these `columns` only if any are given. `delta` None: the file as it is."""
+    """Read the rows of a source's file, with these `columns` only if any are given.
+
+    Without `delta`, return the rows exactly as the file has them. Raises `OSError` and `pa.ArrowException` where the file
+    cannot be read.
+    """
     store, path = file_system(uri, storage)
     file = pq.ParquetFile(store.open_input_file(path))
     if delta is None:
@@ -68,7 +72,7 @@ def read_rows(uri: str, delta: DeltaRows | None, storage: Storage = None, column
     own = {*delta.columns, CHANGE_TYPE} if delta.side is not None else {*delta.columns}
     wanted = own & {*columns, CHANGE_TYPE} if columns else own
     names = [name for name in file.schema_arrow.names if name in wanted]
-    # Without a column, a table of Arrow has no rows to put constants to.
+    # An Arrow table without a column has no rows, so constants could not be added.
     table = _without_views(file.read(columns=names or file.schema_arrow.names[:1]))
     table = _of_side(table, delta.side) if delta.side is not None else table
     for value in delta.partition:
@@ -83,7 +87,7 @@ def read_rows(uri: str, delta: DeltaRows | None, storage: Storage = None, column
 
 
 def count_rows_of(uri: str, delta: DeltaRows, storage: Storage = None) -> int:
-    """Count the rows that `read_rows` gives."""
+    """Count the rows that `read_rows` returns for the file."""
     store, path = file_system(uri, storage)
     file = pq.ParquetFile(store.open_input_file(path))
     if delta.side is None:
@@ -93,9 +97,9 @@ def count_rows_of(uri: str, delta: DeltaRows, storage: Storage = None) -> int:
 
 
 def partition_scalar(value: PartitionValue) -> pa.Scalar:
-    """Return a partition value in its type. A time without a zone is in UTC; an empty text is null.
+    """Parse a partition value. A time without a zone is in UTC; an empty text is null.
 
-    Raises `pa.ArrowException` for a text that is no value of the type.
+    Raises `pa.ArrowException` for a text that is not a value of the type.
     """
     if value.type in {"timestamp", "timestamp_ntz"}:
         kind = pa.timestamp("us", "UTC" if value.type == "timestamp" else None)
@@ -108,7 +112,7 @@ def partition_scalar(value: PartitionValue) -> pa.Scalar:
 
 
 def _without_views(table: pa.Table) -> pa.Table:
-    """Return columns in types that Arrow can take rows of: deltalake writes some texts as views."""
+    """Cast view types, which deltalake writes for some texts, to plain ones: Arrow cannot take rows of views."""
     schema = pa.schema([pa.field(field.name, _plain(field.type), field.nullable) for field in table.schema])
     return table if schema.equals(table.schema) else table.cast(schema)
 
@@ -131,7 +135,10 @@ def _decimal(name: str) -> pa.DataType:
 
 
 def _of_side(table: pa.Table, side: Side) -> pa.Table:
-    """Return the rows of one side, with symbols of row kinds. A type that nobody knows counts as new: such a row is refused."""
+    """Return the rows of one side, with symbols of row kinds.
+
+    Rows of an unknown change type are in `plus`, so that they are read once and refused.
+    """
     if CHANGE_TYPE not in table.schema.names:
         msg = f"no column {CHANGE_TYPE} in a file of the change data feed"
         raise pa.ArrowInvalid(msg)

@@ -1,8 +1,8 @@
-"""A Delta table as a source: rows that are appended to it, or its change data feed.
+"""Delta table as a source: its appended rows, or its change data feed.
 
-Each data file that a commit names is a file of the source. Its name is VERSION/KIND/PATH, with 20 digits as in Delta's log, so
-arrival order is (version, kind, path, the source's `order_by`, row): deletes and pre-images (`minus`) come before inserts and
-post-images (`plus`) of a version. It does not depend on how files are grouped into micro-batches.
+Each data file of a commit is a file of the source, named VERSION/KIND/PATH, with a version of 20 digits as in Delta's log. So
+arrival order is (version, kind, path, the source's `order_by`, row): in each version, deletes and pre-images (`minus`) come
+before inserts and post-images (`plus`). Arrival order does not depend on the files of each micro-batch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.sources.file_format import UNREADABLE, unreadable
 from headrace.sources.interval import Interval
 from headrace.sources.limits import first_files
 from headrace.sources.offset import SourceOffset
-from headrace.sources.source import Ahead, SourceFile, TableReach, TakenIn
+from headrace.sources.source import SourceFile, SourceScan, TableReach, TakenIn
 from headrace.tables.delta_log import DeltaCommit, DeltaLog, LoggedFile, TableState
 from headrace.tables.files import Storage, is_file
 from headrace.tables.store import StoreError, TableMissingError
@@ -38,37 +38,41 @@ _PLUS: Final[Side] = "plus"
 
 
 class _Place(NamedTuple):
-    """Where reading goes on: the next version, and the one that is taken in as a whole."""
+    """Position of reading: the next version, and the version that is taken in as a whole, if any."""
 
     version: int
     snapshot: int | None = None
-    is_drawn: bool = False
+    is_provisional: bool = False
 
 
 class DeltaSource:
-    """The driver's view of the table."""
+    """Delta table, read by the driver of a job."""
 
     def __init__(self, source: SourceNode, config: SourceConfig, storage: Storage = None) -> None:
-        """`source` is what the pipeline says of it, `config` what the job says. Nothing is read yet."""
+        """Keep the source as the pipeline declares it, and its `config` in the job's file. Read nothing yet."""
         self._node, self._name, self._config, self._storage = source, source.name, config, storage
         self._log = DeltaLog(config.path, storage)
         self._faults = DeltaFaults(source.name, config)
         self._files: dict[tuple[int, bool], list[SourceFile]] = {}
 
     def latest(self) -> str | None:
-        """Return the latest version, as names of files begin with it."""
+        """Return the latest version, as the first part of file names."""
         return _version_text(self._versions()[-1])
 
-    def ahead(
+    def scan(
         self,
         offset: SourceOffset,
-        taken_in: TakenIn,  # noqa: ARG002 - versions tell what was taken in
+        taken_in: TakenIn,  # noqa: ARG002 - versions record the rows taken in
         *,
         interval: Interval | None = None,
         until: str | None = None,
         meets: bool = False,  # noqa: ARG002 - as above
-    ) -> Ahead:
-        """See `Source.ahead`. Files before a commit that cannot be read come first; the error is raised behind them."""
+    ) -> SourceScan:
+        """Return the files to take in next; `Source.scan` describes the arguments.
+
+        Files before an unreadable commit are returned; `SourceError` is raised once that commit is the next one. Raises
+        `ConfigError` for an interval run, and for a `change_feed` that has changed in the middle of a version.
+        """
         if interval is not None and until is None:
             raise self._no_intervals()
         versions = self._versions()
@@ -89,31 +93,39 @@ class DeltaSource:
         if until is not None:
             files_ahead = [file for file in files_ahead if file.name <= until]
             reached = min(reached, version_of(until) - 1) if until else place.version - 1
-        reach = TableReach(self._table_id(place, versions), reached, place.snapshot, place.is_drawn)
-        return Ahead(tuple(files_ahead), tuple(files_ahead), reach)
+        reach = TableReach(self._table_id(place, versions), reached, place.snapshot, place.is_provisional)
+        return SourceScan(tuple(files_ahead), tuple(files_ahead), reach)
 
     def listed(self) -> Sequence[SourceFile]:
-        """See `Source.listed`: versions tell what was taken in."""
+        """Return no files: versions tell what was taken in."""
         return ()
 
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:
-        """See `Source.named`. A file is there as long as the log has its version, and the table's folder has the file."""
+        """Return the files with these names that exist: the log has the version, and the folder has the file.
+
+        Raises `SourceError` where there is no table, or its log cannot be read.
+        """
         versions = self._versions()
-        found: dict[str, SourceFile] = {}
+        files_by_name: dict[str, SourceFile] = {}
         for version, is_whole in sorted({(version_of(name), kind_of(name) == SNAPSHOT) for name in names}):
             if version in versions:
                 files = self._of_version(version, version if is_whole else None, versions, checked=False)
                 if isinstance(files, HeadraceError):
                     raise files
-                found |= {file.name: file for file in files if file.name in names and is_file(file.path, self._storage)}
-        return found
+                files_by_name |= {
+                    file.name: file for file in files if file.name in names and is_file(file.path, self._storage)
+                }
+        return files_by_name
 
     def within_limits(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
-        """See `Source.within_limits`. A limit may end a micro-batch within a version."""
+        """Return the first files, as many as one micro-batch may take. A micro-batch may end within a version."""
         return first_files(files, self._config, self.rows)
 
     def rows(self, file: SourceFile) -> int:
-        """See `Source.rows`. Raises `SourceError` for a file that is gone, whatever `on_bad_file` says."""
+        """Count the rows of a file.
+
+        Raises `SourceError` for a missing file, and for an unreadable one unless `on_bad_file` is quarantine: then it counts 0.
+        """
         assert file.delta is not None  # noqa: S101 - this source has made it
         try:
             return count_rows_of(file.path, file.delta, self._storage)
@@ -125,7 +137,10 @@ class DeltaSource:
             raise unreadable(self._name, file.path, error) from error
 
     def event_times(self, file: SourceFile) -> pa.Int64Array:
-        """See `Source.event_times`. Where tasks are to refuse the file, no time is readable."""
+        """Return the event times of a file in arrival order (ms), null where unreadable.
+
+        Raises `SourceError` as `rows` does; all times of an unreadable file in quarantine are null.
+        """
         columns = [self._node.event_time, *self._node.order_by]
         try:
             table = read_rows(file.path, file.delta, self._storage, columns)
@@ -139,30 +154,30 @@ class DeltaSource:
             raise unreadable(self._name, file.path, error) from error
         return event_times(table, self._node).combine_chunks()
 
-    def passed(
+    def offset_after(
         self,
         offset: SourceOffset,
-        look: Ahead,
+        scan: SourceScan,
         files: Sequence[SourceFile],
-        taken_in: TakenIn,  # noqa: ARG002 - versions tell what was taken in
+        taken_in: TakenIn,  # noqa: ARG002 - versions record the rows taken in
         interval: Interval | None = None,  # noqa: ARG002 - as above
     ) -> SourceOffset:
-        """See `Source.passed`."""
-        assert look.reach is not None  # noqa: S101 - this source has made it
-        left = look.files[len(files) :]
-        reached = version_of(left[0].name) - 1 if left else look.reach.version
+        """Return the offset after these files."""
+        assert scan.reach is not None  # noqa: S101 - this source has made it
+        left = scan.files[len(files) :]
+        reached = version_of(left[0].name) - 1 if left else scan.reach.version
         last = max((*(file.name for file in files), offset.last_file or ""))
         return msgspec.structs.replace(
             offset,
             last_file=last or None,
             names=(),
             version=max(reached, -1 if offset.version is None else offset.version),
-            snapshot=look.reach.snapshot,
-            table=look.reach.table,
+            snapshot=scan.reach.snapshot,
+            table=scan.reach.table,
         )
 
-    def interval_of(self, name: str) -> Interval | None:  # noqa: ARG002 - of no file
-        """See `Source.interval_of`: versions have no intervals."""
+    def interval_of(self, name: str) -> Interval | None:  # noqa: ARG002 - no file has one
+        """Return None: versions have no intervals."""
         return None
 
     def check_intervals(self, taken_in: TakenIn) -> None:  # noqa: ARG002 - none will do
@@ -170,11 +185,11 @@ class DeltaSource:
         raise self._no_intervals()
 
     def count_missing(self, names: frozenset[str]) -> int:  # noqa: ARG002 - checkpoints record none
-        """See `Source.count_missing`: versions tell what was taken in, not names."""
+        """Return 0: checkpoints record versions, not names."""
         return 0
 
     def problems(self) -> Iterator[str]:
-        """Yield why a run could not read the latest version: what the table uses, and columns that do not fit the record.
+        """Yield the reasons why a run could not read the latest version: features of the table, columns that do not fit the record.
 
         Raises `SourceError` where there is no table, or its log cannot be read.
         """
@@ -193,7 +208,7 @@ class DeltaSource:
                 wanted = "a timestamp" if columns[name].is_time else columns[name].type
                 yield f"column {name} of {self._config.path} is {schema.field(name).type}, which is not {wanted}"
 
-    # ------------------------------------------------------------------------------------------------------ the log
+    # ---------------------------------------------------------------------------------------------------------- log
 
     def _versions(self) -> range:
         try:
@@ -220,13 +235,13 @@ class DeltaSource:
     def _of_version(
         self, version: int, snapshot: int | None, versions: range, *, checked: bool = True
     ) -> list[SourceFile] | SourceError:
-        """Return the files of a version by name, or why there are none. Rows that were read before are not `checked` again."""
+        """Return the files of a version by name, or the error for which it has none. Files read before are not `checked` again."""
         if any(version in skipped for skipped in self._config.skipped) and checked:
             return []
         if (version, version == snapshot) in self._files:
             return self._files[version, version == snapshot]
         if version < versions[0]:
-            return self._faults.gone(version, versions[0] - 1)
+            return self._faults.expired(version, versions[0] - 1)
         try:
             state = self._log.state(version)
             if version == snapshot:
@@ -280,16 +295,16 @@ class DeltaSource:
         name = f"{_version_text(version)}/{kind}/{logged.path}"
         return SourceFile(name, f"{self._config.path}/{logged.path}", 0, rows)
 
-    # ---------------------------------------------------------------------------------------------------- the place
+    # ------------------------------------------------------------------------------------------------------ position
 
     def _place(self, offset: SourceOffset, versions: range) -> _Place:
         if offset.version is not None:
             return _Place(offset.version + 1, offset.snapshot)
         start, last = self._config.begins_at, versions[-1]
         if start.kind is StartKind.LATEST:
-            return _Place(last + 1, is_drawn=True)
+            return _Place(last + 1, is_provisional=True)
         if start.kind is StartKind.SNAPSHOT:
-            return _Place(last, last, is_drawn=True)
+            return _Place(last, last, is_provisional=True)
         if start.kind is StartKind.TIME:
             return _Place(self._first_since(start.value, versions))
         return _Place(start.value)
@@ -297,24 +312,26 @@ class DeltaSource:
     def _first_since(self, moment: int, versions: range) -> int:
         """Return the first version whose commit is not older than a moment (ms)."""
         try:
-            first = next((each for each in versions if self._log.commit(each).timestamp >= moment), versions[-1] + 1)
+            first = next(
+                (version for version in versions if self._log.commit(version).timestamp >= moment), versions[-1] + 1
+            )
         except StoreError as error:
             raise self._damaged(versions[0], error) from error
         if first == versions[0] and first > 0:
-            # Versions before it may be younger than the moment, too.
-            raise self._faults.gone(first - 1, first - 1)
+            # Versions that the log no longer has may be younger than the moment, too.
+            raise self._faults.expired(first - 1, first - 1)
         return first
 
     def _check_table(self, offset: SourceOffset, place: _Place, versions: range) -> None:
-        """Refuse a table that is not the one that was read."""
+        """Refuse a table that was replaced, and a `change_feed` that has changed in the middle of a version."""
         if offset.version is None:
             return
         if offset.version > versions[-1]:
             raise self._faults.behind(versions[-1], offset.version)
         if versions[0] <= place.version <= versions[-1] and offset.table is not None:
-            found = self._guarded(place.version).table_id
-            if found != offset.table:
-                raise self._faults.replaced(found, offset.table, place.version)
+            table_id = self._guarded(place.version).table_id
+            if table_id != offset.table:
+                raise self._faults.replaced(table_id, offset.table, place.version)
         last = offset.last_file
         is_partly_read = last is not None and version_of(last) == place.version
         if is_partly_read and last is not None and kind_of(last) != SNAPSHOT:
@@ -327,31 +344,35 @@ class DeltaSource:
                 raise ConfigError(msg)
 
     def _unread(self, offset: SourceOffset) -> list[SourceFile]:
-        """Return the files that were taken up and not read to their end."""
+        """Return the files that micro-batches have begun and not finished."""
         wanted = [
             name for name in offset.unread if not any(version_of(name) in skipped for skipped in self._config.skipped)
         ]
-        found = self.named(wanted) if wanted else {}
-        if gone := sorted({*wanted} - found.keys()):
-            version, first = version_of(gone[0]), self._versions()[0]
-            raise self._faults.gone(version, first - 1) if version < first else self._faults.vacuumed(version, gone[0])
-        return [found[name] for name in wanted]
+        files_by_name = self.named(wanted) if wanted else {}
+        if missing := sorted({*wanted} - files_by_name.keys()):
+            version, first = version_of(missing[0]), self._versions()[0]
+            raise (
+                self._faults.expired(version, first - 1)
+                if version < first
+                else self._faults.vacuumed(version, missing[0])
+            )
+        return [files_by_name[name] for name in wanted]
 
     def _no_intervals(self) -> ConfigError:
         return ConfigError(
-            f"source '{self._name}' is a Delta table, and its versions have no intervals: an interval run cannot tell which ones to "
+            f"source '{self._name}' is a Delta table, and its versions have no intervals: an interval run cannot tell which versions to "
             "take; use --mode caught-up"
         )
 
 
 def version_of(name: str) -> int:
-    """Return the version of a file of a table, by its name."""
+    """Return the version in the name of a table's file; -1 without one."""
     text = name.partition("/")[0]
     return int(text) if text.isdecimal() else -1
 
 
 def kind_of(name: str) -> str:
-    """Return what a file of a table is read as, by its name: appended rows, a snapshot, or one side of changes."""
+    """Return the kind in the name of a table's file: appended rows, a snapshot, or one side of changes."""
     return name.split("/", 2)[1] if name.count("/") > 1 else ""
 
 

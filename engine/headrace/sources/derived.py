@@ -1,12 +1,12 @@
-"""Rows that Spark's step over a source has made, landed as files of the job.
+"""Results of a Spark step over a source, landed as files of the job.
 
-The step is applied to each file of the source by itself, once, and its rows are landed (as a topic's messages are, see
-`headrace.sources.landed`) before any of them is taken in. Tasks read the landed file in place of the source's, so a micro-batch that
-is tried again has the same rows in the same order. Its name is that of the source's file and a digest of the step:
+The step runs once for each file of the source, separately. Its rows are landed (like a topic's messages, see
+`headrace.sources.landed`) before any of them is taken in. Tasks read the landed file instead of the source's file, so a repeated
+micro-batch has the same rows in the same order. A landed file is named after the source's file and a digest of the step:
 
     2026-03-01.json~1f3a9c2e.parquet    landed in    <job folder>/landed/<source>/2026-03-01.json~1f3a9c2e.parquet
 
-Rows of the source that do not fit its own record never reach the step. They are behind the others, with the reason.
+Rows of the source that do not fit its own record never reach the step. They are at the end of the landed file, with the reason.
 """
 
 from __future__ import annotations
@@ -32,66 +32,66 @@ from headrace.sources.interval import Interval
 from headrace.sources.kafka import KafkaPartition
 from headrace.sources.offset import SourceOffset, TableVersion
 from headrace.sources.parquet_files import count_rows
-from headrace.sources.source import Ahead, Source, SourceFile, TakenIn
+from headrace.sources.source import Source, SourceFile, SourceScan, TakenIn
 from headrace.sources.step_rows import Refused
 from headrace.tables.files import SMALL, Storage, file_system, is_file, make_folder_of, read_parquet
 
 ERROR: Final = "_headrace_error"
 RAW: Final = "_headrace_raw"
-"""Columns of a landed file: why a row of the source was refused before the step, and its text."""
+"""Columns of a landed file: the reason why a row was refused before the step, and the row's text."""
 
 ORIGIN: Final = b"headrace.origin"
-"""In the metadata of a landed file: its `Origin`, as JSON."""
+"""Key of a landed file's `Origin` in the metadata, as JSON."""
 
 _NAME: Final = re.compile(r"(.+)~([0-9a-f]{8})\.parquet", re.DOTALL)
 _LONGEST: Final = 180
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Of what derived rows were made, besides the source: the versions of dimension tables, in the micro-batch that begins at `place`."""
+    """Input of derived rows besides the source: versions of dimension tables, in the micro-batch that begins at `place`."""
 
     tables: dict[str, int] = {}
     place: str = ""
 
 
 class Derivation(Protocol):
-    """Spark's step over one source, as the driver sees it."""
+    """Spark step over one source, as the driver sees it."""
 
     @property
     def tables(self) -> DimensionTables:
-        """The dimension tables."""
+        """Dimension tables of the step."""
         ...
 
     def digest(self) -> str:
-        """Return 8 hexadecimal digits that another step would not have.
+        """Return 8 hexadecimal digits that identify the step's plan.
 
-        Raises `ConfigError` for a step that Spark cannot plan, that does not say of each row by itself what becomes of it, or
-        whose columns do not fit the record.
+        Raises `ConfigError` for a step that Spark cannot plan, that combines several rows, or whose columns do not fit the
+        record.
         """
         ...
 
     def derive(self, files: Mapping[str, SourceFile], origin: Origin) -> None:
-        """Land what the step makes of each of the source's files, at the path that is its key, in their order.
+        """Run the step over each of the source's files, in order, and land its rows at the path that is the file's key.
 
-        A file is there whole or not at all, also when this raises. Raises `SourceError` for a file that cannot be read,
-        and where a value makes the step fail.
+        A landed file is complete or missing, also after an error. Raises `SourceError` for a file that cannot be read, and
+        for a value that makes the step fail.
         """
         ...
 
 
 def derived_name(stored: str, digest: str) -> str:
-    """Return the name under which the rows of a source's file are taken in."""
+    """Return the name of derived rows: that of the source's file, and the digest of the step."""
     return f"{stored}~{digest}.parquet"
 
 
 def stored_name(name: str) -> str:
-    """Return the name of the source's file that rows were made of; a name that is no derived one stays."""
+    """Return the name of the source's file for the name of derived rows; any other name stays."""
     match = _NAME.fullmatch(name)
     return name if match is None else match[1]
 
 
 def landed_file(name: str) -> str:
-    """Return the name of the landed file, which is part of a path: short enough, and without slashes."""
+    """Return the file name for the name of derived rows: short enough for a path, and without slashes."""
     match = _NAME.fullmatch(name)
     stored, digest = (name, "") if match is None else match.groups()
     text = quote(stored, safe="")
@@ -109,9 +109,9 @@ def write_derived(
     origin: Origin = Origin(),  # noqa: B008 - frozen
     storage: Storage = None,
 ) -> None:
-    """Write derived rows of `schema`, in the order in which they come, and behind them those that were refused before the step.
+    """Write derived rows of `schema`, in the order of `batches`; after them, the rows `refused` before the step.
 
-    They are written as they come: only one batch is in memory. Raises `OSError`.
+    Only one batch is in memory at a time. Raises `OSError` where the file cannot be written.
     """
     stored = pa.schema([*schema, pa.field(ERROR, pa.string()), pa.field(RAW, pa.string())])
     store, path = file_system(uri, storage)
@@ -123,17 +123,17 @@ def write_derived(
         for batch in batches:
             if batch.num_rows:
                 nothing = pa.nulls(batch.num_rows, pa.string())
-                columns = (column.cast(each.type) for column, each in zip(batch.columns, schema, strict=True))
+                columns = (column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True))
                 writer.write_table(pa.Table.from_arrays([*columns, nothing, nothing], schema=writer.schema))
         if refused:
             texts = ([row.error for row in refused], [row.raw for row in refused])
-            empty = (pa.nulls(len(refused), each.type) for each in schema)
+            empty = (pa.nulls(len(refused), field.type) for field in schema)
             arrays = [*empty, *(pa.array(text, pa.string()) for text in texts)]
             writer.write_table(pa.Table.from_arrays(arrays, schema=writer.schema))
 
 
 def read_derived(uri: str, storage: Storage = None) -> FileRows:
-    """Read a landed file of derived rows; those that were refused before the step are its faults."""
+    """Read a landed file of derived rows; its faults are the rows that were refused before the step."""
     table = read_parquet(uri, storage)
     errors, raw = table[ERROR].to_pylist(), table[RAW].to_pylist()
     faults = {number: error for number, error in enumerate(errors) if error is not None}
@@ -142,12 +142,12 @@ def read_derived(uri: str, storage: Storage = None) -> FileRows:
 
 
 class DerivedSource:
-    """A source whose files are those of another one, with the rows that Spark's step makes of theirs."""
+    """Source whose files hold the results of a Spark step over the files of another source."""
 
     def __init__(
         self, node: SourceNode, stored: Source, folder: str, storage: Storage = None, step: Derivation | None = None
     ) -> None:
-        """`stored` is the source below, `folder` that of the landed files. Without a `step` the rows of `stored` are taken as they are."""
+        """Keep the source below (`stored`) and the `folder` of landed files. Without a `step`, rows of `stored` are taken unchanged."""
         self.node, self.stored, self._folder, self._storage, self._step = node, stored, folder, storage, step
         self._below: dict[str, SourceFile] = {}
         self._ahead: tuple[SourceFile, ...] = ()
@@ -158,12 +158,15 @@ class DerivedSource:
         return DerivedSource(self.node, stored, self._folder, self._storage, self._step)
 
     def begin(self, offset: SourceOffset, recorded: Sequence[TableVersion]) -> None:
-        """Begin a micro-batch; see `DimensionTables.begin`."""
+        """Begin a micro-batch at the offset of the last checkpoint; a repeated one has `recorded` versions of dimension tables."""
         if self._step is not None:
             self._step.tables.begin(offset, recorded)
 
     def derive(self, files: Sequence[SourceFile]) -> None:
-        """Land the rows of these files, unless they are there."""
+        """Land the rows of these files, unless they are landed already.
+
+        Raises `SourceError` for a file whose rows an earlier step has made and that is gone, and as `Derivation.derive` does.
+        """
         if self._step is None:
             return
         missing = [file for file in files if file.derived and not self._is_landed(file)]
@@ -171,21 +174,21 @@ class DerivedSource:
             return
         for file in missing:
             if file.name != derived_name(stored_name(file.name), self._step.digest()):
-                raise self._gone(file)
+                raise self._missing(file)
             if isinstance(self.stored, KafkaPartition):
                 self.stored.land(stored_name(file.name))
         tables = self._step.tables
-        origin = Origin({**tables.fix(self._tried())}, tables.place)
+        origin = Origin({**tables.fix(self._versions_of_earlier_attempt())}, tables.place)
         self._step.derive({file.path: self._below[file.name] for file in missing}, origin)
         self._landed |= {file.name for file in missing}
 
     # ------------------------------------------------------------------------------------------------ as a `Source`
 
     def latest(self) -> str | None:
-        """See `Source.latest`."""
+        """Return the name of the last file of the source below."""
         return self.stored.latest()
 
-    def ahead(
+    def scan(
         self,
         offset: SourceOffset,
         taken_in: TakenIn,
@@ -193,37 +196,40 @@ class DerivedSource:
         interval: Interval | None = None,
         until: str | None = None,
         meets: bool = False,
-    ) -> Ahead:
-        """See `Source.ahead`. Rows of the files may not be landed yet. Raises what `Derivation.digest` does."""
+    ) -> SourceScan:
+        """Return the files to take in next; their rows may not be landed yet. `Source.scan` describes the arguments.
+
+        Raises as the source below and `Derivation.digest` do.
+        """
         digest = None if self._step is None else self._step.digest()
         unread = {stored_name(name): name for name in offset.unread}
         below = msgspec.structs.replace(offset, unread=tuple(unread))
-        look = self.stored.ahead(below, taken_in, interval=interval, until=until, meets=meets)
+        scan = self.stored.scan(below, taken_in, interval=interval, until=until, meets=meets)
         if digest is None:
-            return look
-        names = [unread.get(file.name) or derived_name(file.name, digest) for file in look.files]
-        self._below = dict(zip(names, look.files, strict=True))
+            return scan
+        names = [unread.get(file.name) or derived_name(file.name, digest) for file in scan.files]
+        self._below = dict(zip(names, scan.files, strict=True))
         self._ahead = tuple(self._file(name, file.modified) for name, file in self._below.items())
-        return Ahead(self._ahead, look.listed, look.reach)
+        return SourceScan(self._ahead, scan.listed, scan.reach)
 
     def listed(self) -> Sequence[SourceFile]:
-        """See `Source.listed`: the files of the source itself."""
+        """Return all files of the source below the step, in order."""
         return self.stored.listed()
 
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:
-        """See `Source.named`. The landed files of these names; files of the source itself where their rows were taken as they are."""
+        """Return the files with these names that exist: landed files, and files of the source below for names without a digest."""
         derived = {name: self._file(name) for name in names if _NAME.fullmatch(name)}
-        found = {name: file for name, file in derived.items() if is_file(file.path, self._storage)}
+        landed = {name: file for name, file in derived.items() if is_file(file.path, self._storage)}
         others = [name for name in names if name not in derived]
-        return found | (self.stored.named(others) if others else {})
+        return landed | (self.stored.named(others) if others else {})
 
     def within_limits(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
-        """See `Source.within_limits`: limits count files and rows of the source, not what is made of them."""
+        """Return the first files, as many as one micro-batch may take. Limits count files and rows of the source below."""
         below = [self._below.get(file.name, file) for file in files]
         return files[: len(self.stored.within_limits(below))]
 
     def rows(self, file: SourceFile) -> int:
-        """See `Source.rows`. Lands the rows if they are not there."""
+        """Count the rows of a file; land them first if necessary. Raises `SourceError` where the file cannot be read."""
         if not file.derived:
             return self.stored.rows(file)
         self.derive([file])
@@ -233,7 +239,11 @@ class DerivedSource:
             raise unreadable(self.node.name, file.path, error) from error
 
     def event_times(self, file: SourceFile) -> pa.Int64Array:
-        """See `Source.event_times`. Lands the rows if they are not there, with those of the files that come next."""
+        """Return the event times of a file in arrival order (ms), null where unreadable.
+
+        Lands the rows first if necessary, together with those of the next files. Raises `SourceError` where the file cannot
+        be read.
+        """
         if not file.derived:
             return self.stored.event_times(file)
         if not self._is_landed(file):
@@ -246,17 +256,17 @@ class DerivedSource:
             raise unreadable(self.node.name, file.path, error) from error
         return event_times(table if order is None else table.take(order), self.node).combine_chunks()
 
-    def passed(
+    def offset_after(
         self,
         offset: SourceOffset,
-        look: Ahead,
+        scan: SourceScan,
         files: Sequence[SourceFile],
         taken_in: TakenIn,
         interval: Interval | None = None,
     ) -> SourceOffset:
-        """See `Source.passed`. The offset names files of the source, and the versions of dimension tables."""
-        below = Ahead(tuple(self._below.get(file.name, file) for file in look.files), look.listed, look.reach)
-        passed = self.stored.passed(
+        """Return the offset after these files. It holds names of the source's files, and versions of dimension tables."""
+        below = SourceScan(tuple(self._below.get(file.name, file) for file in scan.files), scan.listed, scan.reach)
+        passed = self.stored.offset_after(
             offset, below, [self._below.get(file.name, file) for file in files], taken_in, interval
         )
         if self._step is None or not self._step.tables.paths or not files or not self._is_landed(files[-1]):
@@ -265,18 +275,18 @@ class DerivedSource:
         return msgspec.structs.replace(passed, tables=tuple(TableVersion(*one) for one in versions))
 
     def interval_of(self, name: str) -> Interval | None:
-        """See `Source.interval_of`."""
+        """Return the interval of a file; None where names have no intervals."""
         return self.stored.interval_of(stored_name(name))
 
     def check_intervals(self, taken_in: TakenIn) -> None:
-        """See `Source.check_intervals`."""
+        """Refuse an interval run that the source below could not do. Raises `ConfigError` and `SourceError` as it does."""
         self.stored.check_intervals(taken_in)
 
     def count_missing(self, names: frozenset[str]) -> int:
-        """See `Source.count_missing`."""
+        """Count the files with these digests that the source below no longer has."""
         return self.stored.count_missing(names)
 
-    # ------------------------------------------------------------------------------------------------ how it's done
+    # ------------------------------------------------------------------------------------------------ landed files
 
     def _file(self, name: str, modified: int = 0) -> SourceFile:
         return SourceFile(name, f"{self._folder}/{landed_file(name)}", modified, derived=True)
@@ -286,8 +296,8 @@ class DerivedSource:
             self._landed.add(file.name)
         return file.name in self._landed
 
-    def _tried(self) -> Versions | None:
-        """Return the versions that an earlier try of this micro-batch has read; None if it has landed nothing."""
+    def _versions_of_earlier_attempt(self) -> Versions | None:
+        """Return the versions that an earlier attempt of this micro-batch has read; None if it has landed nothing."""
         assert self._step is not None  # noqa: S101 - asked where rows are made
         if self._step.tables.paths:
             for file in itertools.takewhile(self._is_landed, self._ahead):
@@ -304,8 +314,8 @@ class DerivedSource:
             raise unreadable(self.node.name, file.path, error) from error
         return msgspec.json.decode(metadata.get(ORIGIN, b"{}"), type=Origin)
 
-    def _gone(self, file: SourceFile) -> SourceError:
+    def _missing(self, file: SourceFile) -> SourceError:
         return SourceError(
-            f"source '{self.node.name}': {file.path} is gone, the step that made its rows has changed since, and not all of them were "
-            "taken in yet. Nothing was taken in. Put the file back, go back to the former step, or restore a checkpoint before it."
+            f"source '{self.node.name}': {file.path} is gone, and not all of its rows were taken in yet. The step that made them has "
+            "changed since. Nothing was taken in. Put the file back, go back to the former step, or restore a checkpoint before it."
         )

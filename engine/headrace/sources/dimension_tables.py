@@ -1,7 +1,7 @@
-"""The dimension tables of Spark's step over a source: which version of each a micro-batch sees, and its rows.
+"""Dimension tables of a Spark step over a source: the version of each that a micro-batch sees, and its rows.
 
-The version is fixed when the micro-batch makes its first rows, and each file of rows that were made says it. So a micro-batch that
-is tried again after a crash sees the same version; one that is replayed sees that of the checkpoint that recorded it.
+A micro-batch fixes the versions when it makes its first rows, and each file of these rows records them. So a micro-batch that
+is repeated after a crash sees the same versions. A replayed one sees the versions that its checkpoint recorded.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from headrace.tables.store import StoreError, TableMissingError
 from headrace.tables.stores import table_store
 
 Versions = Mapping[str, int]
-"""By the name that the pipeline gives a table."""
+"""Version of each table, by the table's name in the pipeline."""
 
 
 @dataclass(slots=True)
 class DimensionTables:
-    """The tables of one source's step, by name; `paths` says where they are."""
+    """Dimension tables of one source's step; `paths` has their locations by name."""
 
     source: str
     paths: Mapping[str, str]
     storage: Storage = None
     place: str = ""
-    """Where the micro-batch begins, as text: another try of it begins at the same one."""
+    """Digest of the offset at which the micro-batch begins: the same for each attempt."""
     _recorded: Versions = field(default_factory=dict)
     _fixed: dict[str, int] | None = None
 
     def begin(self, offset: SourceOffset, recorded: Sequence[TableVersion] = ()) -> None:
-        """Begin a micro-batch at the offset of the last checkpoint. `recorded` are the versions of the one that it repeats, if it does."""
+        """Begin a micro-batch at the offset of the last checkpoint. A repeated one has the versions `recorded` for it."""
         self.place = blake2b(msgspec.json.encode(offset), digest_size=8).hexdigest()
-        self._recorded, self._fixed = {one.name: one.version for one in recorded}, None
+        self._recorded, self._fixed = {table.name: table.version for table in recorded}, None
 
     def fix(self, landed: Versions | None = None) -> Versions:
-        """Return the versions of this micro-batch: those of rows that an earlier try has `landed`, those recorded, or the latest.
+        """Return the versions of this micro-batch: those that an earlier attempt has `landed`, else the recorded, else the latest.
 
         Raises `ConfigError` where there is no table, `SourceError` where its log cannot be read.
         """
@@ -52,23 +52,23 @@ class DimensionTables:
         return self._fixed
 
     def latest(self) -> Versions:
-        """Return the latest versions. Raises as `fix` does."""
+        """Return the latest versions. Raises the errors of `fix`."""
         return {name: self._latest(name) for name in self.paths}
 
     def read(self, name: str, version: int) -> pa.Table:
-        """Return the rows of a version, in an order that they alone decide.
+        """Return the rows of a version, sorted by all plain columns, so that their order does not depend on files.
 
-        Raises `SourceError` for a version that is not there any more, or cannot be read.
+        Raises `SourceError` for a version that no longer exists, or cannot be read.
         """
         try:
             snapshot = table_store(self.paths[name], self.storage).at(version)
-            rows = snapshot.read(pa.schema([pa.field(each.name, each.type) for each in snapshot.schema]))
+            rows = snapshot.read(pa.schema([pa.field(field.name, field.type) for field in snapshot.schema]))
         except (StoreError, StorageError, TableMissingError) as error:
             why = str(error).partition("\n")[0]
             raise SourceError(
                 f"source '{self.source}': cannot read version {version} of its table '{name}' ({self.paths[name]}): {why:.300}. Nothing "
-                "was taken in. A micro-batch that is tried again, or replayed, reads the version that it read first. If VACUUM has "
-                "removed that, bring its files back; docs/spark-steps.md says how to go on with the latest one."
+                "was taken in. A repeated or replayed micro-batch reads the version that it read first. If VACUUM has removed that "
+                "version, bring its files back; docs/spark-steps.md says how to go on with the latest one."
             ) from error
         return _sorted(rows)
 
@@ -87,5 +87,5 @@ class DimensionTables:
 
 
 def _sorted(rows: pa.Table) -> pa.Table:
-    names = [each.name for each in rows.schema if not pa.types.is_nested(each.type)]
+    names = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
     return rows.take(pc.sort_indices(rows, [(name, "ascending") for name in names])) if names else rows

@@ -1,4 +1,4 @@
-"""Kinds of files that a folder can have: what reading one gives, and what it asks of each kind."""
+"""File formats of a folder: their interface, and the rows that reading a file returns."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from headrace.tables.files import Storage, file_system
 
 
 class DamagedFileError(Exception):
-    """A file is not of its format, or is cut off."""
+    """File that does not have its format, or is cut off."""
 
 
 UNREADABLE: Final = (OSError, pa.ArrowException, UnicodeDecodeError, DamagedFileError)
-"""Reading a file raises one of these when it is gone, is damaged, is no file of its format, or names a column in bytes that are not UTF-8."""
+"""Errors of reading a file that is missing, damaged, not of its format, or has a column name that is not UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """The rows of a file, bad ones among them, in their order in the file.
+    """All rows of a file, also bad ones, in the file's order.
 
-    A row with a fault (by its number) has null in each column that cannot be read. `texts` gives the text of a row as the file has it;
-    None where the file has no texts, and the columns are all there is.
+    `faults` has the reasons of bad rows by row number; a bad row is null in each column that cannot be read. `texts` returns
+    a row's text in the file; None for formats without text, whose rows are columns only.
     """
 
     table: pa.Table
@@ -39,20 +39,20 @@ class FileRows:
     texts: Callable[[int], str] | None = field(default=None, repr=False)
 
     def raw(self, number: int) -> str:
-        """Return the row as the quarantine keeps it: its text, or a JSON object of its columns."""
+        """Return a row as the quarantine stores it: its text, or a JSON object of its columns."""
         return raw_row(self.table, number) if self.texts is None else self.texts(number)
 
 
 class FileFormat(Protocol):
-    """One kind of file."""
+    """Format of files."""
 
     @property
     def suffixes(self) -> Sequence[str]:
-        """The endings of names of such files; others in the folder are left alone."""
+        """Endings of file names. Other files in the folder are ignored."""
         ...
 
     def count(self, uri: str, node: SourceNode, storage: Storage = None) -> int:
-        """Count the rows of a file, bad ones among them. Raises one of `UNREADABLE`."""
+        """Count the rows of a file, also bad ones. Raises one of `UNREADABLE`."""
         ...
 
     def read(self, uri: str, node: SourceNode, storage: Storage = None, columns: Collection[str] = ()) -> FileRows:
@@ -61,7 +61,7 @@ class FileFormat(Protocol):
 
 
 def wanted_columns(node: SourceNode, columns: Collection[str] = ()) -> list[Column]:
-    """Return the columns that a source reads: the fields of its record, and its row kind; or those of them that are asked for."""
+    """Return the columns that a source reads: its record's fields and its row kind, or those of them in `columns`."""
     wanted = list(columns_of(node.record))
     if node.row_kind is not None and node.row_kind not in {column.name for column in wanted}:
         wanted.append(Column(node.row_kind, pa.string(), pa.string(), nullable=True))
@@ -71,7 +71,7 @@ def wanted_columns(node: SourceNode, columns: Collection[str] = ()) -> list[Colu
 def typed_table(
     values: Mapping[str, Sequence[Any]], node: SourceNode, columns: Sequence[Column], rows: int, faults: dict[int, str]
 ) -> pa.Table:
-    """Return plain values by column as a table, and add to `faults` the first one of each row that has none."""
+    """Convert plain values by column to a table; add the first fault of each row to `faults`, unless it has one already."""
     fields = {column.name for column in columns_of(node.record)}
     arrays = {}
     for column in columns:
@@ -80,15 +80,15 @@ def typed_table(
             arrays[column.name], column_faults = to_column(values[column.name], column, record)
             for position, fault in column_faults.items():
                 faults.setdefault(position, f"{column.name}{fault.path} {fault.why}")
-    if not arrays:  # without a column, a table of Arrow has no rows
+    if not arrays:  # an Arrow table without a column has no rows
         return pa.table({"": pa.nulls(rows)})
     return pa.table(arrays)
 
 
 def content_of(uri: str, storage: Storage = None) -> bytes:
-    """Return the bytes of a file, unpacked if its name ends in `.gz`.
+    """Return the bytes of a file, decompressed if its name ends in `.gz`.
 
-    Raises `OSError` when it cannot be read, and `DamagedFileError` when it cannot be unpacked.
+    Raises `OSError` when it cannot be read, and `DamagedFileError` when it cannot be decompressed.
     """
     store, path = file_system(uri, storage)
     with store.open_input_file(path) as file:
@@ -103,7 +103,7 @@ def content_of(uri: str, storage: Storage = None) -> bytes:
 
 
 def unreadable(source: str, path: str, error: Exception) -> SourceError:
-    """Return the error for a file that is not of its format, is cut off, or cannot be opened."""
+    """Return the error for a file that does not have its format, is cut off, or cannot be opened."""
     what = (
         f"text in it, or the name of a column, is not UTF-8 ({error})"
         if isinstance(error, UnicodeDecodeError)

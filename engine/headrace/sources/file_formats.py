@@ -1,4 +1,4 @@
-"""Which format the files of a source have, and reading one of them."""
+"""Choice of the format of a source's files, and reading of one file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from headrace.sources.json_lines import JsonLines
 from headrace.sources.parquet_files import ParquetFiles
 from headrace.tables.files import Storage
 
-SUFFIXES: Final = tuple(suffix for each in (ParquetFiles, JsonLines, CsvFiles, AvroFiles) for suffix in each.suffixes)
-"""The endings of names of all files that any source reads."""
+SUFFIXES: Final = tuple(suffix for kind in (ParquetFiles, JsonLines, CsvFiles, AvroFiles) for suffix in kind.suffixes)
+"""Endings of file names that any format reads."""
 
 
 def format_of(options: FileOptions) -> FileFormat:
-    """Return the format that a job's file names."""
+    """Return the format that the job's file configures."""
     if options.format == "json":
         return JsonLines()
     if options.format == "csv":
@@ -37,7 +37,7 @@ def read_file(
     storage: Storage = None,
     columns: Collection[str] = (),
 ) -> FileRows:
-    """Read a file of a source, with these `columns` only if any are given. `delta` is what a table's log says of its rows.
+    """Read a file of a source, with these `columns` only if any are given. `delta` has the facts of a table's log.
 
     Raises one of `headrace.sources.file_format.UNREADABLE`.
     """
@@ -47,6 +47,6 @@ def read_file(
 
 
 def stem_of(name: str, suffixes: Iterable[str] = SUFFIXES) -> str:
-    """Return the name of a file without the ending that tells its format."""
+    """Return the name of a file without the ending of its format."""
     ending = max((suffix for suffix in suffixes if name.endswith(suffix)), key=len, default="")
     return name.removesuffix(ending)

@@ -1,7 +1,7 @@
-"""A folder of files as a source.
+"""Folder of files as a source.
 
-Files are taken in the order of their names and must not change once they are there. Arrival order is
-(file, the source's `order_by`, row): it does not depend on how files are grouped into micro-batches.
+Files are read in the order of their names, and must not change after they appear. Arrival order is
+(file, the source's `order_by`, row). It does not depend on the files of each micro-batch.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from headrace.sources.interval import Interval
 from headrace.sources.limits import first_files
 from headrace.sources.offset import SourceOffset
 from headrace.sources.period import end_of_period
-from headrace.sources.source import Ahead, SourceFile, TakenIn
+from headrace.sources.source import SourceFile, SourceScan, TakenIn
 from headrace.tables.files import Storage, file_system, path_of
 
 
 class FolderSource:
-    """The driver's view of the folder."""
+    """Folder, read by the driver of a job."""
 
     def __init__(self, source: SourceNode, config: SourceConfig, storage: Storage = None) -> None:
-        """`source` is what the pipeline says of it, `config` what the job says."""
+        """Keep the source as the pipeline declares it, and its `config` in the job's file."""
         self._node = source
         self._name = source.name
         self._config = config
@@ -45,11 +45,11 @@ class FolderSource:
         self._counts: dict[str, int] = {}
 
     def latest(self) -> str | None:
-        """See `Source.latest`."""
+        """Return the name of the last file; None without files. Raises `SourceError` where the folder is missing."""
         files = self._files()
         return files[-1].name if files else None
 
-    def ahead(
+    def scan(
         self,
         offset: SourceOffset,
         taken_in: TakenIn,
@@ -57,38 +57,49 @@ class FolderSource:
         interval: Interval | None = None,
         until: str | None = None,
         meets: bool = False,
-    ) -> Ahead:
-        """See `Source.ahead`."""
+    ) -> SourceScan:
+        """Return the files to take in next; `Source.scan` describes the arguments.
+
+        Raises `SourceError` where the folder or an unfinished file is missing, where a late file would never be read, and
+        where a merged source's names do not sort by interval.
+        """
         files = self._files()
         unread = [file for file in files if file.name in offset.unread]
         if until is None:
             self._check_unread(unread, offset)
         if until is None and interval is not None:
-            self._check_nothing_between(files, taken_in)
+            self._check_no_late_intervals(files, taken_in)
             new = self._of_interval(files, interval)
             if meets:
                 self._check_order(files)
-                self._check_nothing_behind(new, offset, taken_in)
-                new = _behind(new, offset)
+                self._check_no_late_names(new, offset, taken_in)
+                new = _after_offset(new, offset)
         else:
-            self._check_nothing_behind(files, offset, taken_in)
-            new = [file for file in _behind(files, offset) if until is None or self._is_up_to(file, until, interval)]
-        return Ahead((*unread, *(file for file in new if file not in unread)), tuple(files))
+            self._check_no_late_names(files, offset, taken_in)
+            new = [
+                file
+                for file in _after_offset(files, offset)
+                if until is None or self._is_taken_by(file, until, interval)
+            ]
+        return SourceScan((*unread, *(file for file in new if file not in unread)), tuple(files))
 
     def listed(self) -> Sequence[SourceFile]:
-        """See `Source.listed`."""
+        """Return all files of the folder, in order. Raises `SourceError` where the folder is missing."""
         return self._files()
 
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:
-        """See `Source.named`."""
+        """Return the files with these names that exist. Raises `SourceError` where the folder is missing."""
         return {file.name: file for file in self._files() if file.name in names}
 
     def within_limits(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
-        """See `Source.within_limits`."""
+        """Return the first files, as many as one micro-batch may take."""
         return first_files(files, self._config, self.rows)
 
     def rows(self, file: SourceFile) -> int:
-        """See `Source.rows`."""
+        """Count the rows of a file.
+
+        Raises `SourceError` for an unreadable file, unless `on_bad_file` is quarantine: then it counts 0.
+        """
         try:
             if file.name not in self._counts:
                 self._counts[file.name] = self._format.count(file.path, self._node, self._storage)
@@ -99,7 +110,10 @@ class FolderSource:
         return self._counts[file.name]
 
     def event_times(self, file: SourceFile) -> pa.Int64Array:
-        """See `Source.event_times`. Where tasks are to refuse the file, no time is readable."""
+        """Return the event times of a file in arrival order (ms), null where unreadable.
+
+        Raises `SourceError` as `rows` does; all times of an unreadable file in quarantine are null.
+        """
         columns = [self._node.event_time, *self._node.order_by]
         try:
             rows = read_file(file.path, self._node, self._config.files, storage=self._storage, columns=columns)
@@ -114,22 +128,22 @@ class FolderSource:
             raise unreadable(self._name, file.path, error) from error
         return event_times(table, self._node).combine_chunks()
 
-    def passed(
+    def offset_after(
         self,
         offset: SourceOffset,
-        look: Ahead,
+        scan: SourceScan,
         files: Sequence[SourceFile],
         taken_in: TakenIn,
         interval: Interval | None = None,
     ) -> SourceOffset:
-        """See `Source.passed`."""
+        """Return the offset after these files, with digests of the names that no checkpoint has recorded yet."""
         names = [file.name for file in files]
         last = max(name for name in (*names, offset.last_file or "")) or None
-        new = self._new_files(look.listed, last, taken_in, interval)
+        new = self._new_files(scan.listed, last, taken_in, interval)
         return msgspec.structs.replace(
             offset,
             last_file=last,
-            files_behind=sum(last is not None and file.name <= last for file in look.listed)
+            files_behind=sum(last is not None and file.name <= last for file in scan.listed)
             if names
             else offset.files_behind,
             names=tuple(new),
@@ -137,7 +151,10 @@ class FolderSource:
         )
 
     def interval_of(self, name: str) -> Interval | None:
-        """See `Source.interval_of`."""
+        """Return the interval in a file's name; None without an `interval` pattern.
+
+        Raises `SourceError` for a name that does not fit the pattern, and for an interval that ends after the year 9999.
+        """
         pattern = self._config.interval
         if pattern is None:
             return None
@@ -151,14 +168,14 @@ class FolderSource:
             end = end_of_period(start, pattern)
         except (OverflowError, ValueError) as error:
             msg = (
-                f"the interval of file '{name}' of source '{self._name}' ends behind the year 9999, and no calendar goes on. "
+                f"the interval of file '{name}' of source '{self._name}' ends behind the year 9999, the last one that can be stored. "
                 "Nothing was taken in. Rename the file, or move it away, then run again."
             )
             raise SourceError(msg) from error
         return Interval(_moment(start), _moment(end))
 
     def check_intervals(self, taken_in: TakenIn) -> None:
-        """Refuse what an interval run that goes on from there could not do.
+        """Refuse an interval run that could not continue after `taken_in`.
 
         Raises `ConfigError` without an `interval` pattern, `SourceError` for a late file of an interval taken in already.
         """
@@ -168,10 +185,10 @@ class FolderSource:
                 "cannot tell which files to take; set it, or use --mode caught-up"
             )
             raise ConfigError(msg)
-        self._check_nothing_between(self._files(), taken_in)
+        self._check_no_late_intervals(self._files(), taken_in)
 
     def count_missing(self, names: frozenset[str]) -> int:
-        """See `Source.count_missing`."""
+        """Count the digests for which the folder no longer has a file."""
         return len(names - {digest(file.name) for file in self._files()})
 
     def _files(self) -> list[SourceFile]:
@@ -198,7 +215,7 @@ class FolderSource:
         return listed
 
     def _check_names(self) -> None:
-        """Refuse a file whose name is not UTF-8, as names on local disks may be: nothing could record that it was read."""
+        """Refuse a file whose name is not UTF-8: no checkpoint could record it. Local disks allow such names."""
         wrong = sorted(name for file in Path(self._folder).iterdir() if not _is_utf8(name := os.fsencode(file.name)))
         shown = [
             text for name in wrong if _is_input(text := name.decode(errors="backslashreplace"), self._format.suffixes)
@@ -214,8 +231,8 @@ class FolderSource:
         interval = self.interval_of(file.name)
         return 0 if interval is None else interval.start
 
-    def _is_up_to(self, file: SourceFile, last: str, interval: Interval | None) -> bool:
-        """Tell whether a micro-batch that took a source up to a file has it, or would have had it, were it not late."""
+    def _is_taken_by(self, file: SourceFile, last: str, interval: Interval | None) -> bool:
+        """Return whether a micro-batch that ended with file `last` took this file, or would have taken it if it were not late."""
         if interval is None:
             return file.name <= last
         start = self._start(file)
@@ -237,58 +254,61 @@ class FolderSource:
         return {name: behind[name] for name in sorted(behind.keys() - known)}
 
     def _check_unread(self, unread: Sequence[SourceFile], offset: SourceOffset) -> None:
-        """Refuse to pass over files that were taken up and not read to their end."""
-        gone = sorted({*offset.unread} - {file.name for file in unread})
-        if gone:
+        """Refuse to skip files that micro-batches have begun and not finished."""
+        missing = sorted({*offset.unread} - {file.name for file in unread})
+        if missing:
             msg = (
-                f"source '{self._name}': {', '.join(gone)} of {self._config.path} is gone, and not all of its rows were taken in "
+                f"source '{self._name}': {', '.join(missing)} of {self._config.path} is gone, and not all of its rows were taken in "
                 "yet: they wait for other sources. Nothing was taken in. Put it back, or restore a checkpoint before it."
             )
             raise SourceError(msg)
 
     def _check_order(self, files: Sequence[SourceFile]) -> None:
-        """Refuse names that do not sort as their intervals do: what was taken up of the folder is known by its last name."""
+        """Refuse names that do not sort by interval: an offset records only the last name that was taken up."""
         for earlier, later in itertools.pairwise(files):
             if self._start(later) < self._start(earlier):
                 msg = (
-                    f"source '{self._name}' meets another one, and its files {earlier.name} and {later.name} do not sort by "
-                    "their intervals. Nothing was taken in. Give them names that do (year first), or use --mode caught-up."
+                    f"source '{self._name}' meets another source, and the names of its files {earlier.name} and {later.name} do not sort "
+                    "by interval. Nothing was taken in. Give them names that do (year first), or use --mode caught-up."
                 )
                 raise SourceError(msg)
 
-    def _check_nothing_behind(self, files: list[SourceFile], offset: SourceOffset, taken_in: TakenIn) -> None:
-        """Refuse files behind the offset that no slice has taken in; where no names are recorded, more than were counted."""
+    def _check_no_late_names(self, files: list[SourceFile], offset: SourceOffset, taken_in: TakenIn) -> None:
+        """Refuse files that sort before the offset and that no slice has taken in.
+
+        Where no names are recorded, refuse more files than were counted.
+        """
         if offset.last_file is None:
             return
         behind = [file for file in files if file.name <= offset.last_file]
-        late = _unknown(behind, taken_in) if taken_in.names is not None else behind
+        late = _unrecorded(behind, taken_in) if taken_in.names is not None else behind
         count = len(late) if taken_in.names is not None else len(behind) - offset.files_behind
         if count > 0:
             newest = max(late, key=lambda file: file.modified)
             msg = (
-                f"source '{self._name}': {count} file(s) appeared behind the last file read ({offset.last_file}), the newest "
-                f"is {newest.name}. They would never be read: give them later names, "
-                f"{self._replay_of(late[0] if taken_in.names is not None else newest, taken_in)}or restore the checkpoint "
+                f"source '{self._name}': {count} file(s) appeared behind the last file read ({offset.last_file}), the "
+                f"newest is {newest.name}. They would never be read: give them later names, "
+                f"{self._replay_advice(late[0] if taken_in.names is not None else newest, taken_in)}or restore the checkpoint "
                 "before them and run again."
             )
             raise SourceError(msg)
 
-    def _check_nothing_between(self, files: list[SourceFile], taken_in: TakenIn) -> None:
-        """Refuse files of intervals that were taken in without them: no later interval has them."""
+    def _check_no_late_intervals(self, files: list[SourceFile], taken_in: TakenIn) -> None:
+        """Refuse late files of intervals that were taken in already: no later interval has them."""
         if taken_in.names is None or not taken_in.intervals:
             return
         covered = Interval(taken_in.intervals[0].start, taken_in.intervals[-1].end)
-        late = _unknown(self._of_interval(files, covered), taken_in)
+        late = _unrecorded(self._of_interval(files, covered), taken_in)
         if late:
             msg = (
                 f"source '{self._name}': {len(late)} file(s) appeared in intervals that were taken in already, the first is "
-                f"{late[0].name}. They would never be read: {self._replay_of(late[0], taken_in)}or give them names of a "
+                f"{late[0].name}. They would never be read: {self._replay_advice(late[0], taken_in)}or give them names of a "
                 "later interval. This interval was not taken in."
             )
             raise SourceError(msg)
 
-    def _replay_of(self, late: SourceFile, taken_in: TakenIn) -> str:
-        """How to take a late file in by a replay, if its interval was taken in."""
+    def _replay_advice(self, late: SourceFile, taken_in: TakenIn) -> str:
+        """Return the advice to replay a late file's interval, if that was taken in."""
         own = self.interval_of(late.name)
         interval = None if own is None else taken_in.around(own.start)
         return "" if interval is None else f"run interval {interval} again with --replay, "
@@ -307,7 +327,7 @@ def _is_utf8(name: bytes) -> bool:
 
 
 def digest(name: str) -> str:
-    """Return the short digest by which checkpoints remember a file name."""
+    """Return the short digest of a file name that checkpoints record."""
     return blake2b(name.encode(), digest_size=8).hexdigest()
 
 
@@ -316,11 +336,11 @@ def stamp(file: SourceFile) -> str:
     return blake2b(f"{file.size} {file.modified}".encode(), digest_size=8).hexdigest()
 
 
-def _unknown(files: list[SourceFile], taken_in: TakenIn) -> list[SourceFile]:
+def _unrecorded(files: list[SourceFile], taken_in: TakenIn) -> list[SourceFile]:
     return [file for file in files if digest(file.name) not in (taken_in.names or ())]
 
 
-def _behind(files: Sequence[SourceFile], offset: SourceOffset) -> list[SourceFile]:
+def _after_offset(files: Sequence[SourceFile], offset: SourceOffset) -> list[SourceFile]:
     return [file for file in files if offset.last_file is None or file.name > offset.last_file]
 
 

@@ -1,7 +1,7 @@
-"""What the next micro-batch takes in of all sources of a job.
+"""Planner of the next micro-batch's slice of all sources of a job.
 
-Sources that meet are merged (`headrace.sources.merge`). A source that meets no other, and has no punctuations, is taken file by
-file, and its rows are not read here.
+Sources that meet are merged (`headrace.sources.merge`). A source that meets no other source and has no punctuations is taken
+by whole files, and its rows are not read here.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from headrace.sources.merge import Merge, MergeRules
 from headrace.sources.offset import SourceOffset, last_number, latest_watermark, line_of
 from headrace.sources.pieces import Pieces, with_partitions
 from headrace.sources.requeued_slice import RequeuedSlice
-from headrace.sources.source import Ahead, InputFile, LineSlice, ListedFile, Slice, Source, TakenIn
+from headrace.sources.slice_request import NEXT_SLICE, GroupSlice, JobPosition, SliceRequest, Waiting
+from headrace.sources.source import InputFile, LineSlice, ListedFile, Slice, Source, SourceScan, TakenIn
 from headrace.sources.topic import Topic
-from headrace.sources.wanted import NEXT_SLICE, Part, Standing, Waiting, Wanted
 
 
 class Intake:
-    """Plans slices of a job's sources. Reads files, and stages ordinals; changes nothing else."""
+    """Planner of slices of a job's sources. It reads files and stages ordinals, and changes nothing else."""
 
     def __init__(
         self,
@@ -38,9 +38,10 @@ class Intake:
         topics: Mapping[str, Topic] | None = None,
         steps: Mapping[str, Derivation] | None = None,
     ) -> None:
-        """`sources` are the job's own unless given. Those of the format kafka read their `topics`, by name of the source.
+        """Make the planner for a job's sources, or for the `sources` given.
 
-        `steps` run Spark's steps over sources. Without them such a source has rows of the step's result.
+        `topics` are the readers of sources with the format kafka, and `steps` run the Spark steps over sources; both by the
+        name of the source. Without its step, a source has the rows that were landed for it.
         """
         self._groups = plan.groups
         self._config = config
@@ -57,7 +58,7 @@ class Intake:
             storage=config.storage_options,
         )
         self.waiting: tuple[Waiting, ...] = ()
-        """After `next`: rows that were read, and are ahead of a source that has no more."""
+        """Set by `next`: rows that were read, and that wait for a source without more input."""
 
     def latest(self) -> dict[str, str | None]:
         """Return the name of the last file of each source."""
@@ -72,31 +73,34 @@ class Intake:
 
     @property
     def has_intervals(self) -> bool:
-        """Tell whether the configuration says of each source how file names give intervals."""
+        """Return whether each source has a pattern for the intervals in its file names."""
         return all(self._config.sources[name].interval is not None for name in self._sources)
 
     def check_intervals(self, taken_in: Mapping[str, TakenIn]) -> None:
-        """Refuse what an interval run that goes on from there could not do; see `Source.check_intervals`."""
+        """Refuse an interval run that a source could not continue after `taken_in`.
+
+        Raises `ConfigError` for a source without intervals, and `SourceError` for a late file of an interval taken in already.
+        """
         for name, source in self._sources.items():
             source.check_intervals(taken_in.get(name, TakenIn()))
 
     def count_missing(self, before: Mapping[str, TakenIn], after: Mapping[str, TakenIn]) -> int:
-        """Return how many files that were taken in between two checkpoints are gone."""
+        """Count the files that were taken in between two checkpoints and no longer exist."""
         nothing: frozenset[str] = frozenset()
         return sum(
             source.count_missing((after[name].names or nothing) - (before[name].names or nothing))
             for name, source in self._sources.items()
         )
 
-    def next(self, at: Standing, wanted: Wanted = NEXT_SLICE) -> Slice | None:
-        """Return the next slice; None when nothing can be taken in. An interval always gives a slice, if an empty one.
+    def next(self, at: JobPosition, wanted: SliceRequest = NEXT_SLICE) -> Slice | None:
+        """Return the next slice; None when nothing can be taken in. An interval always has a slice, which may be empty.
 
         Raises `SourceError` when a folder is gone, a file cannot be read, a late file would never be read, or the input has
-        ended; `ConfigError` when the pipeline lacks a source of which rows are left.
+        ended; `ConfigError` when the pipeline lacks a source whose rows are not all taken in.
         """
         self._check_left_over(at.offsets)
         offsets = with_partitions(self._sources, numbered([*self._sources], at.offsets))
-        parts = [self._part(names, offsets, at, wanted) for names in self._groups]
+        parts = [self._plan_group(names, offsets, at, wanted) for names in self._groups]
         self.waiting = tuple(waiting for part in parts for waiting in part.waiting)
         if not any(part.moves for part in parts) and (wanted.interval is None or wanted.until is not None):
             return None
@@ -105,50 +109,54 @@ class Intake:
         interval = wanted.interval or self._interval_of(files, {**offsets, **moved}, at)
         return Slice(files, tuple(part.line for part in parts), moved, interval)
 
-    def requeued(self, at: Standing) -> Slice | None:
+    def requeued(self, at: JobPosition) -> Slice | None:
         """Return the next slice of rows that have left the quarantine; None when no such rows wait.
 
-        It comes before all that was not taken in yet, and is no part of an interval. Raises `SourceError` when a file of these
-        rows is gone or has changed; `ConfigError` when the pipeline lacks the source.
+        It comes before all new input, and belongs to no interval. Raises `SourceError` when a file of these rows is gone or
+        has changed; `ConfigError` when the pipeline lacks the source.
         """
         self._check_left_over(at.offsets)
         offsets = numbered([*self._sources], at.offsets)
         return RequeuedSlice(self._rules, self._sources, offsets).of(self._groups)
 
-    def _part(self, names: tuple[str, ...], offsets: Mapping[str, SourceOffset], at: Standing, wanted: Wanted) -> Part:
+    def _plan_group(
+        self, names: tuple[str, ...], offsets: Mapping[str, SourceOffset], at: JobPosition, wanted: SliceRequest
+    ) -> GroupSlice:
         offset = offsets[names[0]]
         is_merged = self._rules.are_merged(names, offset)
         if is_merged:
-            return self._merged(Pieces(names, self._sources, offsets, at.offsets), offsets, at, wanted)
-        look = self._look(names[0], self._sources[names[0]], offset, at, wanted, meets=False)
-        if offset.ended and look.files:
-            raise _input_has_ended(names[0], look)
-        return self._whole_files(names[0], look, offset, at, wanted)
+            return self._merge(Pieces(names, self._sources, offsets, at.offsets), offsets, at, wanted)
+        scan = self._scan(names[0], self._sources[names[0]], offset, at, wanted, meets=False)
+        if offset.ended and scan.files:
+            raise _input_has_ended(names[0], scan)
+        return self._take_whole_files(names[0], scan, offset, at, wanted)
 
-    def _merged(self, pieces: Pieces, offsets: Mapping[str, SourceOffset], at: Standing, wanted: Wanted) -> Part:
-        looks = {
-            piece: self._look(pieces.owners[piece], source, pieces.offsets[piece], at, wanted, meets=True)
+    def _merge(
+        self, pieces: Pieces, offsets: Mapping[str, SourceOffset], at: JobPosition, wanted: SliceRequest
+    ) -> GroupSlice:
+        scans = {
+            piece: self._scan(pieces.owners[piece], source, pieces.offsets[piece], at, wanted, meets=True)
             for piece, source in pieces.sources.items()
         }
-        for piece, look in looks.items():
-            if pieces.offsets[piece].ended and look.files:
-                raise _input_has_ended(piece, look)
+        for piece, scan in scans.items():
+            if pieces.offsets[piece].ended and scan.files:
+                raise _input_has_ended(piece, scan)
         rules = self._rules.of_pieces(pieces.owners)
-        return pieces.joined(Merge(rules, pieces.sources, looks, pieces.offsets, at, wanted).part(), offsets)
+        return pieces.join(Merge(rules, pieces.sources, scans, pieces.offsets, at, wanted).plan(), offsets)
 
-    def _look(
-        self, name: str, source: Source, offset: SourceOffset, at: Standing, wanted: Wanted, *, meets: bool
-    ) -> Ahead:
+    def _scan(
+        self, name: str, source: Source, offset: SourceOffset, at: JobPosition, wanted: SliceRequest, *, meets: bool
+    ) -> SourceScan:
         until = None if wanted.until is None else wanted.until.get(name, SourceOffset()).last_file or ""
         taken_in = at.taken_in.get(name, TakenIn())
         if isinstance(source, DerivedSource):
             recorded = SourceOffset() if wanted.until is None else wanted.until.get(name, SourceOffset())
             source.begin(at.offsets.get(name, SourceOffset()), recorded.tables)
         self._check_format(name, at.offsets.get(name, SourceOffset()))
-        return source.ahead(offset, taken_in, interval=wanted.interval, until=until, meets=meets)
+        return source.scan(offset, taken_in, interval=wanted.interval, until=until, meets=meets)
 
     def _check_format(self, name: str, offset: SourceOffset) -> None:
-        """Refuse to go on in a table where a folder was read before, or the other way round: an offset means something else there."""
+        """Refuse a source that has changed its kind (folder, table, topic): its offset has no meaning there."""
         now = {"delta": "a Delta table", "kafka": "a topic"}.get(self._config.sources[name].format, "a folder")
         was = "a topic" if offset.partitions else "a Delta table" if offset.version is not None else "a folder"
         if now != was and (was != "a folder" or offset.last_file is not None):
@@ -160,9 +168,11 @@ class Intake:
             )
             raise ConfigError(msg)
 
-    def _whole_files(self, name: str, look: Ahead, offset: SourceOffset, at: Standing, wanted: Wanted) -> Part:
+    def _take_whole_files(
+        self, name: str, scan: SourceScan, offset: SourceOffset, at: JobPosition, wanted: SliceRequest
+    ) -> GroupSlice:
         source = self._sources[name]
-        chosen = look.files if wanted.is_whole else source.within_limits(look.files)
+        chosen = scan.files if wanted.is_whole else source.within_limits(scan.files)
         if isinstance(source, DerivedSource):
             source.derive(chosen)
         ordinal = offset.bucket.next_ordinal
@@ -172,21 +182,21 @@ class Intake:
             files.append(InputFile(name, file.path, file.name, rows, ordinal, delta=file.delta, derived=file.derived))
             ordinal += rows
         line = LineSlice((name,), offset.bucket, ordinal - offset.bucket.next_ordinal)
-        if not chosen and wanted.interval is None and not look.must_be_kept:
-            return Part(line)
-        passed = source.passed(offset, look, chosen, at.taken_in.get(name, TakenIn()), wanted.interval)
+        if not chosen and wanted.interval is None and not scan.needs_checkpoint:
+            return GroupSlice(line)
+        passed = source.offset_after(offset, scan, chosen, at.taken_in.get(name, TakenIn()), wanted.interval)
         taken_at = at.now if files else offset.taken_at
-        return Part(
+        return GroupSlice(
             line,
             tuple(files),
             {name: msgspec.structs.replace(passed, taken_at=taken_at)},
-            moves=bool(chosen) or look.must_be_kept,
+            moves=bool(chosen) or scan.needs_checkpoint,
         )
 
     def _interval_of(
-        self, files: Sequence[InputFile], offsets: Mapping[str, SourceOffset], at: Standing
+        self, files: Sequence[InputFile], offsets: Mapping[str, SourceOffset], at: JobPosition
     ) -> Interval | None:
-        """Return the interval of a slice that was not cut by one: up to where every source was taken in as a whole."""
+        """Return the interval of a slice that was planned without one: it ends where all sources are taken in completely."""
         intervals = [self._sources[file.source].interval_of(file.name) for file in files]
         starts = [interval.start for interval in intervals if interval is not None]
         if not starts or len(starts) < len(files):
@@ -200,7 +210,7 @@ class Intake:
         return None if end is None or end <= start else Interval(start, end)
 
     def _whole_up_to(self, offsets: Mapping[str, SourceOffset]) -> int | None:
-        """Return up to where every source was taken in as a whole (ms); idle sources that never had a file do not count."""
+        """Return the time up to which all sources are taken in completely (ms); ignore idle sources that never had a file."""
         ends: list[int] = []
         for name, source in self._sources.items():
             offset = offsets[name]
@@ -213,19 +223,19 @@ class Intake:
         return min(ends, default=None)
 
     def _check_left_over(self, offsets: Mapping[str, SourceOffset]) -> None:
-        """Refuse to go on without a source of which rows are left: they would be lost."""
+        """Refuse a pipeline without a source whose rows are not all taken in: they would be lost."""
         left = {name: offset for name, offset in offsets.items() if name not in self._sources}
         if requeued := sorted(name for name, offset in left.items() if offset.requeued):
             listed = ", ".join(f"'{name}'" for name in requeued)
             msg = (
                 f"the pipeline has no source {listed} any more, and rows of it that were requeued from the quarantine wait to be "
-                "taken in again. Nothing was taken in. Bring the source back until they are, or restore a checkpoint before "
-                "the requeue ('headrace checkpoints' lists them)."
+                "taken in again. Nothing was taken in. Bring the source back until they are taken in, or restore a checkpoint "
+                "before the requeue ('headrace checkpoints' lists them)."
             )
             raise ConfigError(msg)
-        gone = sorted(name for name, offset in left.items() if offset.unread)
-        if gone:
-            listed = ", ".join(f"'{name}'" for name in gone)
+        unfinished = sorted(name for name, offset in left.items() if offset.unread)
+        if unfinished:
+            listed = ", ".join(f"'{name}'" for name in unfinished)
             msg = (
                 f"the pipeline has no source {listed} any more, and rows of it were not taken in yet: they were ahead of the "
                 "sources that it met. Nothing was taken in. Bring the source back until no rows of it wait ('idle_after' of "
@@ -235,15 +245,15 @@ class Intake:
 
 
 def end_of_input(plan: Plan, offsets: Mapping[str, SourceOffset]) -> Slice:
-    """Return a slice without rows for the end of all sources.
+    """Return a slice without rows that ends all sources.
 
-    The watermark moves to the last event, as if more had come, and then to the end of time.
+    The watermark advances to the last event, as if more rows had come, and then to the end of time.
     """
     known = numbered([node.name for node in plan.sources], offsets)
     lines = []
     for names in plan.groups:
         before = line_of(known[name] for name in names)
-        # Both take an ordinal of their own, so their places are behind all that earlier micro-batches caused.
+        # Both have their own ordinal, so they come after everything that earlier micro-batches caused.
         after = msgspec.structs.replace(before, next_ordinal=before.next_ordinal + 2)
         watermarks = [(after.next_ordinal, END_OF_INPUT)]
         line = Line(before, latest_watermark(known[name] for name in names))
@@ -255,7 +265,7 @@ def end_of_input(plan: Plan, offsets: Mapping[str, SourceOffset]) -> Slice:
 
 
 def numbered(names: Sequence[str], offsets: Mapping[str, SourceOffset]) -> dict[str, SourceOffset]:
-    """Return the offset of each source; one that is new gets the next number that no source ever had."""
+    """Return the offset of each source; a new source gets the next number that no source ever had."""
     known = {name: offsets[name] for name in names if name in offsets}
     number = last_number(offsets.values())
     for name in names:
@@ -265,9 +275,9 @@ def numbered(names: Sequence[str], offsets: Mapping[str, SourceOffset]) -> dict[
     return known
 
 
-def _input_has_ended(name: str, look: Ahead) -> SourceError:
+def _input_has_ended(name: str, scan: SourceScan) -> SourceError:
     return SourceError(
-        f"source '{name}': the end of input was declared (--end-of-input), and now there is {look.files[0].name}. Nothing was "
-        "taken in. The last windows are closed: to take in more, restore the checkpoint before the end ('headrace checkpoints' "
+        f"source '{name}': the end of input was declared (--end-of-input), and now there is {scan.files[0].name}. Nothing "
+        "was taken in. The last windows are closed: to take in more, restore the checkpoint before the end ('headrace checkpoints' "
         "lists them), and run again."
     )

@@ -1,4 +1,4 @@
-"""An interval of a run, and moments as texts."""
+"""Interval of a run, and text of moments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """From `start` (inclusive) to `end` (exclusive), in milliseconds."""
+    """Interval from `start` (inclusive) to `end` (exclusive), in milliseconds."""
 
     start: int
     end: int
@@ -19,7 +19,7 @@ class Interval:
     def of(cls, start: int | None, end: int | None) -> Interval:
         """Return the interval of a run.
 
-        Raises `ConfigError` for one that is not given, or empty.
+        Raises `ConfigError` where `start` or `end` is None, and where `start` is not before `end`.
         """
         if start is None or end is None:
             msg = (
@@ -42,12 +42,12 @@ class Interval:
         return cls(round(first.timestamp() * 1000), round(last.timestamp() * 1000))
 
     def __str__(self) -> str:
-        """`2013-01-05 to 2013-01-06`, with times of day only where they matter."""
+        """Return text such as `2013-01-05 to 2013-01-06`, with a time of day only if it is not midnight."""
         return f"{moment_text(self.start)} to {moment_text(self.end)}"
 
 
 def moment_text(moment: int | None) -> str:
-    """Return a moment (ms) as ISO 8601 in UTC, as short as it can be."""
+    """Return a moment (ms) as the shortest ISO 8601 text in UTC."""
     if moment is None:
         return "the beginning"
     precision = "minutes" if moment % 60_000 == 0 else "milliseconds"

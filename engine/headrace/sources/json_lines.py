@@ -1,6 +1,6 @@
-"""Files of JSON lines: one object a line, in UTF-8.
+"""Files of JSON lines: one object per line, in UTF-8.
 
-A row is a line with anything but white space in it. A line that is no object, or no JSON, is a bad row, and changes no other row.
+Each line that is not blank is a row. A line that is not a JSON object is a bad row, and does not affect other rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.tables.files import Storage
 
 
 class _Line(NamedTuple):
-    """A line that is a row: its number in the file from 1 on, and its bytes."""
+    """Line that is a row: its number in the file (from 1), and its bytes."""
 
     number: int
     content: bytes
@@ -28,16 +28,16 @@ class _Line(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JsonLines:
-    """See `FileFormat`. A field that a line lacks has its default, else null; fields that the record has not are left out."""
+    """Format of JSON lines. A missing field has its default, else null; fields that the record lacks are ignored."""
 
     suffixes = (".json", ".jsonl", ".ndjson", ".json.gz", ".jsonl.gz", ".ndjson.gz")
 
-    def count(self, uri: str, node: SourceNode, storage: Storage = None) -> int:  # noqa: ARG002 - lines tell
-        """See `FileFormat.count`. Reads the file."""
+    def count(self, uri: str, node: SourceNode, storage: Storage = None) -> int:  # noqa: ARG002 - counts lines
+        """Count the rows of a file. Reads the whole file. Raises one of `UNREADABLE`."""
         return len(_lines(uri, storage))
 
     def read(self, uri: str, node: SourceNode, storage: Storage = None, columns: Collection[str] = ()) -> FileRows:
-        """See `FileFormat.read`."""
+        """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
         lines = _lines(uri, storage)
         wanted = wanted_columns(node, columns)
         decoder = msgspec.json.Decoder(_row_type([column.name for column in wanted]))
@@ -58,7 +58,7 @@ def _lines(uri: str, storage: Storage) -> list[_Line]:
 
 
 def _row_type(names: Sequence[str]) -> type[msgspec.Struct]:
-    """Return a type of which msgspec reads these fields of an object alone, whatever they hold."""
+    """Return a type with which msgspec decodes only these fields of an object, of any value."""
     return msgspec.defstruct(
         "Row",
         [(f"f{number}", Any, MISSING) for number in range(len(names))],
@@ -67,7 +67,7 @@ def _row_type(names: Sequence[str]) -> type[msgspec.Struct]:
 
 
 def _fields(count: int) -> list[Callable[[msgspec.Struct], Any]]:
-    """Return the functions that give the fields of `_row_type`."""
+    """Return getters of the fields of `_row_type`."""
     return [attrgetter(f"f{number}") for number in range(count)]
 
 
@@ -75,7 +75,7 @@ def _decoded(
     line: _Line, decoder: msgspec.json.Decoder[Any], faults: dict[int, str], position: int
 ) -> msgspec.Struct | None:
     try:
-        line.content.decode()  # msgspec does not look at the bytes of fields that it passes over
+        line.content.decode()  # msgspec does not check the bytes of fields that it skips
         row: msgspec.Struct = decoder.decode(line.content)
     except UnicodeDecodeError as error:
         why = f"is not UTF-8 ({error.reason} at byte {error.start})"

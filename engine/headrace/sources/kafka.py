@@ -1,7 +1,7 @@
-"""A topic of Apache Kafka as a source. Each of its partitions is a source of its own in the merge.
+"""Apache Kafka topic as a source. The merge treats each partition as a separate source.
 
-The driver fixes ranges of offsets and lands them (`headrace.sources.landed`); a landed file is a file of its partition, so arrival
-order within a partition is that of offsets. It does not depend on how offsets are cut into ranges.
+The driver chooses ranges of offsets and lands them (`headrace.sources.landed`); each landed file is a file of its partition. So
+arrival order within a partition is the order of offsets. It does not depend on the ranges.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ from headrace.sources.landed import LandedName, OffsetRange, digest_of, landed_n
 from headrace.sources.messages import Messages, message_times, read_messages
 from headrace.sources.offset import PartitionOffset, SourceOffset
 from headrace.sources.parquet_files import count_rows
-from headrace.sources.source import Ahead, SourceFile, TableReach, TakenIn
+from headrace.sources.source import SourceFile, SourceScan, TableReach, TakenIn
 from headrace.sources.topic import Topic, TopicState
 from headrace.tables.files import Storage, is_file
 
 OFFSETS_AT_ONCE: Final = 100_000
-"""Offsets of a partition that one micro-batch reads, unless the job's file says otherwise."""
+"""Number of offsets of a partition that one micro-batch reads, unless the job's file sets another limit."""
 
 
 class KafkaSource:
-    """The driver's view of a topic as a whole: its partitions, and its landed files."""
+    """Topic as a whole, read by the driver of a job: its partitions, and its landed files."""
 
     def __init__(
         self, source: SourceNode, config: SourceConfig, storage: Storage, folder: str, topic: Topic | None = None
     ) -> None:
-        """`folder` is that of the landed files. Without a `topic` only these can be read. Nothing is read yet."""
+        """Keep the `folder` of landed files and the `topic`; without a topic, only landed files can be read. Read nothing yet."""
         self.node, self.config, self.storage, self.folder = source, config, storage, folder
         self.faults = KafkaFaults(source.name, config)
         self._topic = topic
         self._state: TopicState | None = None
         self._landed: dict[str, LandedName] | None = None
         self._next: dict[str, OffsetRange] = {}
-        """Files that are not landed yet, and that the next micro-batch begins with: one of a partition at most."""
+        """Files that the next micro-batch begins with and that are not landed yet: at most one per partition."""
 
     # --------------------------------------------------------------------------------------------------- partitions
 
     def with_partitions(self, offset: SourceOffset, number: int) -> SourceOffset:
-        """Look at the topic; return the offset with all its partitions. New ones get numbers from `number` on.
+        """Ask the brokers for the topic's partitions; return the offset with all of them. New ones get numbers from `number` on.
 
-        At the first look partitions begin where `start` says, later ones at their first message. Raises `SourceError` for another
-        topic than the one that was read, and for partitions that are gone.
+        At the first call, partitions begin where `start` says; partitions that appear later begin at their first message.
+        Raises `SourceError` for a topic that was replaced, and for a partition that no longer exists.
         """
         self._next = {}
         state = self._state = self._reader().state()
         if offset.table is not None and offset.table != state.topic_id:
             raise self.faults.replaced(state.topic_id, offset.table)
         known = {one.partition: one for one in offset.partitions}
-        if gone := sorted(known.keys() - state.partitions.keys()):
-            raise self.faults.without(gone[0])
+        if missing := sorted(known.keys() - state.partitions.keys()):
+            raise self.faults.without(missing[0])
         new = sorted(state.partitions.keys() - known.keys())
         starts = self._starts(state) if not known else {}
         for place, partition in enumerate(new):
@@ -74,26 +74,26 @@ class KafkaSource:
             return {partition: bounds.end for partition, bounds in state.partitions.items()}
         return self._reader().offsets_at(start.value) if start.kind is StartKind.TIME else {}
 
-    def is_drawn(self, offset: SourceOffset) -> bool:
-        """Tell whether a later first look would begin elsewhere; `offset` is the one in the last checkpoint."""
+    def is_provisional(self, offset: SourceOffset) -> bool:
+        """Return whether a later first scan would begin elsewhere, for the `offset` of the last checkpoint."""
         return not offset.partitions and self.config.begins_at.kind is not StartKind.EARLIEST
 
     def _reader(self) -> Topic:
         if self._topic is None:
-            msg = f"source '{self.node.name}' is asked for new messages where nobody can ask the brokers"
+            msg = f"source '{self.node.name}' was asked for new messages without a connection to the brokers"
             raise EngineBug(msg)
         return self._topic
 
     # ------------------------------------------------------------------------------------------------- landed files
 
     def file(self, name: str) -> SourceFile:
-        """Return a landed file, or one that is to be landed."""
+        """Return the file with this name, landed or to be landed."""
         return SourceFile(name, f"{self.folder}/{name}", 0, messages=Messages(self.config.on_tombstone))
 
     def ranges(self, partition: int, position: int) -> list[str]:
-        """Return the names of the files from `position` on, up to the partition's end: those that are landed already first.
+        """Return the names of the files from `position` to the partition's end; files that are landed already come first.
 
-        Raises `SourceError` for messages that are gone, where none come before them.
+        Raises `SourceError` where the partition no longer has the next message, or ends before `position`.
         """
         assert self._state is not None  # noqa: S101 - `with_partitions` is called first
         bounds, names = self._state.partitions[partition], list[str]()
@@ -115,13 +115,13 @@ class KafkaSource:
             raise self.faults.behind(partition, bounds.end, position)
         return names
 
-    def comes_next(self, name: str) -> None:
-        """Land a file together with others of this call: the next micro-batch begins with it."""
+    def schedule_landing(self, name: str) -> None:
+        """Note that the next micro-batch begins with this file; `land` lands all noted files together."""
         if name not in self._known_files() and (landed := parse_landed(name)) is not None:
             self._next[name] = landed.range
 
     def land(self, name: str) -> None:
-        """Land a file, unless it is there; together with those that come next in other partitions."""
+        """Land a file unless it is landed already, together with the scheduled files of other partitions."""
         landed = parse_landed(name)
         if landed is None or name in self._known_files():
             return
@@ -133,7 +133,7 @@ class KafkaSource:
         self._known_files().update({name: one for name in ranges.values() if (one := parse_landed(name)) is not None})
 
     def _landed_from(self, partition: int, position: int) -> LandedName | None:
-        """Return the landed file whose range begins here; None where there is none, or `skip_offsets` passes over a part of it."""
+        """Return the landed file whose range begins here; None without one, or if `skip_offsets` skips a part of it."""
         assert self._state is not None  # noqa: S101 - `with_partitions` is called first
         topic_id = digest_of(self._state.topic_id)
         for one in self._known_files().values():
@@ -167,62 +167,65 @@ class KafkaSource:
     # ------------------------------------------------------------------------------------------------ as a `Source`
 
     def latest(self) -> str | None:
-        """See `Source.latest`: partitions have no common last file."""
+        """Return None: partitions have no common last file."""
         return None
 
-    def ahead(
+    def scan(
         self,
-        offset: SourceOffset,  # noqa: ARG002 - never answered
+        offset: SourceOffset,  # noqa: ARG002 - only partitions are read
         taken_in: TakenIn,  # noqa: ARG002 - as above
         *,
         interval: Interval | None = None,  # noqa: ARG002 - as above
         until: str | None = None,  # noqa: ARG002 - as above
         meets: bool = False,  # noqa: ARG002 - as above
-    ) -> Ahead:
-        """See `Source.ahead`: partitions are asked, never the topic."""
+    ) -> SourceScan:
+        """Raise `EngineBug`: only partitions are scanned, never the topic."""
         raise EngineBug(f"source '{self.node.name}' was read as a whole, not by partition")
 
     def listed(self) -> Sequence[SourceFile]:
-        """See `Source.listed`: offsets tell what was taken in."""
+        """Return no files: offsets tell what was taken in."""
         return ()
 
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:
-        """See `Source.named`: the landed files of these names."""
+        """Return the landed files with these names."""
         files = {name: self.file(name) for name in names if parse_landed(name) is not None}
         return {name: file for name, file in files.items() if is_file(file.path, self.storage)}
 
     def within_limits(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
-        """See `Source.within_limits`: a range is never larger than they say."""
+        """Return the first file: no range is larger than the limits."""
         return files[:1]
 
     def rows(self, file: SourceFile) -> int:
-        """See `Source.rows`."""
+        """Count the messages of a landed file. Raises `SourceError` where it cannot be read."""
         try:
             return count_rows(file.path, self.storage)
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
 
     def event_times(self, file: SourceFile) -> pa.Int64Array:
-        """See `Source.event_times`. Lands the file if it is not there."""
+        """Return the event times of a file's messages (ms), null where unreadable; land the file first if necessary.
+
+        Raises `SourceError` where the file cannot be read.
+        """
         self.land(file.name)
         try:
             return message_times(read_messages(file.path, self.storage), self.node)
         except UNREADABLE as error:
             raise unreadable(self.node.name, file.path, error) from error
 
-    def passed(
+    def offset_after(
         self,
-        offset: SourceOffset,  # noqa: ARG002 - never answered
-        look: Ahead,  # noqa: ARG002 - as above
+        offset: SourceOffset,  # noqa: ARG002 - only partitions are read
+        scan: SourceScan,  # noqa: ARG002 - as above
         files: Sequence[SourceFile],  # noqa: ARG002 - as above
         taken_in: TakenIn,  # noqa: ARG002 - as above
         interval: Interval | None = None,  # noqa: ARG002 - as above
     ) -> SourceOffset:
-        """See `Source.passed`: partitions are asked, never the topic."""
+        """Raise `EngineBug`: only partitions have offsets of their own, never the topic."""
         raise EngineBug(f"source '{self.node.name}' was read as a whole, not by partition")
 
-    def interval_of(self, name: str) -> Interval | None:  # noqa: ARG002 - of no file
-        """See `Source.interval_of`: offsets have no intervals."""
+    def interval_of(self, name: str) -> Interval | None:  # noqa: ARG002 - no file has one
+        """Return None: offsets have no intervals."""
         return None
 
     def check_intervals(self, taken_in: TakenIn) -> None:  # noqa: ARG002 - none will do
@@ -230,75 +233,78 @@ class KafkaSource:
         raise self.faults.no_intervals()
 
     def count_missing(self, names: frozenset[str]) -> int:  # noqa: ARG002 - checkpoints record none
-        """See `Source.count_missing`: offsets tell what was taken in, not names."""
+        """Return 0: checkpoints record offsets, not names."""
         return 0
 
 
 class KafkaPartition:
-    """One partition of a topic, as a source of the merge. The `version` of its offset is the next offset to read."""
+    """Partition of a topic, as a source of the merge. The `version` of its `SourceOffset` is the next Kafka offset to read."""
 
-    def __init__(self, whole: KafkaSource, partition: int, *, is_drawn: bool) -> None:
-        """`is_drawn`: a later first look would begin elsewhere, so a checkpoint has to record this one."""
-        self._whole, self._partition, self._is_drawn = whole, partition, is_drawn
+    def __init__(self, whole: KafkaSource, partition: int, *, is_provisional: bool) -> None:
+        """Make a source of one partition. `is_provisional`: a later first scan would begin elsewhere, so a checkpoint must record it."""
+        self._whole, self._partition, self._is_drawn = whole, partition, is_provisional
 
     def land(self, name: str) -> None:
-        """Land a file, unless it is there."""
+        """Land a file, unless it is landed already."""
         self._whole.land(name)
 
     def latest(self) -> str | None:
-        """See `Source.latest`."""
+        """Return None: the last file is not known before it is landed."""
         return None
 
-    def ahead(
+    def scan(
         self,
         offset: SourceOffset,
-        taken_in: TakenIn,  # noqa: ARG002 - offsets tell what was taken in
+        taken_in: TakenIn,  # noqa: ARG002 - offsets record the rows taken in
         *,
         interval: Interval | None = None,
         until: str | None = None,
         meets: bool = False,  # noqa: ARG002 - as above
-    ) -> Ahead:
-        """See `Source.ahead`. Files that are not landed yet are among them."""
+    ) -> SourceScan:
+        """Return the files to take in next, also those that are not landed yet; `Source.scan` describes the arguments.
+
+        Raises `ConfigError` for an interval run, `SourceError` where a landed file or the next message is gone.
+        """
         if interval is not None or until is not None:
             raise self._whole.faults.no_intervals()
         position = offset.version or 0
         names = [*offset.unread, *self._whole.ranges(self._partition, position)]
-        if gone := sorted({*offset.unread} - self._whole.named(offset.unread).keys()):
-            raise self._whole.faults.gone(self._whole.folder, gone)
+        if missing := sorted({*offset.unread} - self._whole.named(offset.unread).keys()):
+            raise self._whole.faults.not_landed(self._whole.folder, missing)
         if names and not offset.unread:
-            self._whole.comes_next(names[0])
+            self._whole.schedule_landing(names[0])
         files = tuple(self._whole.file(name) for name in names)
-        return Ahead(files, files, TableReach(offset.table or "", position, is_drawn=self._is_drawn))
+        return SourceScan(files, files, TableReach(offset.table or "", position, is_provisional=self._is_drawn))
 
     def listed(self) -> Sequence[SourceFile]:
-        """See `Source.listed`: offsets tell what was taken in."""
+        """Return no files: offsets tell what was taken in."""
         return ()
 
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:
-        """See `Source.named`."""
+        """Return the landed files with these names."""
         return self._whole.named(names)
 
     def within_limits(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
-        """See `Source.within_limits`."""
+        """Return the first file: no range is larger than the limits."""
         return self._whole.within_limits(files)
 
     def rows(self, file: SourceFile) -> int:
-        """See `Source.rows`."""
+        """Count the messages of a landed file. Raises `SourceError` where it cannot be read."""
         return self._whole.rows(file)
 
     def event_times(self, file: SourceFile) -> pa.Int64Array:
-        """See `Source.event_times`."""
+        """Return the event times of a file's messages (ms), null where unreadable; land the file first if necessary."""
         return self._whole.event_times(file)
 
-    def passed(
+    def offset_after(
         self,
         offset: SourceOffset,
-        look: Ahead,  # noqa: ARG002 - names of files say it all
+        scan: SourceScan,  # noqa: ARG002 - file names hold the offsets
         files: Sequence[SourceFile],
         taken_in: TakenIn,  # noqa: ARG002 - as above
         interval: Interval | None = None,  # noqa: ARG002 - as above
     ) -> SourceOffset:
-        """See `Source.passed`."""
+        """Return the offset after these files."""
         ends = [landed.range.end for file in files if (landed := parse_landed(file.name)) is not None]
         return msgspec.structs.replace(
             offset,
@@ -307,13 +313,13 @@ class KafkaPartition:
         )
 
     def interval_of(self, name: str) -> Interval | None:
-        """See `Source.interval_of`."""
+        """Return None: offsets have no intervals."""
         return self._whole.interval_of(name)
 
     def check_intervals(self, taken_in: TakenIn) -> None:
-        """See `Source.check_intervals`."""
+        """Raise `ConfigError`: offsets have no intervals."""
         self._whole.check_intervals(taken_in)
 
     def count_missing(self, names: frozenset[str]) -> int:
-        """See `Source.count_missing`."""
+        """Return 0: checkpoints record offsets, not names."""
         return self._whole.count_missing(names)

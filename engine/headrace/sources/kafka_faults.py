@@ -1,4 +1,4 @@
-"""Why a topic cannot be read on: errors that name partitions and offsets, and the ways out."""
+"""Errors for topics that cannot be read further. They name partitions and offsets, and the ways out."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from headrace.errors import ConfigError, SourceError
 
 @dataclass(frozen=True, slots=True)
 class KafkaFaults:
-    """Makes the errors of one source."""
+    """Maker of the errors of one source."""
 
     source: str
     config: SourceConfig
 
     def expired(self, partition: int, wanted: int, earliest: int) -> SourceError:
-        """Return the error for messages that the topic does not have any more."""
+        """Return the error for messages that the topic no longer has."""
         offsets = str(wanted) if wanted == earliest - 1 else f"{wanted}-{earliest - 1}"
         skipped = f"{self.config.skip_offsets}, " if self.config.skip_offsets else ""
         return SourceError(
             f"source '{self.source}': partition {partition} of {self.config.place} begins at offset {earliest}, and this job has "
             f"read it up to offset {wanted}: the messages between are gone (retention.ms, retention.bytes, or DeleteRecords). "
-            "Nothing was taken in. If this job can do without them, pass over them: "
+            "Nothing was taken in. If this job can do without them, skip them: "
             f"sources.{self.source}.skip_offsets: {skipped}{partition}:{offsets}. Else fill them in from elsewhere, or begin a new "
-            "job. To keep it from coming again, run the job more often, or keep messages for longer."
+            "job. To prevent this, run the job more often, or keep messages for longer."
         )
 
-    def replaced(self, found: str, known: str) -> SourceError:
+    def replaced(self, topic_id: str, known: str) -> SourceError:
         """Return the error for another topic of the same name."""
         return SourceError(
-            f"source '{self.source}': {self.config.place} is another topic than the one that was read (its id is {found}, and was "
+            f"source '{self.source}': {self.config.place} is another topic than the one that was read (its id is {topic_id}, and was "
             f"{known}): it was deleted and made anew. Nothing was taken in. Read the new one in a new job."
         )
 
     def behind(self, partition: int, end: int, read: int) -> SourceError:
-        """Return the error for a partition that has lost messages at its end."""
+        """Return the error for a partition that ends before offset `read`."""
         return SourceError(
             f"source '{self.source}': partition {partition} of {self.config.place} ends at offset {end}, and this job has read it up to "
             f"offset {read}: the topic has lost messages that were acknowledged (an unclean leader election, or a restored copy). "
@@ -45,14 +45,14 @@ class KafkaFaults:
         )
 
     def without(self, partition: int) -> SourceError:
-        """Return the error for a partition that is not there any more."""
+        """Return the error for a partition that no longer exists."""
         return SourceError(
             f"source '{self.source}': {self.config.place} has no partition {partition} any more, and this job has read it. Nothing was "
-            "taken in. Brokers never take partitions away, so look whether 'servers' names another cluster."
+            "taken in. Brokers never remove partitions, so check whether 'servers' names another cluster."
         )
 
-    def gone(self, folder: str, names: Sequence[str]) -> SourceError:
-        """Return the error for landed files that are needed and not there."""
+    def not_landed(self, folder: str, names: Sequence[str]) -> SourceError:
+        """Return the error for landed files that are needed and do not exist."""
         return SourceError(
             f"source '{self.source}': {', '.join(names)} in {folder} is gone, and not all of its messages were taken in yet. Nothing was "
             "taken in. Put it back, or restore a checkpoint before it ('headrace checkpoints' lists them)."
@@ -61,6 +61,6 @@ class KafkaFaults:
     def no_intervals(self) -> ConfigError:
         """Return the error for an interval run."""
         return ConfigError(
-            f"source '{self.source}' is a topic, and its messages have no intervals: an interval run cannot tell which ones to take; "
+            f"source '{self.source}' is a topic, and its messages have no intervals: an interval run cannot tell which messages to take; "
             "use --mode caught-up"
         )

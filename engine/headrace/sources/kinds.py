@@ -1,4 +1,4 @@
-"""Which kind of source a job's file names, and how a file of each kind is read."""
+"""Choice of the kind of a source, and reading of a file of any kind."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def source_of(
     topic: Topic | None = None,
     step: Derivation | None = None,
 ) -> Source:
-    """Return the driver's view of a source: `node` is what the pipeline says of it, `bound` what the job says. Nothing is read.
+    """Make the source that the pipeline declares as `node` and the job's file configures as `bound`. Read nothing.
 
-    Without a `topic`, a source of the format kafka has the files that are landed, and nothing else. `step` is what runs Spark's
-    step over the source; without it the source has the rows of the step's result.
+    Without a `topic`, a source of the format kafka has only the files that are landed. `step` runs the Spark step over the
+    source; without it, the source has only the results that are landed.
     """
     if node.step is not None:
         below = node.stored if step is not None else replace(node, step=None)
@@ -44,7 +44,7 @@ def source_of(
 def read_rows_of(
     file: SourceFile | InputFile, node: SourceNode, options: FileOptions, storage: Storage = None
 ) -> FileRows:
-    """Read all rows of a file of a source, of whatever kind.
+    """Read all rows of a file of any kind of source.
 
     Raises one of `headrace.sources.file_format.UNREADABLE`.
     """

@@ -1,11 +1,11 @@
 """Landed files: ranges of a topic's offsets, as Parquet in the job's folder.
 
-A partition's messages are fixed by landing them. Tasks read the files as they read those of a folder, without the JVM, and they
-read the same rows again after a crash, a restore or a requeue. A file is named by its range:
+Landing fixes a partition's messages. Tasks read landed files like files of a folder, without the JVM, and read the same rows
+again after a crash, a restore or a requeue. A file is named after its range:
 
     <job folder>/landed/<source>/orders-0@00000000000000000120-00000000000000000499-1f3a9c2e-7b0c41d2.parquet
 
-The last two parts are a digest of the topic's id, and what makes the name unique.
+The last two parts are a digest of the topic's id, and a unique suffix.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.tables.files import SMALL, Storage, file_system, list_files, make_
 from headrace.tables.store import storage_errors
 
 LANDED: Final = "landed"
-"""The folder in the job's folder."""
+"""Name of the folder of landed files, in the job's folder."""
 
 MESSAGES: Final = pa.schema(
     [
@@ -36,13 +36,13 @@ MESSAGES: Final = pa.schema(
         pa.field("headers", pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))),
     ]
 )
-"""The columns of a landed file; rows are in the order of their offsets."""
+"""Columns of a landed file; its rows are in the order of offsets."""
 
 _NAME: Final = re.compile(r"(.+)-(\d+)@(\d{20})-(\d{20})-([0-9a-f]{8})-[0-9a-f]{8}\.parquet")
 
 
 class OffsetRange(NamedTuple):
-    """Offsets of a partition, from `first` up to and without `end`. Offsets without a message are in it, too."""
+    """Offsets of a partition from `first` (inclusive) to `end` (exclusive), also those without a message."""
 
     partition: int
     first: int
@@ -50,11 +50,11 @@ class OffsetRange(NamedTuple):
 
 
 class LandedName(NamedTuple):
-    """What the name of a landed file tells."""
+    """Parts of a landed file's name."""
 
     range: OffsetRange
     topic_id: str
-    """The digest of it."""
+    """Digest of the topic's id."""
 
     name: str
 
@@ -65,18 +65,18 @@ def landed_folder(job_folder: str, source: str) -> str:
 
 
 def digest_of(topic_id: str) -> str:
-    """Return the digest of a topic's id that names of its landed files have."""
+    """Return the digest of a topic's id, as in the names of its landed files."""
     return blake2b(topic_id.encode(), digest_size=4).hexdigest()
 
 
 def landed_name(topic: str, topic_id: str, offsets: OffsetRange) -> str:
-    """Return a name for a range that no other file has."""
+    """Make a unique file name for a range."""
     where = f"{topic}-{offsets.partition}@{offsets.first:020d}-{offsets.end:020d}"
     return f"{where}-{digest_of(topic_id)}-{clock.unique_id()[-8:]}.parquet"
 
 
 def parse_landed(name: str) -> LandedName | None:
-    """Return what the name of a landed file tells; None for a file that is none."""
+    """Parse the name of a landed file; return None for any other name."""
     match = _NAME.fullmatch(name)
     if match is None:
         return None
@@ -92,14 +92,14 @@ def list_landed(folder: str, storage: Storage = None) -> list[LandedName]:
 
 
 def temporary_name() -> str:
-    """Return the name of a file that becomes a landed one when it is complete."""
+    """Make a unique name for a file until it is complete; `publish_landed` then renames it."""
     return f"part-{clock.unique_id()}.parquet"
 
 
 def write_messages(uri: str, batches: Iterable[pa.RecordBatch], storage: Storage = None) -> int:
-    """Write messages of one partition, in the order in which they come; return how many they are.
+    """Write messages of one partition in the order of `batches`; return their number.
 
-    They are written as they come: only one batch is in memory.
+    Only one batch is in memory at a time. Raises `OSError` where the file cannot be written.
     """
     store, path = file_system(uri, storage)
     make_folder_of(uri, storage)
@@ -113,6 +113,6 @@ def write_messages(uri: str, batches: Iterable[pa.RecordBatch], storage: Storage
 
 
 def publish_landed(folder: str, temporary: str, name: str, storage: Storage = None) -> None:
-    """Give a complete file its name. Only the driver does: a task that was taken for dead harms no landed file."""
+    """Rename a complete file. Only the driver does this, so a task that was given up cannot change a landed file."""
     store, root = file_system(folder, storage)
     store.move(f"{root}/{temporary}", f"{root}/{name}")

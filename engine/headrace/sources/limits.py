@@ -1,4 +1,4 @@
-"""How much of a source one micro-batch takes."""
+"""Limits of the input that one micro-batch takes from a source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.sources.source import SourceFile
 def first_files(
     files: Sequence[SourceFile], config: SourceConfig, rows_of: Callable[[SourceFile], int]
 ) -> Sequence[SourceFile]:
-    """Return the first files that the limits of a source leave, at least one if there is one; `rows_of` counts the rows of a file."""
+    """Return the first files within the limits of a source, but at least one if there is one; `rows_of` counts a file's rows."""
     chosen = files[: config.max_files_per_batch]
     limit = config.max_rows_per_batch
     if limit is None:

@@ -1,7 +1,7 @@
-"""Messages of a topic as records: JSON values, checked one by one.
+"""Decoding of a topic's messages to records: JSON values, checked one by one.
 
-A value that is no JSON, or does not fit the record, is a bad row. Members of an object that the record does not have are left out. A
-time is a number of milliseconds, or text in ISO 8601, in UTC unless it names a zone.
+A value that is not JSON, or does not fit the record, is a bad row. Members of an object that the record lacks are ignored. A
+time is a number of milliseconds, or ISO 8601 text, in UTC unless it names a zone.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _KINDS: Final = {kind.symbol: int(kind) for kind in RowKind}
 _UNDECODABLE: Final = (msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError)
-"""What decoding raises for a value that does not fit, or that a `__post_init__` refuses."""
+"""Errors of decoding a value that does not fit, or that a `__post_init__` refuses."""
 
 
 class Messages(msgspec.Struct, frozen=True):
-    """How the rows of a landed file become records."""
+    """Settings for decoding the rows of a landed file."""
 
     on_tombstone: Literal["quarantine", "skip"] = "quarantine"
 
@@ -55,10 +55,10 @@ def _as_text(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 class MessageReader:
-    """Decodes values of one source's messages."""
+    """Decoder of one source's messages."""
 
     def __init__(self, node: SourceNode, messages: Messages) -> None:
-        """`node` says which record they become."""
+        """Make a decoder to the record of `node`."""
         self._record = node.record
         self._columns = columns_of(node.record)
         self._row_kind = node.row_kind
@@ -67,9 +67,9 @@ class MessageReader:
         self._decode_kind = None if node.row_kind is None else _member_decoder(node.row_kind)
 
     def read_columns(self, table: pa.Table) -> tuple[pa.StructArray, pa.Int32Array, list[BadRow]]:
-        """Return records as `to_struct_array` has them, row kinds, and the rows that do not fit.
+        """Return the records (in the form of `to_struct_array`), the row kinds, and the rows that do not fit.
 
-        `table` is as `read_messages` gives it. A row that does not fit is a null, and so is a tombstone that is skipped.
+        `table` comes from `read_messages`. A row that does not fit is null in the result, like a tombstone that is skipped.
         """
         errors: dict[int, str] = {}
         records: list[msgspec.Struct | None] = []
@@ -115,7 +115,7 @@ class MessageReader:
 
 
 def message_times(table: pa.Table, node: SourceNode) -> pa.Int64Array:
-    """Return the event time of each message (ms); null where there is none that can be read, or one outside the years 1 to 9999."""
+    """Return the event time of each message (ms); null where it is missing, unreadable, or outside the years 1 to 9999."""
     decode = _member_decoder(node.event_time)
     return pa.array([_time_in(value, decode) for value in table["value"].to_pylist()], pa.int64())
 
@@ -134,14 +134,14 @@ def _time_in(value: str | None, decode: Callable[[str], Any]) -> int | None:
 
 
 def _member_decoder(name: str) -> Callable[[str], Any]:
-    """Return what decodes one member of an object; None where the object lacks it."""
+    """Return a decoder of one member of an object; it returns None where the object lacks the member."""
     kind = msgspec.defstruct("Member", [("value", Any, None)], rename={"value": name})
     decoder = msgspec.json.Decoder(kind)
     return lambda text: decoder.decode(text).value  # type: ignore[attr-defined]  # a struct made here
 
 
 def _milliseconds(value: Any) -> Any:
-    """Return a time in ISO 8601 in milliseconds; anything else as it is."""
+    """Convert ISO 8601 text to milliseconds; return any other value unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -152,7 +152,7 @@ def _milliseconds(value: Any) -> Any:
 
 
 def _with_times(raw: dict[str, Any], columns: Sequence[Column]) -> dict[str, Any]:
-    """Return an object with numbers in place of texts where its columns are times."""
+    """Return an object with the texts of its time columns converted to milliseconds."""
     by_name = {column.name: column for column in columns}
     return {name: _timed(value, by_name[name]) if name in by_name else value for name, value in raw.items()}
 
@@ -170,7 +170,7 @@ def _timed(value: Any, column: Column) -> Any:
 
 
 def _fit(records: list[msgspec.Struct | None], record: type[msgspec.Struct], errors: dict[int, str]) -> pa.StructArray:
-    """Return the records as columns; one that columns cannot carry becomes a null, with an error."""
+    """Return the records as columns; a record that columns cannot store becomes null, with an error."""
     while True:
         try:
             columns = to_struct_array(records, record)
@@ -185,7 +185,7 @@ def _fit(records: list[msgspec.Struct | None], record: type[msgspec.Struct], err
 
 
 def _out_of_range(columns: pa.StructArray, record: type[msgspec.Struct]) -> dict[int, str]:
-    """Return by position what is wrong with records whose types fit: times outside the years 1 to 9999."""
+    """Return the faults of times outside the years 1 to 9999, by position; all types fit already."""
     positions = pc.indices_nonzero(columns.is_valid()).to_pylist()
     present = columns.drop_null()
     unfit: dict[int, str] = {}

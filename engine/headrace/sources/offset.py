@@ -1,4 +1,4 @@
-"""How far a source was read, as a checkpoint has it."""
+"""Offset of a source: its reading position, as a checkpoint records it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from headrace.sources.requeued import RequeuedRows
 
 
 class PartitionOffset(msgspec.Struct, frozen=True):
-    """How far a partition of a topic was read. The fields that `SourceOffset` has as well mean the same here."""
+    """Reading position in a partition of a topic. Fields have the meaning of the same fields of `SourceOffset`."""
 
     partition: int
     number: int
     position: int
-    """The offset behind the last file taken up: there reading goes on."""
+    """First offset after the last file taken up: the next one to read."""
     last_file: str | None = None
     unread: tuple[str, ...] = ()
     rows_taken: int = 0
@@ -25,18 +25,18 @@ class PartitionOffset(msgspec.Struct, frozen=True):
 
 
 class TableVersion(msgspec.Struct, frozen=True):
-    """The version of a dimension table, by the name that the pipeline gives the table."""
+    """Version of a dimension table, by the table's name in the pipeline."""
 
     name: str
     version: int
 
 
 class SourceOffset(msgspec.Struct, frozen=True):
-    """How far a source was read: the last file taken up, in the source's order, and the bucket.
+    """Reading position in a source: the last file taken up, in the source's order, and the bucket.
 
-    Sources that meet share a line of ordinals: each has what is said of the line (`bucket`, `watermark`, `seen`, `repeated`). Each has
-    what is said of the whole job, too (`held`, `pending`, `due`). `held` says that records which were taken in are still in
-    `buffered_requests`; `repeated` are the watermarks (ordinal, ms) that not every operator of the line has seen for that reason.
+    Sources that meet share a line of ordinals, so each repeats the facts of the line (`bucket`, `watermark`, `seen`, `repeated`).
+    Each also repeats the facts of the whole job (`held`, `pending`, `due`). `held`: some records that were taken in are still in
+    `buffered_requests`. `repeated`: watermarks (ordinal, ms) that some operators of the line have not seen for that reason.
     """
 
     last_file: str | None = None
@@ -45,59 +45,62 @@ class SourceOffset(msgspec.Struct, frozen=True):
     held: bool = False
     repeated: tuple[tuple[int, int], ...] = ()
     pending: int = 0
-    """Elements in `async_requests`."""
+    """Number of elements in `async_requests`."""
     due: int | None = None
-    """When the first of them is to be called for (ms); None if none is."""
+    """Time of the next call for one of these elements (ms); None without one."""
     names: tuple[str, ...] | None = None
-    """Digests of the files at or behind `last_file` (an interval run: or before its end) that no earlier checkpoint of the line
-    has recorded. None where nothing was recorded: earlier releases have only the count in `files_behind`."""
+    """Digests of file names that this checkpoint is the first to record: names up to `last_file`, and in an interval run those
+    before the interval's end. None in checkpoints of earlier releases, which have only the count in `files_behind`."""
     stamps: tuple[str, ...] = ()
-    """For each of `names`, in their order, what its file was like: a digest of size and time of change. Empty where an earlier release
-    has recorded the names."""
+    """Digest of size and time of change of each file in `names`, in their order. Empty where an earlier release recorded the names."""
     number: int = 0
-    """Of the source, given once: it orders rows of equal merge keys where sources meet."""
+    """Number of the source, never changed: it orders rows with equal merge keys."""
     unread: tuple[str, ...] = ()
-    """Names of the files up to `last_file` that still have rows to take in: they are ahead of the sources that this one meets."""
+    """Names of files up to `last_file` that are not finished: some rows are ahead of the other sources."""
     rows_taken: int = 0
-    """How many rows of the first of them were taken in, in arrival order. The punctuation after its last row counts as one."""
+    """Rows taken in from the first unread file, in arrival order. The punctuation after its last row counts as a row."""
     punctuated: int | None = None
-    """The last punctuation of a source with complete intervals (ms)."""
+    """Last punctuation of a source with complete intervals (ms)."""
     watermark: int | None = None
-    """The last watermark of the source's line (ms)."""
+    """Last watermark of the source's line (ms)."""
     seen: int | None = None
-    """The last watermark that all operators of the line have seen (ms): it is before those that are repeated."""
+    """Last watermark that all operators of the line have seen (ms): it comes before those in `repeated`."""
     taken_at: int | None = None
-    """When rows of the source were last taken in (ms, processing time)."""
+    """Processing time at which rows of the source were last taken in (ms)."""
     idle: bool = False
-    """Whether the source was idle in this micro-batch, so that others did not wait for it."""
+    """True: the source was idle in this micro-batch, so the others did not wait for it."""
     ended: bool = False
-    """Whether the end of input was declared: no more files are taken in."""
+    """True: the end of input was declared, and no more files are taken in."""
     requeued: tuple[RequeuedRows, ...] = ()
-    """Rows that have left the quarantine, by file name: the next micro-batches take them in again, before anything else."""
+    """Rows that have left the quarantine, by file name: the next micro-batches take them in again, before all other input."""
     version: int | None = None
-    """Of a table: the last version of which all files were taken up; -1: none. None where a source is no table, or was never looked at."""
+    """Table: last version with all files taken up; -1 if there is none. None for other sources, and before the first scan."""
     snapshot: int | None = None
-    """Of a table: the version whose files were or are taken in as a whole, instead of what its commit changed."""
+    """Table: version that is taken in as a whole (all its files), instead of the changes of its commit."""
     table: str | None = None
-    """Of a table: its id in Delta's log; of a topic: the id that brokers gave it. One with another id is another one."""
+    """Table or topic: its id, from Delta's log or from the brokers. A changed id means that it was replaced."""
     tables: tuple[TableVersion, ...] = ()
-    """Dimension tables of Spark's step over the source: the versions with which the rows taken in last were made."""
+    """Versions of the Spark step's dimension tables that the last rows taken in were made with."""
     partitions: tuple[PartitionOffset, ...] = ()
-    """Of a topic: how far each partition was read. `unread` then has the files of all of them."""
+    """Topic: reading position in each partition. `unread` then has the files of all partitions."""
 
 
 def line_of(offsets: Iterable[SourceOffset]) -> Bucket:
-    """Return where the line of ordinals stands that sources share: the furthest that one of them knows."""
+    """Return the bucket of the line of ordinals that sources share: the latest one among their offsets."""
     buckets = [offset.bucket for offset in offsets]
     return max(buckets, key=lambda bucket: bucket.next_ordinal, default=Bucket())
 
 
 def last_number(offsets: Iterable[SourceOffset]) -> int:
-    """Return the highest number that a source or a partition has; -1 if there are none."""
-    numbers = (number for offset in offsets for number in (offset.number, *(one.number for one in offset.partitions)))
+    """Return the highest number of all sources and partitions; -1 without any."""
+    numbers = (
+        number
+        for offset in offsets
+        for number in (offset.number, *(partition.number for partition in offset.partitions))
+    )
     return max(numbers, default=-1)
 
 
 def latest_watermark(offsets: Iterable[SourceOffset]) -> int | None:
-    """Return the last watermark of the line that sources share (ms)."""
+    """Return the last watermark of the line that these sources share (ms); None before the first one."""
     return latest(offset.watermark for offset in offsets)

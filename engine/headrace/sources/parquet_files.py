@@ -13,7 +13,7 @@ from headrace.tables.files import Storage, file_system
 
 
 def count_rows(uri: str, storage: Storage = None) -> int:
-    """Return the number of rows of a Parquet file. Reads the footer alone."""
+    """Count the rows of a Parquet file. Reads only the footer."""
     store, path = file_system(uri, storage)
     count: int = pq.read_metadata(path, filesystem=store).num_rows
     return count
@@ -21,21 +21,21 @@ def count_rows(uri: str, storage: Storage = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ParquetFiles:
-    """See `FileFormat`. Columns have the types that the file says; only columns that it lacks are missing."""
+    """Format of Parquet files. Columns have the file's types; columns that the file lacks are left out."""
 
     suffixes = (".parquet",)
 
-    def count(self, uri: str, node: SourceNode, storage: Storage = None) -> int:  # noqa: ARG002 - the footer tells
-        """See `FileFormat.count`."""
+    def count(self, uri: str, node: SourceNode, storage: Storage = None) -> int:  # noqa: ARG002 - the footer has the count
+        """Count the rows of a file. Raises one of `UNREADABLE`."""
         return count_rows(uri, storage)
 
     def read(
         self,
         uri: str,
-        node: SourceNode,  # noqa: ARG002 - the file has types of its own
+        node: SourceNode,  # noqa: ARG002 - the file has its own types
         storage: Storage = None,
         columns: Collection[str] = (),
     ) -> FileRows:
-        """See `FileFormat.read`."""
+        """Read the rows of a file, with these `columns` only if any are given. Raises one of `UNREADABLE`."""
         store, path = file_system(uri, storage)
         return FileRows(pq.ParquetFile(store.open_input_file(path)).read(columns=[*columns] or None))

@@ -1,4 +1,4 @@
-"""How long the interval of a file is, by the strptime pattern of its name."""
+"""Length of a file's interval, from the strptime pattern of its name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FIXED: Final = (
     (("%d", "%j", "%x", "%a", "%A", "%w", "%u"), timedelta(days=1)),
     (("%U", "%W", "%V"), timedelta(weeks=1)),
 )
-"""Finest first."""
+"""Directives and their periods, finest first."""
 
 _DECEMBER: Final = 12
 

@@ -1,6 +1,6 @@
-"""The pieces of sources that meet: a topic's partitions are sources of their own in the merge, other sources are one piece each.
+"""Pieces of sources for the merge: each partition of a topic is a piece, any other source is one piece.
 
-Outside of the merge a topic is one source: its offset holds those of its partitions, and its files are its own.
+Outside the merge a topic is one source, and its offset contains the offsets of its partitions.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import msgspec
 from headrace.sources.derived import DerivedSource
 from headrace.sources.kafka import KafkaPartition, KafkaSource
 from headrace.sources.offset import PartitionOffset, SourceOffset, last_number
+from headrace.sources.slice_request import GroupSlice
 from headrace.sources.source import Source
-from headrace.sources.wanted import Part
 
 
 def with_partitions(sources: Mapping[str, Source], offsets: Mapping[str, SourceOffset]) -> dict[str, SourceOffset]:
-    """Return the offsets of sources, where topics have all their partitions. New partitions get numbers that no source ever had.
+    """Return the offsets of sources, with all partitions of topics. New partitions get numbers that no source ever had.
 
-    Raises what `KafkaSource.with_partitions` does.
+    Raises `SourceError` for a topic that was replaced, and for a partition that no longer exists.
     """
     result = dict(offsets)
     for name, source in sources.items():
@@ -31,13 +31,13 @@ def with_partitions(sources: Mapping[str, Source], offsets: Mapping[str, SourceO
 
 
 def topic_of(source: Source) -> KafkaSource | None:
-    """Return the topic that a source reads, be it by a step of Spark's; None for one that reads none."""
+    """Return the topic that a source reads, directly or below a Spark step; None for a source of another kind."""
     stored = source.stored if isinstance(source, DerivedSource) else source
     return stored if isinstance(stored, KafkaSource) else None
 
 
 class Pieces:
-    """The pieces of a group of sources: `sources`, `offsets`, and the source that each is of (`owners`), by name of the piece."""
+    """Pieces of a group of sources. By name of the piece: `sources`, `offsets`, and the name of its source (`owners`)."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Pieces:
         offsets: Mapping[str, SourceOffset],
         recorded: Mapping[str, SourceOffset],
     ) -> None:
-        """`recorded` are the offsets of the last checkpoint."""
+        """Divide the sources `names` into pieces; `recorded` are the offsets of the last checkpoint."""
         self._names = tuple(names)
         self.sources: dict[str, Source] = {}
         self.offsets: dict[str, SourceOffset] = {}
@@ -55,26 +55,26 @@ class Pieces:
             source, offset = sources[name], offsets[name]
             topic = topic_of(source)
             if topic is not None:
-                is_drawn = topic.is_drawn(recorded.get(name, SourceOffset()))
-                for one in offset.partitions:
-                    partition = KafkaPartition(topic, one.partition, is_drawn=is_drawn)
-                    piece = source.over(partition) if isinstance(source, DerivedSource) else partition
-                    self._add(f"{name}[{one.partition}]", name, piece, _apart(offset, one))
+                is_provisional = topic.is_provisional(recorded.get(name, SourceOffset()))
+                for partition in offset.partitions:
+                    kafka_partition = KafkaPartition(topic, partition.partition, is_provisional=is_provisional)
+                    piece = source.over(kafka_partition) if isinstance(source, DerivedSource) else kafka_partition
+                    self._add(f"{name}[{partition.partition}]", name, piece, _partition_offset(offset, partition))
             else:
                 self._add(name, name, source, offset)
 
     def _add(self, piece: str, owner: str, source: Source, offset: SourceOffset) -> None:
         self.sources[piece], self.offsets[piece], self.owners[piece] = source, offset, owner
 
-    def joined(self, part: Part, offsets: Mapping[str, SourceOffset]) -> Part:
-        """Return the part of a slice with sources in place of their pieces; `offsets` are those before it."""
+    def join(self, part: GroupSlice, offsets: Mapping[str, SourceOffset]) -> GroupSlice:
+        """Return the part of a slice with its pieces joined to sources; `offsets` are those before the slice."""
         moved: dict[str, SourceOffset] = {}
         for name in self._names:
             own = [piece for piece, owner in self.owners.items() if owner == name]
             moved[name] = (
                 part.offsets[name]
                 if own == [name]
-                else _together(offsets[name], [part.offsets[piece] for piece in own])
+                else _topic_offset(offsets[name], [part.offsets[piece] for piece in own])
             )
         return replace(
             part,
@@ -84,23 +84,23 @@ class Pieces:
         )
 
 
-def _apart(offset: SourceOffset, one: PartitionOffset) -> SourceOffset:
-    """Return the offset of a partition as that of a source."""
+def _partition_offset(offset: SourceOffset, partition: PartitionOffset) -> SourceOffset:
+    """Return the offset of a partition as the offset of a source."""
     return msgspec.structs.replace(
         offset,
-        number=one.number,
-        version=one.position,
-        last_file=one.last_file,
-        unread=one.unread,
-        rows_taken=one.rows_taken,
-        taken_at=one.taken_at,
-        idle=one.idle,
+        number=partition.number,
+        version=partition.position,
+        last_file=partition.last_file,
+        unread=partition.unread,
+        rows_taken=partition.rows_taken,
+        taken_at=partition.taken_at,
+        idle=partition.idle,
         partitions=(),
     )
 
 
-def _together(offset: SourceOffset, moved: Sequence[SourceOffset]) -> SourceOffset:
-    """Return the offset of a topic, whose partitions have `moved`, in their order."""
+def _topic_offset(offset: SourceOffset, moved: Sequence[SourceOffset]) -> SourceOffset:
+    """Return the offset of a topic from the offsets of its partitions, in their order."""
     partitions = tuple(
         PartitionOffset(
             before.partition,
@@ -117,10 +117,10 @@ def _together(offset: SourceOffset, moved: Sequence[SourceOffset]) -> SourceOffs
     return msgspec.structs.replace(
         offset,
         partitions=partitions,
-        unread=tuple(name for one in partitions for name in one.unread),
-        taken_at=max((one.taken_at for one in partitions if one.taken_at is not None), default=None),
+        unread=tuple(name for partition in partitions for name in partition.unread),
+        taken_at=max((partition.taken_at for partition in partitions if partition.taken_at is not None), default=None),
         watermark=moved[0].watermark,
         tables=next((after.tables for after in moved if after.tables != offset.tables), offset.tables),
-        idle=all(one.idle for one in partitions),
+        idle=all(partition.idle for partition in partitions),
         names=(),
     )

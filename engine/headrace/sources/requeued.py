@@ -1,4 +1,4 @@
-"""Rows that have left the quarantine and wait to be taken in again, as the offset of their source names them."""
+"""Rows that have left the quarantine and wait to be taken in again, as the offset of their source records them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from itertools import groupby
 import msgspec
 
 Ranges = tuple[tuple[int, int], ...]
-"""Numbers of rows: from each start up to and without its end, in order, with gaps between them."""
+"""Ranges of row numbers: each from its start (inclusive) to its end (exclusive), in order, with gaps between them."""
 
 
 class RequeuedRows(msgspec.Struct, frozen=True):
     """Rows of one file that wait to be taken in again.
 
-    `ranges` are their numbers in the file as it is stored; None: all of its rows. `file_rows` is how many rows the file had when
-    they were requeued; None where that does not matter, since all are taken.
+    `ranges` are their row numbers in the stored file; None: all rows. `file_rows` is the file's number of rows when they were
+    requeued; None if all rows are taken, so that it does not matter.
     """
 
     file: str
@@ -24,12 +24,12 @@ class RequeuedRows(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> int | None:
-        """Count the rows; None where it is all rows of the file."""
+        """Count the rows; None for all rows of the file."""
         return None if self.ranges is None else count_rows(self.ranges)
 
 
 def ranges_of(numbers: Iterable[int]) -> Ranges:
-    """Return numbers of rows, in any order, as ranges."""
+    """Return row numbers, given in any order, as ranges."""
     places = enumerate(sorted({*numbers}))
     runs = ([number for _, number in run] for _, run in groupby(places, lambda pair: pair[1] - pair[0]))
     return tuple((run[0], run[-1] + 1) for run in runs)
@@ -41,13 +41,13 @@ def count_rows(ranges: Ranges) -> int:
 
 
 def rows_in(ranges: Iterable[tuple[int, int]]) -> Iterator[int]:
-    """Yield the number of each row."""
+    """Yield the row numbers of ranges."""
     for start, end in ranges:
         yield from range(start, end)
 
 
 def with_more(waiting: Iterable[RequeuedRows], more: Iterable[RequeuedRows]) -> tuple[RequeuedRows, ...]:
-    """Return rows that wait already together with more of them, by file name."""
+    """Return the union of rows that wait and more rows, by file name."""
     by_file: dict[str, RequeuedRows] = {}
     for rows in (*waiting, *more):
         former = by_file.get(rows.file)
@@ -62,7 +62,7 @@ def _union(one: RequeuedRows, other: RequeuedRows) -> RequeuedRows:
 
 
 def rows_text(rows: int, files: int) -> str:
-    """Say so many rows and whole files, without what there is none of."""
+    """Return text such as "3 rows and 1 whole file"; a count of 0 is left out."""
     parts = [
         f"{count:,} {noun}{'' if count == 1 else 's'}"
         for count, noun in ((rows, "row"), (files, "whole file"))

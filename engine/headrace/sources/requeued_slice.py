@@ -1,7 +1,7 @@
-"""A slice of rows that have left the quarantine: they are taken in again before all that is new, with new ordinals.
+"""Slice of rows that have left the quarantine: they are taken in again before all new input, with new ordinals.
 
-In a line of ordinals that sources share they come behind all that was taken in. Their merge key is that of the last row, so they
-move neither the merge key nor, by their own times, the watermark: no row of another source can be late because of them.
+In a line of ordinals that sources share, they come after all rows taken in before. They get the merge key of the last of these
+rows, so their own times advance neither the merge key nor the watermark: they make no row of another source late.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.sources.source import InputFile, LineSlice, Slice, Source, SourceF
 
 @dataclass(frozen=True, slots=True)
 class RequeuedSlice:
-    """Plans it, from the offset of each source."""
+    """Planner of a slice of requeued rows, from the offset of each source."""
 
     rules: MergeRules
     sources: Mapping[str, Source]
@@ -56,14 +56,14 @@ class RequeuedSlice:
         return msgspec.structs.replace(offset, requeued=offset.requeued[files:], names=None, stamps=())
 
     def _files(self, name: str, ordinal: int) -> list[InputFile]:
-        """Return what is taken of a source, its rows numbered from `ordinal` on."""
+        """Return the files taken from a source, with ordinals from `ordinal` on."""
         waiting, config = self.offsets[name].requeued, self.rules.configs[name]
         listed = self.sources[name].named({rows.file for rows in waiting}) if waiting else {}
         files: list[InputFile] = []
         taken = 0
         for rows in waiting[: config.max_files_per_batch]:
             file = self._file(name, rows, listed, ordinal + taken)
-            # A file is not split: the order of its rows must not depend on limits. So one is taken at least.
+            # A file is never split, since the order of its rows must not depend on limits. So take at least one file.
             if files and config.max_rows_per_batch is not None and taken + file.taken > config.max_rows_per_batch:
                 break
             files.append(file)
@@ -105,5 +105,5 @@ class RequeuedSlice:
         line = Line(bucket, latest_watermark(offsets.values()), punctuated)
         key = pa.scalar(EARLIEST if line.key is None else line.key, pa.int64())
         lags = {offset.number: lag_of(self.rules.out_of_orderness[name]) for name, offset in offsets.items()}
-        after, watermarks = line.moved(Released(pa.repeat(key, rows), {}, ()), size=self.rules.bucket, lags=lags)
+        after, watermarks = line.advanced(Released(pa.repeat(key, rows), {}, ()), size=self.rules.bucket, lags=lags)
         return LineSlice(names, bucket, rows, after.bucket, watermarks)

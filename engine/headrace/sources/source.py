@@ -1,4 +1,4 @@
-"""What a source is asked: which input there is, and which slice of it a micro-batch takes."""
+"""Interface of sources, and the slice of their input that a micro-batch takes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from headrace.sources.requeued import Ranges, count_rows
 
 
 class InputFile(msgspec.Struct, frozen=True):
-    """A source's file in a slice: which of its rows are taken in, and their arrival ordinals.
+    """File of a source in a slice: its rows that are taken in, and their arrival ordinals.
 
-    `rows` is the number of rows in the whole file. Those in [`first_row`, `last_row`) are taken, in arrival order within the
-    file (after `order_by`); `last_row` None: up to the end. Their ordinals are in the Parquet file `ordinals` (one column, a row
-    each), or consecutive from `first_ordinal` where that is None.
+    `rows` is the number of rows in the whole file. The slice takes rows [`first_row`, `last_row`) in arrival order within the
+    file (after `order_by`); `last_row` None means the end. Their ordinals are in the Parquet file `ordinals` (one column, one
+    row for each), or consecutive from `first_ordinal` if that is None.
 
-    Of a file with `picked`, the rows of these numbers in the stored file are taken instead: they were taken in before and set aside.
+    With `picked`, the slice takes the rows with these numbers in the stored file instead: they return from the quarantine.
     """
 
     source: str
@@ -37,11 +37,11 @@ class InputFile(msgspec.Struct, frozen=True):
     ordinals: str | None = None
     picked: Ranges | None = None
     delta: DeltaRows | None = None
-    """Of a file of a Delta table: what the log says of its rows, and which of them count."""
+    """Facts of a Delta table's log about the rows; None for other files."""
     messages: Messages | None = None
-    """Of a landed file of a topic: how its rows become records."""
+    """Settings for decoding the messages of a topic; None for other files."""
     derived: bool = False
-    """Whether Spark's step over the source has made the rows (`headrace.sources.derived`)."""
+    """True: a Spark step over the source has made the rows (`headrace.sources.derived`)."""
 
     @property
     def taken(self) -> int:
@@ -52,16 +52,16 @@ class InputFile(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """Name what is taken in, as `position` in the quarantine does: the file, or a part of it in arrival order."""
+        """Return the file's name, with the range of rows in arrival order if only a part is taken: `position` in the quarantine."""
         is_part = self.first_row > 0 or self.last_row not in {None, self.rows}
         return f"{self.name}:{self.first_row}-{self.first_row + self.taken}" if is_part else self.name
 
 
 @dataclass(frozen=True, slots=True)
 class LineSlice:
-    """The part of a slice that one group of sources has: where its line of ordinals begins and ends.
+    """Part of a slice in one line of ordinals, the line of a group of sources.
 
-    `after` and `watermarks` are None where reports of tasks are to tell them: for a source that meets no other.
+    `after` and `watermarks` are None for a source that meets no other: reports of tasks tell them later.
     """
 
     sources: tuple[str, ...]
@@ -73,9 +73,9 @@ class LineSlice:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What one micro-batch takes in, and where the sources stand afterwards.
+    """Input of one micro-batch, and the offsets of sources after it.
 
-    `offsets` has the sources that move; their `bucket` and all that is said of the job as a whole are as before.
+    `offsets` has the sources whose offsets change; their `bucket` and the facts of the whole job are not updated yet.
     """
 
     files: tuple[InputFile, ...] = ()
@@ -85,12 +85,12 @@ class Slice:
 
     @property
     def rows(self) -> int:
-        """Count the rows that it takes in."""
+        """Count the rows of the slice."""
         return sum(file.taken for file in self.files)
 
     @property
     def last_files(self) -> dict[str, str]:
-        """Return the last file of each source in it."""
+        """Return the name of the last file of each source in the slice."""
         return {file.source: file.name for file in self.files}
 
 
@@ -99,16 +99,16 @@ NO_INPUT = Slice()
 
 @dataclass(frozen=True, slots=True)
 class TakenIn:
-    """What a line of checkpoints says of a source: digests of the file names it knows, and the intervals it has taken in.
+    """Input of a source that checkpoints record as taken in: digests of file names, and intervals.
 
-    `names` is None where only earlier releases have written: they counted files.
+    `names` is None if all checkpoints are of earlier releases, which only counted files.
     """
 
     names: frozenset[str] | None = None
     intervals: tuple[Interval, ...] = ()
 
     def around(self, moment: int) -> Interval | None:
-        """Return the interval that has a moment in it, or the gap between two; None before the first and after the last."""
+        """Return the interval or the gap between intervals that contains a moment; None before the first and after the last."""
         end: int | None = None
         for interval in self.intervals:
             if interval.start <= moment < interval.end:
@@ -120,7 +120,7 @@ class TakenIn:
 
 
 class SourceFile(NamedTuple):
-    """A file of a source; ordered by name. `modified` is when it was written (ns since the epoch), `size` its bytes."""
+    """File of a source, ordered by name. `modified` is the time of its last change (ns since the epoch), `size` its bytes."""
 
     name: str
     path: str
@@ -139,39 +139,40 @@ class ListedFile(NamedTuple):
 
 
 class TableReach(NamedTuple):
-    """How far one look went into the log of a table: up to and including `version`.
+    """Position that one scan of a table or a partition reached: up to and including `version`.
 
-    `snapshot` is the version that is taken in as a whole. The place `is_drawn` if a later first look would give another one.
+    `snapshot` is the version that is taken in as a whole. The position `is_provisional` if a later first scan would begin
+    elsewhere.
     """
 
     table: str
     version: int
     snapshot: int | None = None
-    is_drawn: bool = False
+    is_provisional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
-    """One look at a source: the files to take in next, in order, and all that are there."""
+class SourceScan:
+    """Result of one scan of a source: the files to take in next, in order, and all files that exist (`listed`)."""
 
     files: tuple[SourceFile, ...]
     listed: tuple[SourceFile, ...]
     reach: TableReach | None = None
 
     @property
-    def must_be_kept(self) -> bool:
-        """Tell whether a checkpoint has to record the place of the source even if nothing is taken in."""
-        return self.reach is not None and self.reach.is_drawn
+    def needs_checkpoint(self) -> bool:
+        """Return whether a checkpoint must record the position even if nothing is taken in."""
+        return self.reach is not None and self.reach.is_provisional
 
 
 class Source(Protocol):
-    """One kind of input, as the driver sees it."""
+    """Input of a job, as its driver sees it."""
 
     def latest(self) -> str | None:
-        """Return the name of the last file there is."""
+        """Return the name of the last file; None without files."""
         ...
 
-    def ahead(
+    def scan(
         self,
         offset: SourceOffset,
         taken_in: TakenIn,
@@ -179,11 +180,12 @@ class Source(Protocol):
         interval: Interval | None = None,
         until: str | None = None,
         meets: bool = False,
-    ) -> Ahead:
-        """Return the files behind `offset`: of an interval, up to and including a file, or all.
+    ) -> SourceScan:
+        """Return the files after `offset`: those of `interval`, or those up to and including file `until`, or all.
 
-        A source that `meets` others may have taken up files of the interval before. With both an interval and a file: what a
-        micro-batch took that had both, and late files of the interval. Raises `SourceError` when the folder is gone, or a late file would never be read.
+        A source that `meets` others may have taken up files of the interval before. With both `interval` and `until`, return
+        the files of the recorded micro-batch that ended with `until`, and late files of the interval. Raises `SourceError`
+        when the folder is gone, or a late file would never be read.
         """
         ...
 
@@ -195,40 +197,40 @@ class Source(Protocol):
         ...
 
     def named(self, names: Collection[str]) -> dict[str, SourceFile]:
-        """Return the files of these names that are there. Raises `SourceError` when the folder is gone."""
+        """Return the files with these names that exist. Raises `SourceError` when the folder is gone."""
         ...
 
     def within_limits(self, files: Sequence[SourceFile]) -> Sequence[SourceFile]:
-        """Return the first files, as many as one micro-batch takes at most."""
+        """Return the first files, as many as one micro-batch may take."""
         ...
 
     def rows(self, file: SourceFile) -> int:
-        """Return how many rows a file has. Raises `SourceError` when it cannot be read, unless such files go to quarantine."""
+        """Count the rows of a file. Raises `SourceError` when it cannot be read, unless such files go to quarantine."""
         ...
 
     def event_times(self, file: SourceFile) -> pa.Int64Array:
-        """Return the event times of a file in arrival order (ms); null where one is not readable, or out of range."""
+        """Return the event times of a file in arrival order (ms), null where unreadable or out of range."""
         ...
 
-    def passed(
+    def offset_after(
         self,
         offset: SourceOffset,
-        look: Ahead,
+        scan: SourceScan,
         files: Sequence[SourceFile],
         taken_in: TakenIn,
         interval: Interval | None = None,
     ) -> SourceOffset:
-        """Return the offset behind `files`, and what to remember of their names."""
+        """Return the offset after `files`, with the names that checkpoints need to record."""
         ...
 
     def interval_of(self, name: str) -> Interval | None:
-        """Return the interval of a file, if file names tell."""
+        """Return the interval in a file's name; None for sources without intervals."""
         ...
 
     def check_intervals(self, taken_in: TakenIn) -> None:
-        """Raise an error for what an interval run that goes on from there could not do."""
+        """Raise `ConfigError` or `SourceError` for an interval run that could not continue after `taken_in`."""
         ...
 
     def count_missing(self, names: frozenset[str]) -> int:
-        """Return how many files of these digests are not there."""
+        """Count the digests for which no file exists."""
         ...

@@ -1,4 +1,4 @@
-"""The rows that Spark's step over a source gets, and the schema of what it makes of them."""
+"""Input rows of a Spark step over a source, and checks of the schema of its result."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
 
 
 class Refused(NamedTuple):
-    """A row of the source that does not fit the source's record: why, and its text."""
+    """Row that does not fit the source's record: the reason, and the row's text."""
 
     error: str
     raw: str
 
 
 def input_schema(node: SourceNode) -> pa.Schema:
-    """Return the columns that a step gets: the fields of the source's record, times as timestamps, and the row kind."""
+    """Return the input columns of a step: the fields of the source's record, with times as timestamps, and the row kind."""
     fields = [pa.field(column.name, column.sink_type) for column in columns_of(node.record)]
     if node.row_kind is not None and node.row_kind not in node.record.__struct_fields__:
         fields.append(pa.field(node.row_kind, pa.string()))
@@ -37,7 +37,11 @@ def input_schema(node: SourceNode) -> pa.Schema:
 def columns_of_rows(
     file: SourceFile | InputFile, node: SourceNode, rows: FileRows
 ) -> tuple[pa.StructArray, pa.Array, dict[int, str]]:
-    """Return rows of a file as columns of the source's record, their kinds, and why others do not fit, by number."""
+    """Convert rows of a file to columns of the source's record.
+
+    Return the columns, the row kinds, and the reasons of rows that do not fit, by row number. Raises `DamagedFileError` for a
+    file that lacks a required column.
+    """
     table = rows.table
     if file.messages is not None:
         columns, kinds, bad = MessageReader(node, file.messages).read_columns(table)
@@ -46,19 +50,19 @@ def columns_of_rows(
         if missing := reader.missing(table.schema.names):
             msg = f"no column {', '.join(missing)}"
             raise DamagedFileError(msg)
-        found, kinds, bad = reader.read_columns(table, rows.faults)
-        if found is None:
+        read, kinds, bad = reader.read_columns(table, rows.faults)
+        if read is None:
             records, numbers, bad = reader.read(table, rows.faults)
-            found, kinds = to_struct_array(records, node.record), pa.array(numbers, pa.int32())
-        columns = found
+            read, kinds = to_struct_array(records, node.record), pa.array(numbers, pa.int32())
+        columns = read
     return columns, kinds, {row.position: row.error for row in bad}
 
 
 def step_input(columns: pa.StructArray, kinds: pa.Array, node: SourceNode) -> pa.Table:
-    """Return the good rows as a step gets them, in their order."""
+    """Return the good rows as the input of a step, in their order."""
     schema, is_good = input_schema(node), columns.is_valid()
     good = columns.filter(is_good)
-    arrays = [_as_spark_has_it(good.field(column.name), column) for column in columns_of(node.record)]
+    arrays = [_to_spark(good.field(column.name), column) for column in columns_of(node.record)]
     if len(schema) > len(arrays):
         arrays.append(_SYMBOLS.take(kinds.filter(is_good)))
     return pa.Table.from_arrays(arrays, schema=schema)
@@ -72,28 +76,28 @@ def refused_rows(rows: FileRows, errors: dict[int, str], name: str) -> list[Refu
 
 
 def misfits(schema: pa.Schema, node: SourceNode) -> list[str]:
-    """Return why columns of a step's result cannot become the record of `node`; see `SourceNode.step`."""
+    """Return the reasons why the columns of a step's result do not fit the record of `node`."""
     record, problems = node.record, list[str]()
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     problems += [f"the result has two columns '{name}'" for name in twice]
     for column in columns_of(record):
-        found = schema.field(column.name).type if schema.names.count(column.name) == 1 else None
-        if found is None and column.required and column.name not in twice:
+        result_type = schema.field(column.name).type if schema.names.count(column.name) == 1 else None
+        if result_type is None and column.required and column.name not in twice:
             problems.append(
                 f"the result has no column '{column.name}', a field of {record.__name__} (it has {', '.join(schema.names)})"
             )
-        if found is not None and not pa.types.is_null(found) and not is_kindred(found, column):
+        if result_type is not None and not pa.types.is_null(result_type) and not is_kindred(result_type, column):
             wanted = "timestamp" if column.is_time else column.type
             problems.append(
-                f"column '{column.name}' of the result is {found}, and the field of {record.__name__} is {wanted}"
+                f"column '{column.name}' of the result is {result_type}, and the field of {record.__name__} is {wanted}"
             )
     if node.row_kind is not None and node.row_kind not in schema.names:
-        problems.append(f"the result has no column '{node.row_kind}', which says the kinds of rows: select it as well")
+        problems.append(f"the result has no column '{node.row_kind}', which holds the kinds of rows: select it as well")
     return problems
 
 
-def _as_spark_has_it(array: pa.Array, column: Column) -> pa.Array:
-    """Return values with times as timestamps: between stages they are milliseconds."""
+def _to_spark(array: pa.Array, column: Column) -> pa.Array:
+    """Convert times to timestamps; between stages they are milliseconds."""
     if column.type == column.sink_type:
         return array
     return array.cast(_in_milliseconds(column.sink_type)).cast(column.sink_type)
@@ -103,7 +107,7 @@ def _in_milliseconds(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind):
         return _MILLISECONDS
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(each.name, _in_milliseconds(each.type)) for each in kind])
+        return pa.struct([pa.field(field.name, _in_milliseconds(field.type)) for field in kind])
     if pa.types.is_map(kind):
         return pa.map_(kind.key_type, _in_milliseconds(kind.item_type))
     return pa.list_(pa.field("element", _in_milliseconds(kind.value_type))) if pa.types.is_list(kind) else kind

@@ -1,4 +1,4 @@
-"""What the driver asks of a topic: which offsets it has, and to land ranges of them."""
+"""Interface of a topic: it tells the driver its offsets, and lands ranges of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.sources.landed import OffsetRange
 
 
 class Bounds(NamedTuple):
-    """The offsets that a partition has: from `first` up to and without `end`. Those of open transactions are not in it."""
+    """Offsets of a partition from `first` (inclusive) to `end` (exclusive), without those of open transactions."""
 
     first: int
     end: int
@@ -18,29 +18,29 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """One look at a topic: its id, which a topic of the same name that is made anew does not have, and its partitions."""
+    """State of a topic at one moment: its id, which changes when the topic is deleted and created again, and its partitions."""
 
     topic_id: str
     partitions: Mapping[int, Bounds]
 
 
 class Topic(Protocol):
-    """A topic, as the driver of a job sees it.
+    """Topic, as the driver of a job sees it.
 
-    Each call raises `ServiceError` when no broker answers, and `SourceError` when there is no such topic, or the brokers refuse.
+    Each method raises `ServiceError` when no broker answers, and `SourceError` when there is no such topic, or the brokers refuse.
     """
 
     def state(self) -> TopicState:
-        """Look at the topic."""
+        """Ask the brokers for the topic's id and partitions."""
         ...
 
     def offsets_at(self, moment: int) -> Mapping[int, int]:
-        """Return by partition the first offset whose message is not older than a moment (ms); its end where there is none."""
+        """Return for each partition the first offset whose message is not older than a moment (ms), or its end without one."""
         ...
 
     def land(self, ranges: Mapping[OffsetRange, str], folder: str, storage: Mapping[str, str] | None) -> None:
-        """Write each range as the file of this name in `folder`; see `headrace.sources.landed`.
+        """Write the messages of each range to the file of its name in `folder` (`headrace.sources.landed`).
 
-        A range is of another partition each. A file is there whole or not at all, also when this raises.
+        Each range is of a different partition. A file is complete or missing, also after an error.
         """
         ...

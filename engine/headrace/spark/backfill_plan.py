@@ -16,6 +16,7 @@ from headrace.commit.backfill_branches import (
     open_branch,
     union,
 )
+from headrace.commit.branch_settings import differences_to_file
 from headrace.commit.branches import Branch
 from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.fork import log_of
@@ -78,8 +79,8 @@ def plan_backfill(
 ) -> BackfillPlan:
     """Return the plan of a backfill, or of what is left of one that is open.
 
-    With `renews`, an open backfill of that name that cannot take in the interval, or has taken in input that changed since, is
-    replaced by one that is asked for the intervals of both.
+    With `renews`, an open backfill of that name that cannot take in the interval, that ran with other code or settings than the job's
+    file has today, or has taken in input that changed since, is replaced by one that is asked for the intervals of both.
 
     Raises `ConfigError` for a job that never ran, has sources without intervals, or has another backfill open; `IntervalError` for
     an interval that was not taken in yet; `SourceError` when a folder is gone, or input of an open backfill has changed.
@@ -141,7 +142,11 @@ def _stale_branch(
     branch = open_branch(config, name)
     if branch is None:
         return None
-    is_stale = begins_behind(branch, asked, line) or input_changes(_line_of(config, branch, line), listed)
+    is_stale = (
+        begins_behind(branch, asked, line)
+        or differences_to_file(config, branch)
+        or input_changes(_line_of(config, branch, line), listed)
+    )
     return branch if is_stale else None
 
 

@@ -18,8 +18,8 @@ from headrace.config import JobConfig
 from headrace.plan.stages import Plan
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval
+from headrace.sources.slice_request import JobPosition
 from headrace.sources.source import NO_INPUT, Slice, TakenIn
-from headrace.sources.wanted import Standing
 from headrace.spark.micro_batch import MicroBatch
 from headrace.spark.options import RunOptions, StoppedBecause
 from headrace.spark.progress import NO_WATCH, Watch
@@ -85,10 +85,10 @@ class BatchSequence:
         # The stop file of a micro-batch before this one is gone with that.
         return 0 if self.stopping.is_set() else clock.now() + round(self.seconds_left() * 1000)
 
-    def standing(self) -> Standing:
+    def standing(self) -> JobPosition:
         """Return where the job stands, for the plan of the next slice."""
         last = self.job.last
-        return Standing(
+        return JobPosition(
             offsets=last.offsets,
             taken_in=self.taken_in(),
             now=clock.now(),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from headrace.commit.state_migration import settle_schemas
 from headrace.sources.intake import Intake
-from headrace.sources.wanted import Wanted
+from headrace.sources.slice_request import SliceRequest
 from headrace.spark.batch_sequence import BatchSequence
 from headrace.spark.options import StoppedBecause
 from headrace.spark.remaining_work import RemainingWork
@@ -38,7 +38,7 @@ class CaughtUpRun:
                 continue
             if batches.make_requeued(self.intake):
                 continue
-            taken = self.intake.next(batches.standing(), Wanted(ends=batches.options.end_of_input))
+            taken = self.intake.next(batches.standing(), SliceRequest(ends=batches.options.end_of_input))
             if taken is not None:
                 batches.make(taken, taken.interval)
             elif remaining.takes_up():

@@ -19,7 +19,7 @@ from headrace.sources.kinds import read_rows_of
 from headrace.sources.landed import temporary_name
 from headrace.sources.source import InputFile
 from headrace.sources.step_rows import Refused, columns_of_rows, refused_rows, step_input
-from headrace.spark.tasks import Partition
+from headrace.spark.partitions import Partition
 
 LANDED_DDL = "report binary"
 _ROWS_AT_ONCE = 8192

@@ -9,7 +9,7 @@ from headrace.commit.state_migration import settle_schemas
 from headrace.errors import ReplayUnfinishedError
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval
-from headrace.sources.wanted import Wanted
+from headrace.sources.slice_request import SliceRequest
 from headrace.spark.batch_sequence import BatchSequence
 from headrace.spark.options import StoppedBecause
 from headrace.spark.remaining_work import RemainingWork
@@ -70,6 +70,6 @@ class IntervalRun:
         raise ReplayUnfinishedError(msg)
 
     def _take_in(self, interval: Interval) -> None:
-        taken = self.intake.next(self.batches.standing(), Wanted(interval))
+        taken = self.intake.next(self.batches.standing(), SliceRequest(interval))
         assert taken is not None  # noqa: S101 - an interval always gives a slice, if an empty one
         self.batches.make(taken, taken.interval)

@@ -18,8 +18,8 @@ from headrace.errors import ConfigError, StorageError
 from headrace.sources.landed import publish_landed, temporary_name, write_messages
 from headrace.sources.topic import Bounds, TopicState
 from headrace.spark.kafka_errors import kafka_errors
+from headrace.spark.partitions import Partition
 from headrace.spark.spark_errors import jvm_answers
-from headrace.spark.tasks import Partition
 from headrace.tables.store import storage_errors
 
 if TYPE_CHECKING:

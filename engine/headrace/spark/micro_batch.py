@@ -76,6 +76,7 @@ class MicroBatch:
             local_folder=str(config.local_folder),
             backend=backend,
             cache_bytes=config.state.cache_bytes,
+            inline_reads_below=config.state.inline_reads_below,
             versions=job.versions,
             sinks={name: sink.table_path for name, sink in config.sinks.items()},
             appended=config.appended,

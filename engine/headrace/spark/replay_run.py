@@ -11,8 +11,8 @@ from headrace.commit.restore import restore_in
 from headrace.commit.state_migration import settle_schemas
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval
+from headrace.sources.slice_request import SliceRequest
 from headrace.sources.source import Slice
-from headrace.sources.wanted import Wanted
 from headrace.spark.batch_sequence import BatchSequence
 from headrace.spark.options import StoppedBecause
 from headrace.spark.replay import Replay, Step, open_replay, outage
@@ -50,7 +50,7 @@ class ReplayRun:
 
     def _slice_of(self, step: Step) -> Slice | None:
         """Return the slice that a step takes in; None when there is nothing left of it."""
-        return self.intake.next(self.batches.standing(), Wanted(step.interval, step.offsets))
+        return self.intake.next(self.batches.standing(), SliceRequest(step.interval, step.offsets))
 
     def _take_requeued(self) -> None:
         """Take in rows that have left the quarantine, within the limits of the run: those that wait at the end do so for the next one."""

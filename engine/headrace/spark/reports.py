@@ -29,6 +29,7 @@ class BatchSettings(msgspec.Struct, frozen=True, kw_only=True):
     local_folder: str
     backend: str
     cache_bytes: int
+    inline_reads_below: int
     versions: dict[str, int]
     sinks: dict[str, str]
     appended: tuple[str, ...] = ()

@@ -14,8 +14,8 @@ from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.progress_file import BatchProgress
 from headrace.materializer.upsert_materializer import LONG_HISTORY
 from headrace.sources.interval import Interval
+from headrace.sources.slice_request import Waiting
 from headrace.sources.source import Slice
-from headrace.sources.wanted import Waiting
 from headrace.spark.options import Event, StoppedBecause
 from headrace.spark.replay import Replay
 from headrace.state.ttl import Gap

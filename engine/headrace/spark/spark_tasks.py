@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from headrace.plan.pipelines import plan_of
+from headrace.spark.partitions import REPORT_DDL, Partition, keyed_partition, source_partition, transit_partition
 from headrace.spark.reports import KeyedTask, SourceTask, TaskReport, decode_report, encode_report
 from headrace.spark.spark_errors import jvm_answers, spark_errors
 from headrace.spark.stage_tasks import checked
-from headrace.spark.tasks import REPORT_DDL, Partition, keyed_partition, source_partition, transit_partition
 from headrace.spark.transit import Takes, transit_ddl
 from headrace.tables.store import storage_errors
 

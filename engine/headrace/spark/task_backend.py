@@ -112,7 +112,7 @@ def _attempt(copies: LocalCopies, task: KeyedTask, base: str | None) -> Iterator
     """A copy of `base`, or an empty one; the block has to close its database. It leaves nothing when it fails."""
     copy = copy_name(task.batch.checkpoint_id, clock.unique_id()[:12])
     with _discarded_on_error(copies, base, copy):
-        database, known = _open_copy(copies, base, copy)
+        database, known = _open_copy(copies, base, copy, task.batch.inline_reads_below)
         try:
             yield _Attempt(copy, database, known)
         except BaseException:
@@ -141,18 +141,21 @@ def _looked_up(found: DeltaStatistics) -> dict[str, int]:
     }
 
 
-def _open_copy(copies: LocalCopies, base: str | None, copy: str) -> tuple[RocksDbBackend, bool]:
+def _open_copy(
+    copies: LocalCopies, base: str | None, copy: str, inline_reads_below: int
+) -> tuple[RocksDbBackend, bool]:
     """`base` under the name `copy`, or an empty backend where it is missing or damaged; whether it is `base`."""
     from headrace.state.rocksdb import RocksDbBackend
 
     if base is not None and copies.is_complete(base):
         try:
-            return RocksDbBackend(copies.link(base, copy), create=False), True
+            path = copies.link(base, copy)
+            return RocksDbBackend(path, create=False, inline_reads_below=inline_reads_below), True
         except Exception as error:
             copies.discard(copy)
             if _is_refusal(error):
                 raise
-    return RocksDbBackend(copies.fresh(copy)), False
+    return RocksDbBackend(copies.fresh(copy), inline_reads_below=inline_reads_below), False
 
 
 @contextmanager

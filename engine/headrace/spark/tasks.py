@@ -1,62 +1,16 @@
-"""The functions that Spark runs on executors. They take and give Arrow batches, nothing pickled."""
+"""The tasks of a stage: each runs user code in one process, and answers with a report."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import msgspec
 import pyarrow as pa
 
 from headrace.errors import HeadraceError
-from headrace.spark.reports import KeyedTask, SourceTask, TaskReport, encode_report
-from headrace.tables.files import Storage, read_parquet
-
-Partition = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-
-REPORT_DDL = "report binary"
-
-
-def source_partition(payloads: Sequence[bytes]) -> Partition:
-    """Run source task number `id` for each row of the partition."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch["id"].to_pylist():
-                with _without_collector():
-                    report = run_source_task(payloads[number], number)
-                yield _as_batch(report)
-
-    return run
-
-
-def keyed_partition(payload: bytes, *, idle: bool = False) -> Partition:
-    """Run a keyed stage for the partition, whose number is the task's; `idle`: its rows are no elements."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        assert context is not None  # noqa: S101 - Spark runs this in a task
-        index = context.partitionId()
-        elements = (batch.slice(0, 0) for batch in batches) if idle else batches
-        with _without_collector():
-            report = run_keyed_task(payload, index, elements)
-        yield _as_batch(report)
-
-    return run
-
-
-def transit_partition(storage: Storage) -> Partition:
-    """Read the transit files whose paths are the partition's rows."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for path in batch["path"].to_pylist():
-                yield from read_parquet(path, storage).to_batches()
-
-    return run
+from headrace.spark.reports import KeyedTask, SourceTask, TaskReport
 
 
 def run_source_task(payload: bytes, number: int) -> TaskReport:
@@ -74,7 +28,7 @@ def run_keyed_task(payload: bytes, index: int, batches: Iterable[pa.RecordBatch]
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     """Keep Python's cycle collector out of a task: it walks over every live record again and again.
 
     That costs a third of the CPU of a keyed count (`make bench-engine`), and finds next to nothing:
@@ -97,7 +51,3 @@ def _guarded(work: Callable[[], TaskReport], index: int) -> TaskReport:
         report = TaskReport(error=str(error), error_class=type(error).__name__)
     report.task = index
     return report
-
-
-def _as_batch(report: TaskReport) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([encode_report(report)], pa.binary())], names=["report"])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 from headrace.api import AggregatingState, ReducingState, StateFuture
-from headrace.api.namespace import check_namespace
+from headrace.api.namespace import check_namespace, checked_namespaces
 from headrace.state.cells import Cell
 from headrace.state.entry import within
 from headrace.state.single_store import SingleHandle, SingleStore
@@ -54,17 +54,31 @@ class AccumulatorStore(SingleStore):
         """Read the key's state outside of namespaces, which a declared block may wait for when the run ends."""
         return cast("StateFuture[Any]", self.get(self.moment.key_json))
 
+    def in_namespaces(self, namespaces: Iterable[str]) -> StateFuture[dict[str, Any]]:
+        """Read the results of the key's accumulators in these namespaces; those without one are left out."""
+        key_json = self.moment.key_json
+        names = {namespace: within(key_json, namespace) for namespace in namespaces}
+
+        def results(moment: Moment) -> dict[str, Any]:
+            by_name = self.cells.by_name
+            cells = ((namespace, by_name.get(name)) for namespace, name in names.items())
+            alive = ((namespace, self.alive(moment, cell)) for namespace, cell in cells if cell is not None)
+            return {namespace: self.result(part) for namespace, part in alive if part is not None}
+
+        return cast("StateFuture[dict[str, Any]]", self.once_cached([*names.values()], results))
+
     def merge(self, names: Sequence[bytes]) -> StateFuture[None]:
         """Merge accumulators, in this order, into the first one, and clear the others."""
-        unknown = [name for name in names if name not in self.cells.by_name]
 
-        def finish(moment: Moment, stored_values: Sequence[Any]) -> None:
-            for name, stored in zip(unknown, stored_values, strict=True):
-                if name not in self.cells.by_name:
-                    self.cells.by_name[name] = self.decode(stored)
-            self._merge_cells(moment, [self.cells.by_name[name] for name in names])
+        def merge(moment: Moment) -> None:
+            by_name = self.cells.by_name
+            self._merge_cells(moment, [by_name.get(name) or self._absent(name) for name in names])
 
-        return cast("StateFuture[None]", self.ask(self.moment, [self.cells.prefix + name for name in unknown], finish))
+        return cast("StateFuture[None]", self.once_cached(names, merge))
+
+    def _absent(self, name: bytes) -> Cell:
+        """Return a new cell for an entry that does not exist."""
+        return self.load(self.cells, name, None)
 
     def _merge_cells(self, moment: Moment, cells: Sequence[Cell]) -> None:
         target, *sources = cells
@@ -148,6 +162,10 @@ class AccumulatorHandle(SingleHandle):
     def get(self) -> StateFuture[Any]:
         """Read the result; `None` if nothing was added, or it has expired."""
         return cast("StateFuture[Any]", self._store.get(self._here))
+
+    def get_namespaces(self, namespaces: Iterable[str]) -> StateFuture[dict[str, Any]]:
+        """Read the results of several namespaces, in the order given; those without one are left out."""
+        return self._store.in_namespaces(checked_namespaces(namespaces))
 
     def merge_namespaces(self, target: str, sources: Sequence[str]) -> StateFuture[None]:
         """Merge the namespaces `target` and then `sources`, in this order, into `target`, and clear `sources`."""

@@ -33,6 +33,9 @@ class StateBackend(Protocol):
     answers_at_once: bool
     """True: entries are in memory, so reading one at once costs no more than reading it later in a batch."""
 
+    scans_keys: bool
+    """True: one scan may cover all groups that a key has of a state, the entries that begin with its `entry_groups`."""
+
     def get_many(self, keys: Sequence[bytes], /) -> list[bytes | None]:
         """Return the value of each key; `None` for a key without one."""
         ...
@@ -44,7 +47,8 @@ class StateBackend(Protocol):
     def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over entries with `start <= key < end`, in byte order.
 
-        Only timers may be scanned, and the entries of one group, up to its `end_of_group`.
+        Only timers may be scanned, and the entries of one group, up to its `end_of_group`; with `scans_keys`, also the entries
+        of all groups that a key has of a state.
         """
         ...
 
@@ -66,7 +70,7 @@ class StateBackend(Protocol):
 
 
 class Page(NamedTuple):
-    """Request for entries of one group, from `start` on and before `end`, at most `limit` of them (None: all)."""
+    """Request for entries of one group, or of all groups of a state and key, from `start` on and before `end`, at most `limit` (None: all)."""
 
     start: bytes
     end: bytes
@@ -96,7 +100,7 @@ def after(entry: bytes) -> bytes:
 
 
 def end_of_group(group: bytes) -> bytes:
-    """Return the first key after all entries that begin with `group`, which ends in a zero byte."""
+    """Return the first key after all entries that begin with `group`, or a key's `entry_groups`, which ends in a zero byte."""
     return group[:-1] + b"\x01"
 
 
@@ -156,6 +160,7 @@ class HashMapBackend:
     """Backend of Python dicts. Timers are kept sorted; groups are sorted when they are scanned."""
 
     answers_at_once = True
+    scans_keys = False
 
     def __init__(self) -> None:
         """Start empty."""

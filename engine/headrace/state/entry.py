@@ -37,6 +37,11 @@ def entry_group(state: str, key_json: bytes, namespace: str = "") -> bytes:
     return b"%b%b\x00%b\x00%b\x00" % (GROUPED_PREFIX, state.encode(), key_json, namespace.encode())
 
 
+def entry_groups(state: str, key_json: bytes) -> bytes:
+    """Return the common prefix of the entries that a key has in a list or map, in all namespaces."""
+    return b"%b%b\x00%b\x00" % (GROUPED_PREFIX, state.encode(), key_json)
+
+
 class NamedEntry(NamedTuple):
     """Parts of an entry's name. `user_key` is None for a single value."""
 

@@ -4,8 +4,9 @@
     changed by the task      b-   c3
     the iteration            a1   c3   d4   e5
 
-The backend does not change while a task runs, so only the task's changes are copied at the start. Visited entries are
-not added to the task's cells, unless the visit changes them: a lifetime that is renewed, or has ended.
+The backend does not change while a task runs, so only the task's changes are copied at the start. A group that is
+smaller than a page stays in the task's cells: the next iteration asks no backend. Of a larger group, visited entries are
+not added to the cells, unless the visit changes them: a lifetime that is renewed, or has ended.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.state.backend import Page, after, end_of_group
@@ -48,11 +50,13 @@ class _Noted(NamedTuple):
     value: Any
     stamp: int
     own_ttl: int
+    clean: bool
+    """True: it equals the backend's entry."""
 
 
 def first_page(cells: Cells, limit: int | None = PAGE) -> Sequence[Page]:
-    """Return the first page of a group, or all of it for None; no page where the backend's entries no longer count."""
-    return () if cells.cleared else (Page(cells.prefix, end_of_group(cells.prefix), limit),)
+    """Return the first page of a group, or all of it for None; no page where the cells have all entries."""
+    return () if cells.at_hand else (Page(cells.prefix, end_of_group(cells.prefix), limit),)
 
 
 class GroupCursor:
@@ -64,11 +68,16 @@ class GroupCursor:
         """Copy the current changes. `pages` has the answer to `first_page` of the same limit, if there was one."""
         self._store = store
         self._cells = cells
-        changed = [_Noted(name, c.value, c.stamp, c.own_ttl) for name, c in cells.by_name.items() if c.dirty]
-        self._changed = deque(sorted(changed))
+        is_whole = cells.whole
+        changed = [
+            _Noted(name, c.value, c.stamp, c.own_ttl, not c.dirty)
+            for name, c in cells.by_name.items()
+            if c.dirty or is_whole
+        ]
+        self._changed = deque(sorted(changed, key=_name_of))
         self._page: deque[tuple[bytes, bytes]] = deque()
         self._further: Page | None = None
-        if pages and not cells.cleared:
+        if pages and not cells.at_hand:
             self.feed(pages[0], limit)
 
     def feed(self, page: Sequence[tuple[bytes, bytes]], limit: int | None = PAGE) -> None:
@@ -85,28 +94,28 @@ class GroupCursor:
         while True:
             if not self._page and self._further is not None:
                 return self._further
-            noted, clean = self._step()
+            noted = self._step()
             if noted is None:
                 return END
-            value = self._passed(moment, noted, clean=clean, is_read=is_read)
+            value = self._passed(moment, noted, is_read=is_read)
             if value is not None:
                 return WalkedEntry(noted.name, value)
 
-    def _step(self) -> tuple[_Noted | None, bool]:
-        """Return the next entry in order, and whether it equals the backend's."""
+    def _step(self) -> _Noted | None:
+        """Return the next entry in order."""
         if not self._page:
-            return (self._changed.popleft(), False) if self._changed else (None, False)
+            return self._changed.popleft() if self._changed else None
         entry, stored = self._page[0]
         name = entry[len(self._cells.prefix) :]
         if self._changed and self._changed[0].name <= name:
             if self._changed[0].name == name:
                 self._page.popleft()
-            return self._changed.popleft(), False
+            return self._changed.popleft()
         self._page.popleft()
         cell = self._store.decode(stored)
-        return _Noted(name, cell.value, cell.stamp, cell.own_ttl), True
+        return _Noted(name, cell.value, cell.stamp, cell.own_ttl, clean=True)
 
-    def _passed(self, moment: Moment, noted: _Noted, *, clean: bool, is_read: bool) -> Any:
+    def _passed(self, moment: Moment, noted: _Noted, *, is_read: bool) -> Any:
         """Return the visible value of an entry. Remove an expired entry; renew a live one, if reads do so."""
         store = self._store
         ttl = store.ttl_logic
@@ -116,7 +125,7 @@ class GroupCursor:
         is_seen = not is_dead or ttl.returns_expired
         if (is_dead and (is_read or not is_seen)) or (is_read and ttl.renews_on_read):
             cell = self._cells.by_name.get(noted.name)
-            if cell is None and clean and not self._cells.cleared:
+            if cell is None and noted.clean and not self._cells.at_hand:
                 cell = self._cell(noted, changes=is_dead or noted.stamp < ttl.stamp(moment))
             if cell is not None:
                 store.alive(moment, cell)
@@ -128,3 +137,6 @@ class GroupCursor:
             return None
         cell = self._cells.by_name[noted.name] = Cell(noted.value, noted.stamp, noted.own_ttl, stored=True)
         return cell
+
+
+_name_of = attrgetter("name")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 from headrace.api import StateFuture
-from headrace.api.namespace import check_namespace
 from headrace.state.backend import Page, end_of_group
 from headrace.state.cells import Cell, Cells
-from headrace.state.entry import entry_group
-from headrace.state.group_cursor import END, GroupCursor, WalkedEntry, first_page
+from headrace.state.entry import entry_group, entry_groups
+from headrace.state.group_cursor import END, PAGE, GroupCursor, WalkedEntry, first_page
+from headrace.state.handle import Handle
 from headrace.state.state_iterator import LiveIterator
 from headrace.state.state_store import StateStore
 from headrace.state.state_task import Moment
@@ -25,6 +25,11 @@ class GroupStore(StateStore):
         """Take the declaration and the arguments of `StateStore`."""
         super().__init__(*arguments, **options)
         self._groups: dict[tuple[bytes, str], Cells] = {}
+        self._known_keys: set[bytes] = set()
+        """Keys whose entries of all namespaces are cached."""
+        self._large_keys: set[bytes] = set()
+        """Keys whose entries of all namespaces fill a page."""
+        self._made = 0
 
     def groups(self) -> Iterable[Cells]:
         """Return all cells of the task."""
@@ -36,7 +41,31 @@ class GroupStore(StateStore):
         cells = self._groups.get(name)
         if cells is None:
             cells = self._groups[name] = Cells(entry_group(self.name, key_json, namespace), key_json, namespace)
+            cells.whole = key_json in self._known_keys
+            self._made += 1
         return cells
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether `cache_limit` entries have been cached since the last trim, or groups since the last `release`."""
+        return self._loaded >= self.cache_limit or self._made >= self.cache_limit
+
+    def make_room(self) -> None:
+        """Trim a full cache; the groups stay until `release`, since calls that wait refer to them."""
+        if self._loaded >= self.cache_limit:
+            self.trim()
+
+    def trim(self) -> None:
+        """Drop cells that equal the backend's entries."""
+        self._known_keys.clear()
+        super().trim()
+
+    def release(self) -> None:
+        """Drop everything that equals the backend, groups included."""
+        self.trim()
+        self._made = 0
+        self._large_keys.clear()
+        self._groups = {name: cells for name, cells in self._groups.items() if cells.by_name or cells.cleared}
 
     def clear(self, cells: Cells) -> StateFuture[None]:
         """Remove all entries of a group, which costs a scan of it when the task ends."""
@@ -76,45 +105,147 @@ class GroupStore(StateStore):
     ) -> None:
         for (name, _), stored in zip(entries, stored_values, strict=True):
             if name not in cells.by_name and not cells.cleared:
-                cells.by_name[name] = self.decode(stored)
+                self.load(cells, name, stored)
         self._set_all(cells, entries, own_ttl, moment, ())
 
     # ------------------------------------------------------------------------------------------------ whole groups
 
     def iterator(self, cells: Cells, convert: Callable[[WalkedEntry], Any]) -> LiveIterator[Any]:
         """Iterate over a snapshot of a group; `convert` makes the value for user code from an entry."""
-        return LiveIterator(self, cells, convert)
+        return LiveIterator(self, self.walk(cells, _unchanged), convert)
 
-    def whole(self, cells: Cells, convert: Callable[[WalkedEntry], Any]) -> StateFuture[list[Any]]:
-        """Read all live entries of a group."""
+    def whole(self, cells: Cells) -> StateFuture[list[Any]]:
+        """Read the values of all live entries of a group."""
+        if cells.at_hand and self._ttl is None and self.may_act(self.moment):
+            self.hits += 1
+            return cast("StateFuture[list[Any]]", self.answer(cells.values()))
 
-        def finish(moment: Moment, pages: Sequence[Any]) -> list[Any]:
-            cursor = GroupCursor(self, cells, pages, None)
-            return [convert(cast("WalkedEntry", entry)) for entry in iter(partial(cursor.next, moment), END)]
+        def finish(moment: Moment, cursor: GroupCursor) -> list[Any]:
+            return [cast("WalkedEntry", entry).value for entry in iter(partial(cursor.next, moment), END)]
 
-        return cast(
-            "StateFuture[list[Any]]",
-            self.ask(self.moment, first_page(cells, None), finish, resumes=not cells.namespace),
+        return cast("StateFuture[list[Any]]", self.walk(cells, finish, None, resumes=not cells.namespace))
+
+    def walk(
+        self,
+        cells: Cells,
+        begin: Callable[[Moment, GroupCursor], Any],
+        limit: int | None = PAGE,
+        *,
+        resumes: bool = False,
+    ) -> Any:
+        """Return the result of `begin` with an iteration that has its first page; for the limit None, all entries."""
+
+        def finish(moment: Moment, pages: Sequence[Any]) -> Any:
+            if not pages and not cells.at_hand:  # it was cached, and was evicted meanwhile
+                return More(first_page(cells, limit), finish)
+            if pages and not cells.at_hand and len(pages[0]) < PAGE:
+                self.keep(cells, pages[0])
+            return begin(moment, GroupCursor(self, cells, pages, limit))
+
+        def finish_of_key(moment: Moment, pages: Sequence[Any]) -> Any:
+            self._keep_key(cells, pages[0])
+            return finish(moment, ())
+
+        moment = self.moment
+        if cells.at_hand and self.may_act(moment):
+            self.hits += 1
+            return self.answer(finish(moment, ()))
+        if cells.at_hand or not self._reads_key_of(cells):
+            return self.ask(moment, first_page(cells, limit), finish, resumes=resumes)
+        groups = entry_groups(self.name, cells.key_json)
+        return self.ask(moment, (Page(groups, end_of_group(groups), PAGE),), finish_of_key, resumes=resumes)
+
+    def _reads_key_of(self, cells: Cells) -> bool:
+        """Return whether to read all namespaces of the key: code that uses one of them will probably use others."""
+        return self._backend.scans_keys and bool(cells.namespace) and cells.key_json not in self._large_keys
+
+    def _keep_key(self, asked: Cells, page: Sequence[tuple[bytes, bytes]]) -> None:
+        """Cache all entries of a key, of all namespaces, unless they fill a page."""
+        key_json = asked.key_json
+        if len(page) == PAGE:
+            self._large_keys.add(key_json)
+            return
+        if key_json not in self._known_keys:
+            size = len(entry_groups(self.name, key_json))
+            groups: dict[bytes, list[tuple[bytes, bytes]]] = {}
+            for entry, stored in page:
+                groups.setdefault(entry[size : entry.rindex(b"\x00")], []).append((entry, stored))
+            for namespace, entries in groups.items():
+                cells = self.group(key_json, namespace.decode())
+                if not cells.at_hand:
+                    self.keep(cells, entries)
+            self._known_keys.add(key_json)
+        if not asked.at_hand:  # the backend has nothing of it
+            asked.keep({})
+
+    def keep(self, cells: Cells, page: Sequence[tuple[bytes, bytes]]) -> None:
+        """Cache all entries of a group."""
+        size = len(cells.prefix)
+        self._loaded += len(page)
+        cells.keep({entry[size:]: self.decode(stored) for entry, stored in page})
+
+    def in_namespaces(self, namespaces: Iterable[str]) -> StateFuture[dict[str, list[Any]]]:
+        """Read the values of all live entries of a key's groups in these namespaces; empty groups are left out."""
+        moment = self.moment
+        key_json = moment.key_json
+        if self._ttl is None and key_json in self._known_keys and self.may_act(moment):
+            self.hits += 1
+            cached = ((namespace, self._groups.get((key_json, namespace))) for namespace in namespaces)
+            lists = {namespace: cells.values() for namespace, cells in cached if cells is not None}
+            return cast(
+                "StateFuture[dict[str, list[Any]]]",
+                self.answer({namespace: values for namespace, values in lists.items() if values}),
+            )
+        groups = {namespace: self.group(key_json, namespace) for namespace in namespaces}
+        return cast("StateFuture[dict[str, list[Any]]]", self.ask(moment, *self._reading(key_json, groups)))
+
+    def _reading(self, key_json: bytes, groups: Mapping[str, Cells], *, again: bool = False) -> More:
+        """Return what `in_namespaces` must read, and its end. `again` reads also what was cached, and was evicted meanwhile."""
+        unread = [cells for cells in groups.values() if again or not cells.at_hand]
+        reads_key = bool(unread) and self._backend.scans_keys and key_json not in self._large_keys
+        key_groups = entry_groups(self.name, key_json)
+        actions = (
+            [Page(key_groups, end_of_group(key_groups), PAGE)]
+            if reads_key
+            else [Page(cells.prefix, end_of_group(cells.prefix)) for cells in unread]
         )
+
+        def finish(moment: Moment, pages: Sequence[Any]) -> Any:
+            if reads_key:
+                for cells in unread:
+                    self._keep_key(cells, pages[0])
+                stored = {}
+            else:
+                stored = dict(zip(map(id, unread), pages, strict=True))
+            if any(not cells.at_hand and id(cells) not in stored for cells in groups.values()):
+                return self._reading(key_json, groups, again=True)
+            lists = {name: self._values(moment, cells, stored.get(id(cells), ())) for name, cells in groups.items()}
+            return {namespace: values for namespace, values in lists.items() if values}
+
+        return More(actions, finish)
+
+    def _values(self, moment: Moment, cells: Cells, page: Sequence[tuple[bytes, bytes]]) -> list[Any]:
+        """Return the values of all live entries of a group, whose stored entries are `page` unless it is cached."""
+        if not cells.at_hand and len(page) < PAGE:
+            self.keep(cells, page)
+        cursor = GroupCursor(self, cells, (page,), None)
+        return [cast("WalkedEntry", entry).value for entry in iter(partial(cursor.next, moment), END)]
 
     def is_empty(self, cells: Cells) -> StateFuture[bool]:
         """Return whether a group has no live entry; read pages until there is one."""
 
-        def finish(moment: Moment, pages: Sequence[Any]) -> Any:
-            return go_on(GroupCursor(self, cells, pages), moment)
-
-        def go_on(cursor: GroupCursor, moment: Moment) -> Any:
+        def go_on(moment: Moment, cursor: GroupCursor) -> Any:
             entry = cursor.next(moment, is_read=False)
             if not isinstance(entry, Page):
                 return entry is END
 
             def feed(moment: Moment, pages: Sequence[Any]) -> Any:
                 cursor.feed(pages[0])
-                return go_on(cursor, moment)
+                return go_on(moment, cursor)
 
             return More((entry,), feed)
 
-        return cast("StateFuture[bool]", self.ask(self.moment, first_page(cells), finish))
+        return cast("StateFuture[bool]", self.walk(cells, go_on))
 
     def peek_entries(self, key_json: bytes, namespace: str) -> list[tuple[bytes, Any]]:
         """Return the current user keys and values of a group, without TTL. For tests and tools."""
@@ -139,21 +270,10 @@ class GroupStore(StateStore):
         ]
 
 
-class GroupHandle:
+class GroupHandle(Handle):
     """Base of the handles of groups."""
 
     _store: GroupStore
-
-    def __init__(self, store: GroupStore, namespace: str = "") -> None:
-        """Make a handle for one namespace."""
-        self._store = store
-        self.name = store.name
-        self._namespace = namespace
-
-    def namespace(self, namespace: str, /) -> Any:
-        """Return the same state in a namespace."""
-        check_namespace(namespace)
-        return type(self)(self._store, namespace)
 
     def clear(self) -> StateFuture[None]:
         """Remove all entries of the key in this namespace."""
@@ -162,3 +282,7 @@ class GroupHandle:
     @property
     def _here(self) -> Cells:
         return self._store.group(self._store.moment.key_json, self._namespace)
+
+
+def _unchanged(_: Moment, cursor: GroupCursor) -> GroupCursor:
+    return cursor

@@ -12,10 +12,11 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from headrace.api import ListState, StateFuture, StateIterator
-from headrace.api.namespace import check_namespace
+from headrace.api.namespace import check_namespace, checked_namespaces
 from headrace.plan.order import output_order
+from headrace.state.backend import Page, end_of_group
 from headrace.state.cells import Cells
-from headrace.state.group_cursor import WalkedEntry, first_page
+from headrace.state.group_cursor import WalkedEntry
 from headrace.state.group_store import GroupHandle, GroupStore
 from headrace.state.state_task import Moment
 
@@ -36,7 +37,7 @@ class ListStore(GroupStore):
 
     def resume(self) -> StateFuture[Any]:
         """Read the key's state outside of namespaces, which a declared block may wait for when the run ends."""
-        return self.whole(self.group(self.moment.key_json, ""), _value_of)
+        return self.whole(self.group(self.moment.key_json, ""))
 
     def named(self, values: Iterable[Any]) -> list[tuple[bytes, Any]]:
         """Return elements with new ids. Raises `ValueError` for None among them."""
@@ -63,7 +64,7 @@ class ListStore(GroupStore):
     def merge(self, target: Cells, sources: Sequence[Cells]) -> StateFuture[None]:
         """Move all elements of `sources` to `target`."""
         unread = [cells for cells in sources if not cells.cleared]
-        actions = [page for cells in unread for page in first_page(cells, None)]
+        actions = [Page(cells.prefix, end_of_group(cells.prefix)) for cells in unread]
 
         def finish(moment: Moment, pages: Sequence[Any]) -> None:
             stored = dict(zip(map(id, unread), pages, strict=True))
@@ -94,11 +95,15 @@ class ListHandle(GroupHandle, ListState[V]):
 
     def get(self) -> StateFuture[list[V]]:
         """Read all elements; an empty list if there are none."""
-        return self._store.whole(self._here, _value_of)
+        return self._store.whole(self._here)
 
     def iterate(self) -> StateIterator[V]:
         """Return an iterator over the elements, page by page."""
         return self._store.iterator(self._here, _value_of)
+
+    def get_namespaces(self, namespaces: Iterable[str]) -> StateFuture[dict[str, list[V]]]:
+        """Read the lists of several namespaces, in the order given; empty lists are left out."""
+        return self._store.in_namespaces(checked_namespaces(namespaces))
 
     def merge_namespaces(self, target: str, sources: Sequence[str]) -> StateFuture[None]:
         """Move the elements of the namespaces `sources` to `target`, with their lifetimes."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
 from headrace.api import StateFuture
-from headrace.api.namespace import check_namespace
-from headrace.state.backend import Write
+from headrace.state.backend import Page, Write
 from headrace.state.cells import Cell, Cells
 from headrace.state.entry import EntryChange, change_of, stored_value, value_entry, within
+from headrace.state.group_cursor import PAGE
+from headrace.state.handle import Handle
 from headrace.state.state_store import StateStore
+from headrace.state.state_task import Moment
+from headrace.state.waiting_calls import More
 
 
 class SingleStore(StateStore):
@@ -21,6 +24,10 @@ class SingleStore(StateStore):
         """Take the declaration and the arguments of `StateStore`."""
         super().__init__(*arguments, **options)
         self.cells = Cells(value_entry(self.name, b""))
+        self._known_keys: set[bytes] = set()
+        """Keys whose entries of all namespaces are cached."""
+        self._large_keys: set[bytes] = set()
+        """Keys whose entries of all namespaces fill a page."""
 
     def groups(self) -> Iterable[Cells]:
         """Return all cells of the task."""
@@ -28,11 +35,63 @@ class SingleStore(StateStore):
 
     def prefetch(self, keys: Iterable[bytes]) -> None:
         """Load the keys' values outside of namespaces, with one call to the backend."""
-        cells = self.cells.by_name
-        missing = [key for key in keys if key not in cells]
-        stored = self._backend.get_many([self.cells.prefix + key for key in missing])
+        cells = self.cells
+        missing = [key for key in keys if key not in cells.by_name][: self.cache_limit]
+        stored = self._backend.get_many([cells.prefix + key for key in missing])
         for key, value in zip(missing, stored, strict=True):
-            cells[key] = self.decode(value)
+            self.load(cells, key, value)
+
+    def trim(self) -> None:
+        """Drop cells that equal the backend's entries."""
+        self._known_keys.clear()
+        super().trim()
+
+    def release(self) -> None:
+        """Drop everything that equals the backend."""
+        self.trim()
+        self._large_keys.clear()
+
+    def once_cached(self, names: Sequence[bytes], finish: Callable[[Moment], Any]) -> Any:
+        """Return the result of `finish` when these entries of the key are cached; one without a cell does not exist.
+
+        A backend that `scans_keys` gets one request for all namespaces of the key.
+        """
+        moment = self.moment
+        unknown = [] if moment.key_json in self._known_keys else self._without_cell(names)
+        if not unknown and self.may_act(moment):
+            self.hits += 1
+            return self.answer(finish(moment))
+        return self.ask(moment, *self._reading(moment.key_json, names, unknown, finish))
+
+    def _reading(
+        self, key_json: bytes, names: Sequence[bytes], unknown: Sequence[bytes], finish: Callable[[Moment], Any]
+    ) -> More:
+        prefix = self.cells.prefix
+        reads_key = bool(unknown) and self._backend.scans_keys and key_json not in self._large_keys
+        key_entries = Page(prefix + key_json, prefix + key_json + b"\x01", PAGE)
+
+        def finish_once_read(moment: Moment, answers: Sequence[Any]) -> Any:
+            if not reads_key:
+                self._load_missing(zip(unknown, answers, strict=True))
+            elif len(answers[0]) < PAGE:
+                self._load_missing((entry[len(prefix) :], stored) for entry, stored in answers[0])
+                self._known_keys.add(key_json)
+            else:
+                self._large_keys.add(key_json)
+            if key_json not in self._known_keys and self._without_cell(names):  # evicted meanwhile, or not read yet
+                return self._reading(key_json, names, names, finish)
+            return finish(moment)
+
+        return More([key_entries] if reads_key else [prefix + name for name in unknown], finish_once_read)
+
+    def _without_cell(self, names: Sequence[bytes]) -> list[bytes]:
+        by_name = self.cells.by_name
+        return [name for name in names if name not in by_name]
+
+    def _load_missing(self, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
+        for name, stored in entries:
+            if name not in self.cells.by_name:
+                self.load(self.cells, name, stored)
 
     def peek(self, key_json: bytes, namespace: str = "") -> Any:
         """Return the current value of a key, without TTL; None without one. For tests and tools."""
@@ -56,21 +115,15 @@ class SingleStore(StateStore):
             yield prefix + (within(key_json, namespace) if namespace else key_json), value
 
 
-class SingleHandle:
+class SingleHandle(Handle):
     """Base of the handles of single entries: it locates the entry, and has the calls that need no more."""
 
     _store: SingleStore
 
     def __init__(self, store: SingleStore, namespace: str = "") -> None:
         """Make a handle for one namespace."""
-        self._store = store
-        self.name = store.name
+        super().__init__(store, namespace)
         self._suffix = b"\x00" + namespace.encode() if namespace else b""
-
-    def namespace(self, namespace: str, /) -> Any:
-        """Return the same state in a namespace."""
-        check_namespace(namespace)
-        return type(self)(self._store, namespace)
 
     def clear(self) -> StateFuture[None]:
         """Remove all entries of the key in this namespace."""

@@ -7,23 +7,22 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from headrace.api import StateFuture, StateIterator
 from headrace.state.backend import Page
-from headrace.state.group_cursor import END, GroupCursor, WalkedEntry, first_page
+from headrace.state.group_cursor import END, GroupCursor, WalkedEntry
 
 if TYPE_CHECKING:
-    from headrace.state.cells import Cells
     from headrace.state.state_store import StateStore
 
 T = TypeVar("T")
 
 
 class LiveIterator(StateIterator[T]):
-    """Iterator that asks for the first page at once, to show the state at that time, and for each further page when it needs it."""
+    """Iterator whose first page was requested when it was made, to show the state at that time; it reads further pages when needed."""
 
-    def __init__(self, store: StateStore, cells: Cells, convert: Callable[[WalkedEntry], T]) -> None:
-        """Start the iteration; `convert` makes the value for user code from an entry."""
+    def __init__(self, store: StateStore, cursor: Any, convert: Callable[[WalkedEntry], T]) -> None:
+        """`cursor` is the answer of `GroupStore.walk`; `convert` makes the value for user code from an entry."""
         self._store = store
         self._convert = convert
-        self._cursor = store.ask(store.moment, first_page(cells), lambda _, pages: GroupCursor(store, cells, pages))
+        self._cursor = cursor
 
     def __aiter__(self) -> AsyncIterator[T]:
         """Return itself. Raises `TypeError` in a plain `def`."""

@@ -11,6 +11,7 @@ cached waits for the backend, writing one does not. Changes are reported at the 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -81,10 +82,13 @@ class StateStore:
         """Name of the state in errors."""
         self.waits = True
         """True: a read that the cache cannot answer may wait. False: it blocks until it is answered."""
+        self.cache_limit = sys.maxsize
+        """Number of cached entries that equal the backend's above which they are dropped, before the next read."""
         self.blocking = blocking
         self.expired = 0
         self.hits = 0
         self.misses = 0
+        self._loaded = 0
         self._codec: Codec[Any] = Codec(declared.type, self.what)
         self._backend = backend
         self._task = task
@@ -140,14 +144,15 @@ class StateStore:
     ) -> Any:
         cell = cells.by_name.get(name)
         if self.may_act(moment):
-            if cell is not None or unread or cells.cleared:
+            if cell is not None or unread or cells.at_hand:
                 self.hits += not unread
                 return self.answer(operation(moment, cells.blank(name) if cell is None else cell))
             if self.blocking or not self._may_wait:
                 self.misses += 1
-                cell = cells.by_name[name] = self.decode(*self._backend.get_many((cells.prefix + name,)))
-                return self.answer(operation(moment, cell))
-        actions = () if cell is not None or unread or cells.cleared else (cells.prefix + name,)
+                self.make_room()
+                (stored,) = self._backend.get_many((cells.prefix + name,))
+                return self.answer(operation(moment, self.load(cells, name, stored)))
+        actions = () if cell is not None or unread or cells.at_hand else (cells.prefix + name,)
         return self.ask(moment, actions, self.once_known(cells, name, operation, unread=unread), resumes=resumes)
 
     def once_known(self, cells: Cells, name: bytes, operation: Operation, *, unread: bool = False) -> Finish:
@@ -156,12 +161,12 @@ class StateStore:
         def finish(moment: Moment, stored: Sequence[Any]) -> Any:
             cell = cells.by_name.get(name)
             if cell is None:
-                if unread or cells.cleared:
+                if unread or cells.at_hand:
                     cell = cells.blank(name)
                 elif not stored:  # it was cached, and was evicted meanwhile
                     return More((cells.prefix + name,), finish)
                 else:
-                    cell = cells.by_name[name] = self.decode(stored[0])
+                    cell = self.load(cells, name, stored[0])
             return operation(moment, cell)
 
         return finish
@@ -177,6 +182,7 @@ class StateStore:
         stop.
         """
         queue = self._loading.get(id(moment))
+        self.make_room()
         if queue is None:
             self.misses += 1
             if self.blocking or (moment.owns_key and (not actions or not self._may_wait)):
@@ -293,11 +299,31 @@ class StateStore:
     def prefetch(self, keys: Iterable[bytes]) -> None:
         """Load the entries that these keys' records will probably read, with one call to the backend."""
 
-    def trim(self, limit: int) -> None:
-        """Drop cells that equal the backend's entries, if there are more than `limit`."""
-        if sum(len(cells.by_name) for cells in self.groups()) > limit:
-            for cells in self.groups():
-                cells.trim()
+    def load(self, cells: Cells, name: bytes, stored: bytes | None) -> Cell:
+        """Cache the backend's value of an entry."""
+        self._loaded += 1
+        cell = cells.by_name[name] = self.decode(stored)
+        return cell
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether `cache_limit` entries have been cached since the last trim."""
+        return self._loaded >= self.cache_limit
+
+    def make_room(self) -> None:
+        """Trim a full cache. Called before each read; calls that wait read again what they lose."""
+        if self.is_full:
+            self.trim()
+
+    def trim(self) -> None:
+        """Drop cells that equal the backend's entries."""
+        self._loaded = 0
+        for cells in self.groups():
+            cells.trim()
+
+    def release(self) -> None:
+        """Drop everything that equals the backend. Called while no code of the task runs or waits."""
+        self.trim()
 
     def changes(self) -> Iterator[EntryChange]:
         """Yield the differences from the backend, one change for each entry.

@@ -64,10 +64,7 @@ class WaitingCalls:
     ) -> None:
         """Request the reads of a call that no earlier call in `queue` has requested."""
         known = {
-            request.action: request
-            for earlier in queue
-            for request in earlier.requests
-            if isinstance(request.action, bytes)
+            request.action: request for earlier in queue for request in earlier.requests if request.action is not None
         }
         call.requests = [known.get(action) or BackendRequest(action) for action in actions]  # type: ignore[arg-type]
         fresh = [request for request in call.requests if request.action not in known]

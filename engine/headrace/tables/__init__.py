@@ -1,1 +1,1 @@
-"""What is stored: schemas, files, Delta tables, and how a backend reads them."""
+"""Stored data: schemas, files, Delta tables, and their reading by backends."""

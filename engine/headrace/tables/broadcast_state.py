@@ -1,4 +1,4 @@
-"""Broadcast state and held broadcast records in their tables: every task reads them, one task writes them."""
+"""Broadcast state in its table: every task reads it, one task writes it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.tables.stores import state_view
 
 
 def broadcast_groups(max_parallelism: int) -> KeyGroupRange:
-    """Return the key group of broadcast rows: the task that owns it stores them."""
+    """Return the key group of broadcast rows: the task of this key group writes them."""
     group = key_group(BROADCAST_KEY, max_parallelism)
     return KeyGroupRange(group, group)
 
@@ -18,7 +18,7 @@ def broadcast_groups(max_parallelism: int) -> KeyGroupRange:
 def load_broadcast_state(
     job_folder: str, version: int, operator: str, max_parallelism: int, *, storage: Storage = None
 ) -> list[BroadcastRow]:
-    """Return an operator's broadcast state as of a version of `keyed_state`."""
+    """Return an operator's broadcast state at a version of `keyed_state`."""
     view = state_view(job_folder, KEYED_STATE, version, storage)
     rows = view.of(operator, broadcast_groups(max_parallelism), keys=[BROADCAST_KEY.decode()]).live_rows()
     return [

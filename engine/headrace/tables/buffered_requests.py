@@ -1,4 +1,4 @@
-"""Held records as rows of `buffered_requests`, and back (FLIP-425, "Faster Checkpoint Drain")."""
+"""Conversion between held records and rows of `buffered_requests` (FLIP-425, "Faster Checkpoint Drain")."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from headrace.tables.stores import state_view
 
 
 class StoredRequest(NamedTuple):
-    """A held record, and the number that names its row among those of its key."""
+    """Held record, with the number of its row among the rows of its key."""
 
     sequence: int
     request: BufferedRequest
 
 
 class _Record(msgspec.Struct, frozen=True):
-    """The column `record`."""
+    """Content of column `record`."""
 
     order: str
     timestamp: int
@@ -32,19 +32,19 @@ class _Record(msgspec.Struct, frozen=True):
 
 
 class _Request(msgspec.Struct, frozen=True):
-    """The column `request`."""
+    """Content of column `request`."""
 
     state: str
     call: str = "value"
 
 
 def numbered_requests(requests: Sequence[BufferedRequest], checkpoint_id: int) -> list[StoredRequest]:
-    """Requests that a task holds, with numbers that no other checkpoint gives."""
+    """Number the requests that a task holds; no other checkpoint gives these numbers."""
     return [StoredRequest((checkpoint_id << 32) + place, request) for place, request in enumerate(requests)]
 
 
 def buffered_request_columns(requests: Sequence[StoredRequest]) -> dict[str, list[str | int | None]]:
-    """The columns of `buffered_requests` that are its own."""
+    """Return the own columns of `buffered_requests`."""
     return {
         "sequence": [sequence for sequence, _ in requests],
         "block_id": [request.block_id for _, request in requests],
@@ -62,15 +62,15 @@ def load_buffered_requests(
     *,
     storage: Storage = None,
 ) -> list[StoredRequest]:
-    """What an operator holds for one range of key groups, as of a version of the table, in order."""
+    """Return the requests that an operator holds in one range of key groups, at a version of the table, in order."""
     rows = state_view(job_folder, BUFFERED_REQUESTS, version, storage).of(operator, key_groups).live(_COLUMNS)
     columns = (rows[name].to_pylist() for name in _COLUMNS)
     held = [StoredRequest(sequence, _held(*columns)) for sequence, *columns in zip(*columns, strict=True)]
-    return sorted(held, key=lambda one: one.request.order)
+    return sorted(held, key=lambda stored: stored.request.order)
 
 
 def holders(job_folder: str, version: int, *, storage: Storage = None) -> set[tuple[str, int]]:
-    """Return the operators that hold records, each with the input that they came by, as of a version of the table."""
+    """Return the operators that hold records, each with the input of the records, at a version of the table."""
     rows = state_view(job_folder, BUFFERED_REQUESTS, version, storage).live(["operator", "input"])
     operators, inputs = (rows[name].to_pylist() for name in ("operator", "input"))
     return {(operator, number or 0) for operator, number in zip(operators, inputs, strict=True)}
@@ -86,16 +86,16 @@ def _record(request: BufferedRequest) -> str:
 
 
 def _held(key: str, block_id: str, request: str | None, record: str, input_: int | None) -> BufferedRequest:
-    came = msgspec.json.decode(record, type=_Record)
+    stored = msgspec.json.decode(record, type=_Record)
     return BufferedRequest(
-        order=bytes.fromhex(came.order),
-        timestamp=came.timestamp,
-        kind=came.kind,
+        order=bytes.fromhex(stored.order),
+        timestamp=stored.timestamp,
+        kind=stored.kind,
         key_json=key.encode(),
-        raw=bytes(came.value),
+        raw=bytes(stored.value),
         block_id=block_id,
         state="" if request is None else msgspec.json.decode(request, type=_Request).state,
-        index=came.emitted,
+        index=stored.emitted,
         input=input_ or 0,  # null in rows of format 2
     )
 

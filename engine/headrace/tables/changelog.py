@@ -1,4 +1,4 @@
-"""Changes of state as rows of the state tables."""
+"""Conversion of state changes to rows of the state tables."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ _MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
 
 class KeyedState(Protocol):
-    """What rows have to say of a state."""
+    """Facts about a state that its rows contain."""
 
     name: str
 
     def expires_at(self, stamp: int, own_ttl: int = 0, /) -> int | None:
-        """When an entry dies (ms); None if it doesn't."""
+        """Return the time at which an entry expires (ms); None if it never does."""
         ...
 
 
 class Changelog:
-    """Turns one operator's changes into rows that carry its name and the checkpoint's id."""
+    """Converter of one operator's changes to rows with the operator's name and the checkpoint's id."""
 
     def __init__(self, operator: str, checkpoint_id: int, max_parallelism: int) -> None:
-        """All rows will carry these."""
+        """Keep the values that all rows get."""
         self._operator = operator
         self._checkpoint_id = checkpoint_id
         self._max_parallelism = max_parallelism
 
     def values(self, store: KeyedState, changes: Sequence[EntryChange]) -> pa.Table:
-        """Rows of `keyed_state`."""
+        """Return rows of `keyed_state`."""
         return self._table(
             KEYED_STATE,
             [change.key_json for change in changes],
@@ -65,7 +65,7 @@ class Changelog:
         )
 
     def timers(self, changes: Sequence[TimerChange]) -> pa.Table:
-        """Rows of `timers`."""
+        """Return rows of `timers`."""
         return self._table(
             TIMERS,
             [change.timer.key_json for change in changes],
@@ -76,7 +76,7 @@ class Changelog:
         )
 
     def history(self, changes: Sequence[HistoryChange], upsert_key: Callable[[bytes], str | None]) -> pa.Table:
-        """Rows of `materializer_history`."""
+        """Return rows of `materializer_history`."""
         return self._table(
             MATERIALIZER_HISTORY,
             [change.key_json for change in changes],
@@ -89,7 +89,7 @@ class Changelog:
         )
 
     def buffered(self, resumed: Sequence[StoredRequest], held: Sequence[StoredRequest]) -> pa.Table:
-        """Rows of `buffered_requests`: what was resumed is removed, what is held now is added."""
+        """Return rows of `buffered_requests`: they remove resumed requests, and add the requests held now."""
         changes = [*resumed, *held]
         return self._table(
             BUFFERED_REQUESTS,
@@ -99,12 +99,12 @@ class Changelog:
         )
 
     def requests(self, rows: Sequence[StoredElement], deleted: Sequence[bool]) -> pa.Table:
-        """Rows of `async_requests`."""
+        """Return rows of `async_requests`."""
         keys = [row.key.encode() for row in rows]
         return self._table(ASYNC_REQUESTS, keys, deleted, **waiting_element_columns(rows, deleted))
 
     def quarantine(self, rows: Sequence[tuple[str, str, str, str | None, str]]) -> pa.Table:
-        """Rows of `quarantine` from (source, position, key, raw, error)."""
+        """Return rows of `quarantine` from (source, position, key, raw, error)."""
         return self._table(
             QUARANTINE,
             [key.encode() for _, _, key, _, _ in rows],

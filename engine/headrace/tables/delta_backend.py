@@ -1,8 +1,7 @@
-"""The disaggregated backend (FLIP-423, FLIP-425): state stays in the Delta tables, and nothing is loaded at the start.
+"""Disaggregated backend (FLIP-423, FLIP-425): state stays in the Delta tables, and nothing is loaded at the start.
 
-What the local cache doesn't know is looked up in the tables as of the parent checkpoint, all entries of a
-request in one read per table. What the task writes is held beside that until the task ends, since the tables
-don't have it before the commit.
+Entries that are not in the local cache are looked up in the tables at the parent checkpoint: one read of a table for all entries
+of a request. Writes of the task stay in memory until it ends, since the tables get them only with the commit.
 """
 
 from __future__ import annotations
@@ -34,30 +33,31 @@ from headrace.tables.stored_entries import STORED
 
 @dataclass(frozen=True, slots=True)
 class DeltaStatistics:
-    """What a backend was asked, and what it read."""
+    """Numbers of entries that a backend was asked for, and of rows that it read."""
 
     entries_asked: int = 0
     cache_hits: int = 0
-    """Entries answered without a look-up: found in the cache, known to be absent, or written by the task."""
+    """Entries answered without a look-up: they were in the cache (also as absent), or written by the task."""
 
     look_ups: int = 0
-    """Reads of a table for entries or timers, each of many entries."""
+    """Reads of a table, each for many entries or timers."""
 
     files_read: int = 0
     rows_read: int = 0
-    """Rows unpacked to find those that were asked for."""
+    """Rows decoded to find the wanted ones."""
 
     bytes_read: int = 0
-    """Their size in the files."""
+    """Size of these rows in the files."""
 
 
 class DeltaBackend:
-    """The state of one operator and key-group range as of a checkpoint, plus what this task has written.
+    """State of one operator and key-group range at a checkpoint, plus the writes of this task.
 
-    `get_many` may be called by several threads at once; their look-ups overlap.
+    Several threads may call `get_many` at once; their look-ups overlap.
     """
 
     answers_at_once = False
+    scans_keys = False
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class DeltaBackend:
         max_parallelism: int,
         storage: Storage = None,
     ) -> None:
-        """`versions` are those of the parent checkpoint's tables; `cache` holds what is known of that checkpoint."""
+        """Keep the arguments: `versions` of the parent checkpoint's tables, and a `cache` of entries at that checkpoint."""
         self._job_folder = job_folder
         self._versions = dict(versions)
         self._operator = operator
@@ -84,18 +84,18 @@ class DeltaBackend:
         self._written_groups: EntryGroups[bytes | None] = EntryGroups()
         self._walks: dict[bytes, _Walk] = {}
         self._statistics = DeltaStatistics()
-        self._lock = Lock()  # guards the cache, what was written, and the statistics
+        self._lock = Lock()  # guards the cache, the task's writes, and the statistics
 
     def get_many(self, keys: Sequence[bytes], /) -> list[bytes | None]:
-        """See `StateBackend.get_many`. Raises `StorageError` when a look-up fails."""
+        """Return the value of each key; `None` for a key without one. Raises `StorageError` when a look-up fails."""
         known = self._known(keys)
         missing = [key for key in keys if key not in known]
         if missing:
-            known |= self._learned(missing)
+            known |= self._look_up_missing(missing)
         return [known[key] for key in keys]
 
     def write_batch(self, writes: Iterable[Write], /) -> None:
-        """See `StateBackend.write_batch`."""
+        """Apply writes in order; a later one for the same entry wins."""
         with self._lock:
             self._walks.clear()
             for entry, value in writes:
@@ -104,18 +104,21 @@ class DeltaBackend:
                     self._written_groups.put(entry, value)
 
     def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
-        """See `StateBackend.scan`. `start` and `end` are entries of timers, or their beginnings, or those of a group."""
+        """Iterate over entries with `start <= key < end`, in byte order.
+
+        `start` and `end` are entries of timers or of a group, or prefixes of such entries.
+        """
         if start[:1] == GROUPED_PREFIX:
             return self._walk(start, end)
         times = Between(TIMERS, _earliest(start), _latest(end), domain_of(start))
-        found = self._look_up(TIMERS, times)
+        timers = self._look_up(TIMERS, times)
         with self._lock:
-            found |= self._written
-        due = ((entry, value) for entry, value in found.items() if value is not None and start <= entry < end)
+            timers |= self._written
+        due = ((entry, value) for entry, value in timers.items() if value is not None and start <= entry < end)
         return iter(sorted(due))
 
     def _walk(self, start: bytes, end: bytes) -> _Walk:
-        """A walk over a group from `start` on. Whoever reads page by page goes on with the same one."""
+        """Return a walk over a group from `start` on; a caller that reads page by page gets the same walk again."""
         with self._lock:
             walk = self._walks.pop(end, None)
             if walk is None or walk.place != start:
@@ -127,24 +130,24 @@ class DeltaBackend:
         return walk
 
     def _committed(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes | None]]:
-        """The entries of a group as of the parent checkpoint, removed ones included, from `start` on in order."""
+        """Yield the entries of a group at the parent checkpoint, from `start` on in order, also removed ones."""
         group = end[:-1] + b"\x00"
         state, key, namespace, _ = named(group)
         place = key_group(key, self._max_parallelism)
         wanted = OfGroup(place, state, key, namespace, start[len(group) :])
         stored, rest = STORED[KEYED_STATE], None
-        for found, reach in self._table(KEYED_STATE).in_order(wanted):
+        for read, reach in self._table(KEYED_STATE).in_order(wanted):
             with self._lock:
                 self._count(
-                    look_ups=1, files_read=found.files_read, rows_read=found.rows_read, bytes_read=found.bytes_read
+                    look_ups=1, files_read=read.files_read, rows_read=read.rows_read, bytes_read=read.bytes_read
                 )
-            rows = found.rows if rest is None else pa.concat_tables([rest, found.rows])
+            rows = read.rows if rest is None else pa.concat_tables([rest, read.rows])
             ready = _before(rows, reach)
             rest = rows.filter(pc.invert(ready))
             yield from sorted(dict(stored.entries(rows.filter(ready))).items())
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """See `StateBackend.items`. Loads all state into memory."""
+        """Iterate over all entries, in no particular order. Loads all state into memory."""
         everything: dict[bytes, bytes | None] = {}
         for table in STORED:
             everything |= STORED[table].entries(self._table(table).read(Everything()).rows)
@@ -153,16 +156,16 @@ class DeltaBackend:
         return ((entry, value) for entry, value in everything.items() if value is not None)
 
     def visit(self, _: int, /) -> Iterable[tuple[bytes, bytes]]:
-        """See `StateBackend.visit`: there are none here."""
+        """Return nothing: the tables hold the entries."""
         return ()
 
     def statistics(self) -> DeltaStatistics:
-        """What was asked and read so far."""
+        """Return the numbers of entries asked for and rows read so far."""
         with self._lock:
             return self._statistics
 
     def close(self) -> None:
-        """Give what was written to the cache, which is now one of the checkpoint that commits it, and close that."""
+        """Add the task's writes to the cache, so that it holds the checkpoint that will commit them, and close the cache."""
         self._cache.put(self._written.items())
         self._cache.close()
 
@@ -176,24 +179,24 @@ class DeltaBackend:
             self._count(entries_asked=len(keys), cache_hits=hits)
         return known
 
-    def _learned(self, missing: Sequence[bytes]) -> dict[bytes, bytes | None]:
-        found: dict[bytes, bytes | None] = dict.fromkeys(missing)
+    def _look_up_missing(self, missing: Sequence[bytes]) -> dict[bytes, bytes | None]:
+        values: dict[bytes, bytes | None] = dict.fromkeys(missing)
         grouped = [entry for entry in missing if entry[:1] == GROUPED_PREFIX]
         for table, wanted in self._by_table(entry for entry in missing if entry[:1] not in _BY_THEMSELVES).items():
-            found |= self._look_up(table, OfKeys(table, wanted))
+            values |= self._look_up(table, OfKeys(table, wanted))
         if cleanups := [entry for entry in missing if entry[:1] == CLEANUP_PREFIX]:
             timers = self._look_up(TIMERS, CleanupTimersOf({key_of(entry) for entry in cleanups}))
-            found |= {entry: timers.get(entry) for entry in cleanups}
+            values |= {entry: timers.get(entry) for entry in cleanups}
         if grouped:
             looked_up = self._look_up(KEYED_STATE, OfUserKeys(map(self._user_key, grouped)))
-            found |= {entry: looked_up.get(entry) for entry in grouped}  # of others there may be newer rows elsewhere
+            values |= {entry: looked_up.get(entry) for entry in grouped}  # other entries may have newer rows elsewhere
         with self._lock:
-            # Another thread may have written meanwhile, and knows better than the table.
-            self._cache.put((entry, value) for entry, value in found.items() if entry not in self._written)
-            return {entry: self._written.get(entry, value) for entry, value in found.items()}
+            # Another thread may have written meanwhile: its values are newer than the table's.
+            self._cache.put((entry, value) for entry, value in values.items() if entry not in self._written)
+            return {entry: self._written.get(entry, value) for entry, value in values.items()}
 
     def _by_table(self, entries: Iterable[bytes]) -> dict[str, set[tuple[int, bytes]]]:
-        """The keys to look for, each behind its value in the table's sort column."""
+        """Return the keys to look up by table, each after its value in the table's sort column."""
         wanted: defaultdict[str, set[tuple[int, bytes]]] = defaultdict(set)
         for entry in entries:
             kind = entry[:1]
@@ -212,10 +215,10 @@ class DeltaBackend:
         return key_group(key, self._max_parallelism), key, user_key or b""
 
     def _look_up(self, table: str, selection: Selection) -> dict[bytes, bytes | None]:
-        found = self._table(table).read(selection)
+        read = self._table(table).read(selection)
         with self._lock:
-            self._count(look_ups=1, files_read=found.files_read, rows_read=found.rows_read, bytes_read=found.bytes_read)
-        return dict(STORED[table].entries(found.rows))
+            self._count(look_ups=1, files_read=read.files_read, rows_read=read.rows_read, bytes_read=read.bytes_read)
+        return dict(STORED[table].entries(read.rows))
 
     def _table(self, name: str) -> PrunedRows:
         with self._opening:
@@ -237,22 +240,22 @@ class DeltaBackend:
 
 
 class _Walk(Iterator[tuple[bytes, bytes]]):
-    """A walk over a group that can be gone on with: `place` is where the next page starts."""
+    """Walk over a group that can be continued: the next page begins at `place`."""
 
     def __init__(self, place: bytes, entries: Iterator[tuple[bytes, bytes]]) -> None:
         self.place = place
         self._entries = entries
 
     def __next__(self) -> tuple[bytes, bytes]:
-        found = next(self._entries)
-        self.place = after(found[0])
-        return found
+        entry = next(self._entries)
+        self.place = after(entry[0])
+        return entry
 
 
 def _overlaid(
     committed: Iterator[tuple[bytes, bytes | None]], written: dict[bytes, bytes | None]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Both in order, what was written in place of what was committed, and without what was removed."""
+    """Merge committed entries and the task's writes in order: writes replace entries, and removed entries are left out."""
     unwritten = (pair for pair in committed if pair[0] not in written)
     for entry, value in heapq.merge(unwritten, sorted(written.items()), key=itemgetter(0)):
         if value is not None:
@@ -267,7 +270,7 @@ def _before(rows: pa.Table, user_key: bytes | None) -> pa.Array:
 
 _BY_THEMSELVES = (GROUPED_PREFIX, CLEANUP_PREFIX)
 _WALKS = 16
-"""Walks over groups that are kept to be gone on with. Each holds a group of rows in memory."""
+"""Number of walks over groups that are kept, to be continued. Each holds a group of rows in memory."""
 
 _TIMER_KEY = len(timer_entry(Timer(0, b"")))
 _TIME = struct.Struct(">Q")
@@ -278,16 +281,16 @@ _FAR = (1 << 63) - 1
 
 
 def _earliest(entry: bytes) -> int:
-    """The time (in microseconds) of a timer's entry, or the first one of entries that begin like this."""
+    """Return the time (microseconds) of a timer's entry, or the first time of entries with this prefix."""
     return _time(entry[_TIME_BEGINS:_TIMER_KEY].ljust(_TIME.size, b"\x00"))
 
 
 def _latest(entry: bytes) -> int:
-    """The last time (in microseconds) of entries that begin like this."""
+    """Return the last time (microseconds) of entries with this prefix."""
     return _time(entry[_TIME_BEGINS:_TIMER_KEY].ljust(_TIME.size, b"\xff"))
 
 
 def _time(packed: bytes) -> int:
     (biased,) = _TIME.unpack(packed)
     microseconds: int = (biased - _ZERO) * _MICROSECONDS
-    return max(-_FAR, min(microseconds, _FAR))  # Parquet has no times beyond
+    return max(-_FAR, min(microseconds, _FAR))  # the range of times in Parquet

@@ -1,4 +1,4 @@
-"""What a commit of Headrace says of itself in Delta's log."""
+"""Information about a commit of Headrace in Delta's log."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from deltalake import Transaction as DeltaTransaction
 from headrace.tables.store import CommitInfo
 
 CHECKPOINT_METADATA = "headrace.checkpoint"
-"""Key in a sink's commit information that names the checkpoint it was published for."""
+"""Key of the published checkpoint's id in a sink's commit information."""
 
 RUN_METADATA, ATTEMPT_METADATA, INCARNATION_METADATA = "headrace.run", "headrace.attempt", "headrace.incarnation"
 
 
 def commit_properties(info: CommitInfo) -> CommitProperties:
-    """Return properties of a commit that must be exactly the next version, or fail.
+    """Return properties of a commit that becomes exactly the next version, or fails.
 
-    deltalake rebases a commit that finds its version taken, in silence; with no retries it fails
-    instead, and that is the compare-and-set on which fencing rests.
+    By default, deltalake silently rebases a commit whose version is taken. Without retries it fails instead: this is the
+    compare-and-set that fencing needs.
     """
     metadata = {
         RUN_METADATA: info.run_id,
@@ -37,7 +37,7 @@ def commit_properties(info: CommitInfo) -> CommitProperties:
 
 
 def commit_info(entry: Mapping[str, Any]) -> CommitInfo:
-    """Return what a commit says, from its entry in deltalake's history."""
+    """Return the information about a commit from its entry in deltalake's history."""
     return CommitInfo(
         run_id=entry.get(RUN_METADATA),
         attempt_id=entry.get(ATTEMPT_METADATA),
@@ -47,12 +47,12 @@ def commit_info(entry: Mapping[str, Any]) -> CommitInfo:
 
 
 def _checkpoint_of(entry: Mapping[str, Any]) -> int | None:
-    """Return the checkpoint that a commit published; Spark keeps it in `userMetadata`."""
+    """Return the id of the checkpoint that a commit published; commits of Spark have it in `userMetadata`."""
     if CHECKPOINT_METADATA in entry:
         return int(entry[CHECKPOINT_METADATA])
     try:
         metadata = msgspec.json.decode(entry.get("userMetadata") or "{}")
     except msgspec.DecodeError:
-        return None  # somebody else's text
+        return None  # text of another program
     published = str(metadata.get(CHECKPOINT_METADATA)) if isinstance(metadata, dict) else ""
     return int(published) if published.isdecimal() else None

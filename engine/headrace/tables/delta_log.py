@@ -1,6 +1,6 @@
-"""The log of a Delta table that others write, commit by commit: which files each version adds, removes and lists as changes.
+"""Log of a Delta table that other programs write, commit by commit: the files that each version adds, removes or lists as changes.
 
-deltalake gives the files of a version, not those of one commit, so commits are read from the log's own files (Delta's protocol,
+deltalake returns the files of a version, not those of a commit, so commits are read from the log's own files (Delta protocol,
 "Delta Log Entries").
 """
 
@@ -28,13 +28,13 @@ _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _READABLE: Final = frozenset(
     {"columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck"}
 )  # fmt: skip
-"""Reader features of Delta that tables may name. Whether a table really has mapped columns or deletion vectors is looked at apart."""
+"""Reader features of Delta that a table may list. Its use of column mapping and deletion vectors is checked separately."""
 
 PartitionValues = Mapping[str, str | None]
 
 
 class LoggedFile(NamedTuple):
-    """A file as the log names it: its path below the table, and the values of partition columns, as texts."""
+    """File in the log: its path in the table's folder, and the values of partition columns as text."""
 
     path: str
     partition: PartitionValues
@@ -44,51 +44,51 @@ class LoggedFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeltaCommit:
-    """One commit of a table."""
+    """Commit of a table."""
 
     version: int
     timestamp: int
-    """When it was made (ms)."""
+    """Time of the commit (ms)."""
     operation: str
     added: tuple[LoggedFile, ...] = ()
     removed: tuple[LoggedFile, ...] = ()
     changes: tuple[LoggedFile, ...] = ()
-    """Files of the change data feed. If there are any, they alone say what the commit changed."""
+    """Files of the change data feed. If there are any, they contain all changes of the commit."""
     restored: int | None = None
-    """The version that a RESTORE brought back."""
+    """Target version of a RESTORE."""
     metadata: Mapping[str, Any] | None = None
     protocol: Mapping[str, Any] | None = None
 
     @property
     def appended(self) -> tuple[LoggedFile, ...]:
-        """Return the files with new rows, without those that only hold older rows in another layout."""
+        """Return the files with new rows, without files that only rewrite existing rows in another layout."""
         return tuple(file for file in self.added if file.is_data_change)
 
     @property
     def dropped(self) -> tuple[LoggedFile, ...]:
-        """Return the files whose rows are gone or were written anew, without those of another layout."""
+        """Return the files whose rows were removed or changed, without files that were rewritten in another layout."""
         return tuple(file for file in self.removed if file.is_data_change)
 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """What the log says of a table as a whole at one version."""
+    """State of a table at one version: its id, columns and settings."""
 
     table_id: str
     columns: tuple[tuple[str, str], ...]
-    """Names and types; the type of a column that is a list, map or struct is its kind."""
+    """Names and types of columns; the type of a list, map or struct is only this kind."""
     partition_columns: tuple[str, ...]
     configuration: Mapping[str, str] = field(repr=False)
     features: frozenset[str] = frozenset()
 
     @property
     def has_change_feed(self) -> bool:
-        """Tell whether commits list what they change."""
+        """Return whether the change data feed is on, so that commits list their changes."""
         return self.configuration.get(CHANGE_FEED, "").lower() == "true"
 
     @property
     def unreadable(self) -> str | None:
-        """Name what its files cannot be read with; None: nothing."""
+        """Return the feature for which its files cannot be read; None if they can be read."""
         mode = self.configuration.get(_MAPPING, "none")
         if mode != "none":
             return f"column mapping by {mode} ({_MAPPING})"
@@ -97,10 +97,10 @@ class TableState:
 
 
 class DeltaLog:
-    """Reads the log of one table. Commits do not change, so each is read once."""
+    """Reader of one table's log. Commits never change, so each is read once."""
 
     def __init__(self, uri: str, storage: Storage = None) -> None:
-        """Nothing is read yet."""
+        """Keep the arguments; read nothing yet."""
         self._uri, self._storage = uri, storage
         self._commits: dict[int, DeltaCommit] = {}
         self._states: dict[int, TableState] = {}
@@ -124,24 +124,26 @@ class DeltaLog:
         return range(first, last + 1)
 
     def commit(self, version: int) -> DeltaCommit:
-        """Return a commit. Raises `StoreError` where the log has it no more, or it cannot be read."""
+        """Return a commit. Raises `StoreError` where the log no longer has it, or it cannot be read."""
         if version not in self._commits:
             self._commits[version] = self._read(version)
         return self._commits[version]
 
     def state(self, version: int) -> TableState:
-        """Return what holds for the files of a version. Raises `StoreError` where the log does not say it any more."""
+        """Return the state of the table at a version. Raises `StoreError` where the log no longer has the version."""
         if version not in self._states:
             known = self._states.get(version - 1)
-            self._states[version] = self._opened(version) if known is None else _followed(known, self.commit(version))
+            self._states[version] = (
+                self._open_state(version) if known is None else _state_after(known, self.commit(version))
+            )
         return self._states[version]
 
     def schema(self, version: int) -> pa.Schema:
-        """Return the columns of a version. Raises `StoreError` where the log does not say it any more."""
+        """Return the columns of a version. Raises `StoreError` where the log no longer has it."""
         return pa.schema(self._table(version).schema())
 
     def files(self, version: int) -> tuple[LoggedFile, ...]:
-        """Return all files of a version. Raises `StoreError` where the log does not say it any more."""
+        """Return all files of a version. Raises `StoreError` where the log no longer has it."""
         table = self._table(version)
         actions = pa.table(table.get_add_actions())
         has_vectors = pa.table(table.deletion_vectors()).num_rows > 0
@@ -164,20 +166,20 @@ class DeltaLog:
             info = store.get_file_info(path)
             with store.open_input_stream(path) as stream:
                 content = stream.read()
-            return _parsed(version, content, (info.mtime_ns or 0) // 1_000_000)
+            return _parse_commit(version, content, (info.mtime_ns or 0) // 1_000_000)
         except (OSError, msgspec.DecodeError, KeyError, TypeError) as error:
             msg = f"cannot read {path}: {error}"
             raise StoreError(msg) from error
 
     def _table(self, version: int) -> DeltaTable:
-        """Open the table. A log that is damaged is left as it is: it belongs to whoever writes the table."""
+        """Open the table at a version. Do not repair a damaged log: it belongs to the program that writes the table."""
         try:
             return DeltaTable(self._uri, version, dict(self._storage) if self._storage else None)
         except DeltaError as error:
             msg = f"cannot open version {version} of {self._uri}: {str(error).partition(chr(10))[0]}"
             raise StoreError(msg) from error
 
-    def _opened(self, version: int) -> TableState:
+    def _open_state(self, version: int) -> TableState:
         table = self._table(version)
         metadata, protocol = table.metadata(), table.protocol()
         return TableState(
@@ -189,8 +191,8 @@ class DeltaLog:
         )
 
 
-def _followed(state: TableState, commit: DeltaCommit) -> TableState:
-    """Return the state behind a commit."""
+def _state_after(state: TableState, commit: DeltaCommit) -> TableState:
+    """Return the state after a commit."""
     metadata, protocol = commit.metadata, commit.protocol
     if metadata is not None:
         state = TableState(
@@ -208,11 +210,11 @@ def _followed(state: TableState, commit: DeltaCommit) -> TableState:
 
 def _columns(schema: str) -> tuple[tuple[str, str], ...]:
     fields = msgspec.json.decode(schema)["fields"]
-    kinds = ((each["name"], each["type"]) for each in fields)
+    kinds = ((column["name"], column["type"]) for column in fields)
     return tuple((name, kind if isinstance(kind, str) else kind["type"]) for name, kind in kinds)
 
 
-def _parsed(version: int, content: bytes, modified: int) -> DeltaCommit:
+def _parse_commit(version: int, content: bytes, modified: int) -> DeltaCommit:
     actions: dict[str, list[dict[str, Any]]] = {}
     for line in content.splitlines():
         if line.strip():
@@ -233,13 +235,13 @@ def _parsed(version: int, content: bytes, modified: int) -> DeltaCommit:
 
 
 def _restored(info: Mapping[str, Any]) -> int | None:
-    """Return the version that a RESTORE went back to. Spark has null for it where a time was given."""
+    """Return the target version of a RESTORE; None for other commits. Spark records null if the RESTORE named a time."""
     version = str((info.get("operationParameters") or {}).get("version"))
     return int(version) if info.get("operation") == "RESTORE" and version.isdecimal() else None
 
 
 def _logged(actions: Iterable[Mapping[str, Any]]) -> tuple[LoggedFile, ...]:
-    """Return files by their paths, which the log has as URLs."""
+    """Return the files of actions, ordered by path. The log has paths as URLs."""
     files = (
         LoggedFile(
             unquote(action["path"]),
@@ -253,7 +255,7 @@ def _logged(actions: Iterable[Mapping[str, Any]]) -> tuple[LoggedFile, ...]:
 
 
 def _partition_text(value: Any) -> str | None:
-    """Return a partition value as the log writes it."""
+    """Return a partition value as text in the log."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):

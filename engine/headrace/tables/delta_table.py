@@ -1,7 +1,7 @@
-"""A table in Delta's format, through deltalake (no JVM).
+"""Table in Delta's format, read and written with deltalake (no JVM).
 
-Reading goes through `DeltaTable.scan`, never `to_pyarrow_table`: the latter calls back into Python
-from Arrow's threads, which can abort the process when it ends (seen in half of all short runs).
+All reads use `DeltaTable.scan`, never `to_pyarrow_table`: that calls Python from Arrow's threads, which can abort the process
+at its end (seen in half of all short runs).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _KEEP_ROWS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class DeltaSnapshot:
-    """See `Snapshot`."""
+    """Delta table at one version."""
 
     uri: str
     table: DeltaTable = field(repr=False)
@@ -68,34 +68,37 @@ class DeltaSnapshot:
 
     @property
     def version(self) -> int:
-        """See `Snapshot.version`."""
+        """Version of the table."""
         return self.table.version()
 
     @property
     def schema(self) -> pa.Schema:
-        """See `Snapshot.schema`."""
+        """Columns of the table at this version."""
         return pa.schema(self.table.schema())
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
-        """See `Snapshot.partition_columns`."""
+        """Columns that the table is partitioned by."""
         return tuple(self.table.metadata().partition_columns)
 
     def files(self) -> set[str]:
-        """See `Snapshot.files`.
+        """Return the data files, relative to the table's folder.
 
-        The log has paths as URLs: the folder of partition `a b` is `p=a%20b`, and stands there as `p=a%2520b`.
+        The log has paths as URLs: the folder of partition `a b` is `p=a%20b`, which the log writes as `p=a%2520b`.
         """
         with _translated():
             return {unquote(path) for path in pa.table(self.table.get_add_actions())["path"].to_pylist()}
 
     def add_actions(self) -> pa.Table:
-        """See `Snapshot.add_actions`."""
+        """Return the data files with their sizes, partition values and statistics."""
         with _translated():
             return pa.table(self.table.get_add_actions(flatten=True))
 
     def read(self, schema: pa.Schema, *, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> pa.Table:
-        """See `Snapshot.read`. The scan itself answers with string views."""
+        """Return the rows that meet all conditions, in the types of `schema` (the scan returns string views).
+
+        Raises `StorageError` when a file is gone or damaged, or the storage refuses.
+        """
         names = list(columns) if columns is not None else schema.names
         wanted = pa.schema([schema.field(name) for name in names])
         present = {field.name for field in self.table.schema().fields}
@@ -105,19 +108,19 @@ class DeltaSnapshot:
         return typed_rows(self.uri, rows, wanted)
 
     def stream(self, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> Any:
-        """See `Snapshot.stream`."""
+        """Return the rows as an Arrow stream that can be read once. The table must have all `columns`."""
         with _translated():
             return self.table.scan(columns=list(columns) if columns else None, predicate=sql_of(conditions))
 
     def transaction(self, app_id: str) -> int | None:
-        """See `Snapshot.transaction`."""
+        """Return the version of an application's last transaction; None without one."""
         return self.table.transaction_version(app_id)
 
     def history(self, limit: int | None = None) -> list[Commit]:
-        """See `Snapshot.history`.
+        """Return the commits up to this version that the log still has, newest first.
 
-        deltalake lists the commits up to the latest one, and counts their numbers down from the version that was opened. So the
-        latest version is opened for it, and once more, since somebody may have committed in between.
+        deltalake lists all commits up to the latest one, but numbers them from the version that was opened. So the latest
+        version is opened for the list, and opened again after it: if another program committed meanwhile, repeat.
         """
         while True:
             latest = self._latest()
@@ -137,13 +140,13 @@ class DeltaSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class DeltaStore:
-    """See `TableStore`."""
+    """Table of Delta, on a disk or an object store."""
 
     uri: str
     storage: Storage = None
 
     def create(self, schema: pa.Schema, partition_by: Sequence[str] = (), description: str | None = None) -> None:
-        """See `TableStore.create`."""
+        """Create an empty table at version 0, unless it exists."""
         make_folder(self._log)
         with _translated():
             table = DeltaTable.create(
@@ -153,21 +156,21 @@ class DeltaStore:
                 partition_by=[*partition_by] or None,
                 description=description,
                 storage_options=self._options,
-                # Old versions must stay readable for as long as retention says; vacuum is ours to call.
+                # Old versions must stay readable for the whole retention; Headrace itself removes what it no longer needs.
                 configuration={"delta.logRetentionDuration": "interval 3650 days"},
             )
-        if table.version() == 0:  # whoever made it may have died before it was synced
+        if table.version() == 0:  # its creator may have died before it could sync it
             self._sync_commit(0)
 
     def latest(self) -> Snapshot:
-        """See `TableStore.latest`."""
+        """Return the latest version. Raises `TableMissingError` when there is no table."""
         return self._snapshot(self._open())
 
     def at(self, version: int) -> Snapshot:
-        """See `TableStore.at`."""
+        """Return a version. Raises `StoreError` when the log does not have it, or no longer has it."""
         try:
             table = self._open(version)
-        except TableMissingError as error:  # so deltalake says, too, where the log begins after the version
+        except TableMissingError as error:  # also raised where the log begins after the version
             latest = self.latest().version
             msg = f"the log of {self.uri} does not have version {version} any more, the latest one is {latest}"
             raise StoreError(msg) from error
@@ -180,11 +183,11 @@ class DeltaStore:
         return OverlaySnapshot(own, base, lambda: DeltaStore(base.uri(self.uri), self.storage).at(base.version))
 
     def append(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
-        """See `TableStore.append`."""
+        """Add staged files, possibly none; return the new version."""
         return self._add(parent, schema, files, "append", info)
 
     def append_rows(self, parent: int, rows: pa.Table, info: CommitInfo = NO_INFO) -> int:
-        """See `TableStore.append_rows`."""
+        """Write rows as a file and add it, with columns that the table lacks; return the new version."""
         table = self._open(parent)
         if {*rows.schema.names} <= {field.name for field in table.schema().fields}:
             file = stage(self.uri, f"part-{clock.unique_id()}.parquet", rows, self.storage)
@@ -199,11 +202,11 @@ class DeltaStore:
         return table.version()
 
     def replace(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
-        """See `TableStore.replace`."""
+        """Replace the whole content by staged files; return the new version."""
         return self._add(parent, schema, files, "overwrite", info)
 
     def add_columns(self, parent: int, columns: Sequence[pa.Field], info: CommitInfo = NO_INFO) -> int:
-        """See `TableStore.add_columns`. No file is rewritten."""
+        """Add columns, null in existing rows; return the new version. No file is rewritten."""
         table = self._open(parent)
         self._sync_commit(parent)
         with _translated():
@@ -212,7 +215,10 @@ class DeltaStore:
         return self._landed(parent + 1)
 
     def optimize(self, parent: int, target_size: int, cluster_by: Sequence[str] = ()) -> int:
-        """See `TableStore.optimize`. One commit: deltalake makes more only if it is told an interval between them."""
+        """Rewrite small files into larger ones; return the new version, or `parent` if there are none.
+
+        This is one commit: deltalake makes several only if a time between them is given.
+        """
         table = self._open(parent)
         self._sync_commit(parent)
         options: dict[str, Any] = {
@@ -230,7 +236,10 @@ class DeltaStore:
         return table.version()
 
     def restore(self, parent: int, target: int, info: CommitInfo = NO_INFO) -> int:
-        """See `TableStore.restore`."""
+        """Make the content of an earlier version the latest; return the new version.
+
+        Raises `VersionTakenError` when the table is not at `parent`, and `StoreError` when a file of the target is gone.
+        """
         table = self._open()
         if table.version() != parent:
             msg = f"{self.uri} is at version {table.version()}, not {parent}"
@@ -243,15 +252,15 @@ class DeltaStore:
     def rewind(
         self, parent: int, target: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO
     ) -> int:
-        """See `TableStore.rewind`. A file that comes back has no statistics."""
-        table, before = self._open(parent), self._open(target)
-        now, then = _actions(table), _actions(before)
-        gone = [_removal(action) for path, action in now.items() if path not in then]
-        back = [_return(action) for path, action in then.items() if path not in now]
-        return self._transact(table, schema, [*gone, *back, *map(_addition, files)], "append", info)
+        """Make an earlier version's content, and staged files, the latest. Files that come back lose their statistics."""
+        table = self._open(parent)
+        current, target_files = _actions(table), _actions(self._open(target))
+        removals = [_removal(action) for path, action in current.items() if path not in target_files]
+        returns = [_return(action) for path, action in target_files.items() if path not in current]
+        return self._transact(table, schema, [*removals, *returns, *map(_addition, files)], "append", info)
 
     def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:
-        """See `TableStore.merge`."""
+        """Apply changes by primary key; return the new version, or `parent` when nothing changed."""
         table = self._open(parent)
         columns = {f'"{column.name}"': f'source."{column.name}"' for column in table.schema().fields}
         self._sync_commit(parent)
@@ -272,16 +281,16 @@ class DeltaStore:
         return table.version()
 
     def sync(self, version: int) -> None:
-        """See `TableStore.sync`."""
+        """Make a version survive a power failure, with the files that it adds."""
         commit = Path(self.uri, commit_file(version))
         if (
             is_on_local_disk(self.uri) and commit.exists()
-        ):  # else a clean-up of the log has found it in a log checkpoint
+        ):  # else a clean-up of the log has removed it, after a log checkpoint
             sync_files(self.uri, _added_files(commit.read_bytes()))
             self._sync_commit(version)
 
     def log_as_of(self, moment: int) -> TableLog:
-        """See `TableStore.log_as_of`."""
+        """List the table's log, and find the version that was the latest at a moment (ms)."""
         store, root = file_system(self.uri, self.storage)
         with storage_errors(f"to list the log of {self.uri}"):
             files = store.get_file_info(fs.FileSelector(f"{root}/{LOG}", allow_not_found=True))
@@ -292,7 +301,7 @@ class DeltaStore:
         return TableLog(entries, max(old, default=min(map(_version_of, commits), default=0)))
 
     def keep_versions(self, versions: Iterable[int]) -> None:
-        """See `TableStore.keep_versions`: each gets a log checkpoint."""
+        """Write a log checkpoint for each version, so that entries of the log before it may be deleted."""
         store, root = file_system(self.uri, self.storage)
         for version in sorted(versions):
             log_checkpoint = f"{root}/{_log_checkpoint(version)}"
@@ -303,7 +312,7 @@ class DeltaStore:
             sync_files(self.uri, [_log_checkpoint(version)])
 
     def trace(self, files: Collection[str]) -> FileTrace:
-        """See `TableStore.trace`."""
+        """Find the places in the log that name one of these data files."""
         return trace_in_log(self.uri, self.log_as_of(0).entries, files, self.storage)
 
     @property
@@ -311,10 +320,10 @@ class DeltaStore:
         return f"{self.uri}/{LOG}"
 
     def _sync_commit(self, version: int) -> None:
-        """Sync the log's entry of a commit, unless a clean-up of the log has taken it.
+        """Sync the log's entry of a commit, unless a clean-up of the log has removed it.
 
-        Each commit syncs its parent before it lands, whose writer may have died before it could, and itself behind that. So one
-        commit at most is not synced, the last one. deltalake adds a log checkpoint to some commits.
+        Each commit first syncs its parent, since the parent's writer may have died before it could, and then itself. So at
+        most the last commit is not synced. deltalake adds a log checkpoint to some commits.
         """
         if is_on_local_disk(self.uri):
             entries = [commit_file(version), _log_checkpoint(version)]
@@ -331,10 +340,8 @@ class DeltaStore:
             if "_last_checkpoint hint" in str(error):
                 self._remove_torn_checkpoint()
                 return self._opened(version)
-            what = "its latest version" if version is None else f"version {version}"
-            msg = (
-                f"the Delta log in {self.uri}/{LOG} does not give {what} (damaged, incomplete or out of reach): {error}"
-            )
+            wanted = "its latest version" if version is None else f"version {version}"
+            msg = f"the Delta log in {self.uri}/{LOG} does not give {wanted} (damaged, incomplete or out of reach): {error}"
             raise StoreError(msg) from error
 
     def _opened(self, version: int | None) -> DeltaTable:
@@ -342,7 +349,7 @@ class DeltaStore:
             return DeltaTable(self.uri, version=version, storage_options=self._options)
 
     def _remove_torn_checkpoint(self) -> None:
-        """Remove a hint to a log checkpoint that is gone, or empty since the power failed before it was synced."""
+        """Remove the hint to a log checkpoint that is gone or empty: the power failed before it was synced."""
         store, root = file_system(self.uri, self.storage)
         files = store.get_file_info(fs.FileSelector(f"{root}/{LOG}"))
         torn = [f"{LOG}/{file.base_name}" for file in files if file.extension == "parquet" and file.size == 0]
@@ -381,7 +388,7 @@ class DeltaStore:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Turn deltalake's errors into those of `TableStore`."""
+    """Convert deltalake's errors to those of `TableStore`."""
     try:
         yield
     except CommitFailedError as error:
@@ -423,15 +430,15 @@ def _decoded(action: dict[str, Any]) -> str:
 
 
 def _without_backtrace(text: str) -> str:
-    """Return what deltalake says without the frames of its own code that it may list below: `0: <unknown>`."""
+    """Return a message of deltalake without its stack trace (lines such as `0: <unknown>`)."""
     return _FRAMES.sub("", text).rstrip()
 
 
 _ENTRY = re.compile(r"\d{20}(\.json|\.checkpoint.*\.parquet)")
-"""Names of a table's log: commits and log checkpoints."""
+"""Names of entries of a table's log: commits and log checkpoints."""
 
 _HINT = f"{LOG}/_last_checkpoint"
-"""Says where readers find a log checkpoint. They do without, too, but not with one that names what is gone."""
+"""File that names the last log checkpoint. Readers work without it, but not if the log checkpoint in it is gone."""
 
 
 def _version_of(entry: fs.FileInfo) -> int:
@@ -443,6 +450,6 @@ def _log_checkpoint(version: int) -> str:
 
 
 def _added_files(commit: bytes) -> list[str]:
-    """Return the data files that a commit adds, relative to the table's folder. The log has their paths as URLs."""
+    """Return the data files that a commit adds, relative to the table's folder. The log has paths as URLs."""
     actions = [msgspec.json.decode(line) for line in commit.splitlines() if line]
     return [unquote(action["add"]["path"]) for action in actions if "add" in action]

@@ -1,4 +1,4 @@
-"""Where the log of a Delta table names some of its data files: its entries hold the smallest and largest key of each file."""
+"""Search for data files in the log of a Delta table. Its entries contain the smallest and largest key of each file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from headrace.tables.store import COMMIT_SUFFIX, FileTrace
 
 
 def trace_in_log(uri: str, entries: Mapping[str, int], files: Collection[str], storage: Storage = None) -> FileTrace:
-    """Return where the entries of a table's log, each with its version, name one of `files`.
+    """Return the entries of a table's log that name one of `files`, and the versions that contain one.
 
-    Each entry is read once, in the order of versions; no version is opened. Raises `OSError` when one cannot be read.
+    `entries` has the version of each entry. Each entry is read once, in the order of versions; no version is opened. Raises
+    `OSError` when an entry cannot be read.
     """
     wanted, content = frozenset(files), frozenset[str]()
     naming: set[str] = set()

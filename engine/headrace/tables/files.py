@@ -1,4 +1,4 @@
-"""Staged files: Parquet written by a task that no commit names yet, on disk or on an object store."""
+"""Staged files: Parquet files of a task, on disk or on an object store, that no commit names yet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STATISTICS = ("operator", "key_group", "key", "checkpoint_id", "state", "domain
 
 
 class StagedFile(msgspec.Struct, frozen=True):
-    """A written file: path relative to its table's folder, size, and what Delta may prune by."""
+    """Staged file: its path relative to its table's folder, its size, and statistics for Delta's file pruning."""
 
     path: str
     rows: int
@@ -30,10 +30,10 @@ class StagedFile(msgspec.Struct, frozen=True):
     minimum: dict[str, Any] = {}
     maximum: dict[str, Any] = {}
     partition: dict[str, str | None] = {}
-    """The value of each partition column, as Delta's log writes it."""
+    """Value of each partition column, as text in Delta's log."""
 
     def statistics(self) -> str:
-        """The `stats` field of a Delta add action."""
+        """Return the `stats` field of a Delta add action."""
         stats = {
             "numRecords": self.rows,
             "minValues": self.minimum,
@@ -51,11 +51,11 @@ def partition_text(value: Any) -> str | None:
 
 
 Storage = Mapping[str, str] | None
-"""Options of the object store, under the names that deltalake gives them; None on local disks."""
+"""Options of the object store, with deltalake's names; None on local disks."""
 
 
 def file_system(uri: str, storage: Storage = None) -> tuple[fs.FileSystem, str]:
-    """The file system of a path, `s3://` or `memory://` URI, and the path in it."""
+    """Return the file system of a path, or of an `s3://` or `memory://` URI, and the path in it."""
     if is_in_memory(uri):
         return memory_file_system(uri)
     if not uri.startswith(("s3://", "s3a://")):
@@ -66,7 +66,7 @@ def file_system(uri: str, storage: Storage = None) -> tuple[fs.FileSystem, str]:
         secret_key=options.get("AWS_SECRET_ACCESS_KEY"),
         region=options.get("AWS_REGION", "us-east-1"),
         endpoint_override=options.get("AWS_ENDPOINT_URL"),
-        # A small file is one put, not an upload in parts.
+        # A small file needs one put, not an upload in parts.
         allow_delayed_open=True,
     )
     return store, uri.partition("://")[2]
@@ -74,14 +74,14 @@ def file_system(uri: str, storage: Storage = None) -> tuple[fs.FileSystem, str]:
 
 @dataclass(frozen=True, slots=True)
 class ParquetLayout:
-    """How a Parquet file is written: small, unless its readers have other needs."""
+    """Options for writing a Parquet file. The defaults make small files."""
 
     compression: str = "zstd"
     dictionary: Sequence[str] | None = None
-    """Columns whose values repeat; None lets the writer find out."""
+    """Columns with repeated values; None lets the writer decide."""
 
     rows_per_group: int | None = None
-    """Rows that can be skipped at once; None leaves it to the writer."""
+    """Rows per row group, which readers can skip; None lets the writer decide."""
 
     def write(self, table: pa.Table, path: str, store: fs.FileSystem) -> None:
         """Write `table` as a file."""
@@ -110,10 +110,10 @@ def stage(
 ) -> StagedFile:
     """Write `table` as `folder/name`. The name must be unique to the attempt.
 
-    The file survives a power failure, unless it is only to be read before the next commit (`survives=False`).
+    The file survives a power failure, except with `survives=False`, for files that are read only before the next commit.
 
-    Raises `StorageError` when the file system refuses (full, read-only, gone). A half-written
-    file is removed where that is possible; being named by no commit, it would do no harm.
+    Raises `StorageError` when the file system refuses (full, read-only, gone). A half-written file is removed if possible; if
+    not, it does no harm, since no commit names it.
     """
     store, path = file_system(f"{folder}/{name}", storage)
     try:
@@ -132,19 +132,19 @@ def stage(
 
 
 def read_parquet(uri: str, storage: Storage = None) -> pa.Table:
-    """Read a Parquet file whole."""
+    """Read a whole Parquet file."""
     store, path = file_system(uri, storage)
     return pq.ParquetFile(store.open_input_file(path)).read()
 
 
 def is_file(uri: str, storage: Storage = None) -> bool:
-    """Tell whether there is a file at a place."""
+    """Return whether a file exists."""
     store, path = file_system(uri, storage)
     return bool(store.get_file_info(path).type is fs.FileType.File)
 
 
 def make_folder_of(uri: str, storage: Storage = None) -> None:
-    """Make the folder of a file on a local disk; an object store has none."""
+    """Make the folder of a file on a local disk; do nothing on an object store, which has no folders."""
     store, path = file_system(uri, storage)
     if isinstance(store, fs.LocalFileSystem):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def touch(uri: str, storage: Storage = None) -> None:
 
 
 def write_bytes(uri: str, content: bytes, storage: Storage = None) -> None:
-    """Write a small file, and its folder, in place of what was there. A reader may meet it half written."""
+    """Write a small file and its folder, replacing an existing file. A concurrent reader may see it half written."""
     store, path = file_system(uri, storage)
     make_folder_of(uri, storage)
     with store.open_output_stream(path) as stream:
@@ -167,7 +167,7 @@ def write_bytes(uri: str, content: bytes, storage: Storage = None) -> None:
 
 
 def read_bytes(uri: str, storage: Storage = None) -> bytes:
-    """Return the content of a small file. Raises `FileNotFoundError` if there is none."""
+    """Return the content of a small file. Raises `FileNotFoundError` if it does not exist."""
     store, path = file_system(uri, storage)
     with store.open_input_stream(path) as stream:
         content: bytes = stream.read()
@@ -175,9 +175,9 @@ def read_bytes(uri: str, storage: Storage = None) -> bytes:
 
 
 def list_files(folder: str, storage: Storage = None) -> set[str]:
-    """Return the files below a folder, by their paths relative to it; none if there is no such folder.
+    """Return the paths of all files below a folder, relative to it; none if the folder does not exist.
 
-    A file whose name is not UTF-8 is none of Headrace's, and is left out.
+    A file whose name is not UTF-8 does not belong to Headrace, and is left out.
     """
     store, root = file_system(folder, storage)
     files = store.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True))
@@ -186,18 +186,18 @@ def list_files(folder: str, storage: Storage = None) -> set[str]:
 
 
 class Usage(NamedTuple):
-    """How many files there are, and their bytes."""
+    """Number of files, and their size in bytes."""
 
     files: int = 0
     size: int = 0
 
     def __add__(self, other: object) -> Usage:
-        """Return both together."""
+        """Return the sum of both."""
         return Usage(self.files + other.files, self.size + other.size) if isinstance(other, Usage) else NotImplemented
 
 
 def folder_usage(folder: str, storage: Storage = None) -> dict[str, Usage]:
-    """Return what a folder's files and folders take, by their names in it; nothing if there is no such folder."""
+    """Return the usage of each file and folder in a folder, by name; empty if the folder does not exist."""
     store, root = file_system(folder, storage)
     usage: dict[str, Usage] = {}
     for file in store.get_file_info(fs.FileSelector(root, allow_not_found=True, recursive=True)):
@@ -208,8 +208,15 @@ def folder_usage(folder: str, storage: Storage = None) -> dict[str, Usage]:
     return usage
 
 
+def files_usage(folder: str, paths: Iterable[str], storage: Storage = None) -> Usage:
+    """Return what files below a folder take; those that are gone take nothing."""
+    store, root = file_system(folder, storage)
+    files = [file for file in store.get_file_info([f"{root}/{path}" for path in paths]) if file.is_file]
+    return Usage(len(files), sum(file.size for file in files))
+
+
 def path_of(file: fs.FileInfo) -> str | None:
-    """Return the path of a listed file; None if it is not UTF-8, as names on local disks may be."""
+    """Return the path of a listed file; None if it is not UTF-8. Local disks allow such names."""
     try:
         path: str = file.path
     except UnicodeDecodeError:
@@ -218,7 +225,7 @@ def path_of(file: fs.FileInfo) -> str | None:
 
 
 def delete_files(folder: str, paths: Iterable[str], storage: Storage = None) -> None:
-    """Delete files below a folder, one after the other; pass over those that another process has deleted."""
+    """Delete files below a folder, one after the other; ignore files that another process has deleted."""
     store, root = file_system(folder, storage)
     for path in paths:
         with suppress(FileNotFoundError):
@@ -226,14 +233,14 @@ def delete_files(folder: str, paths: Iterable[str], storage: Storage = None) -> 
 
 
 def remove_folder(uri: str, storage: Storage = None) -> None:
-    """Remove a folder with all that is in it; nothing happens if there is none."""
+    """Remove a folder with its content; do nothing if it does not exist."""
     store, path = file_system(uri, storage)
     if store.get_file_info(path).type is fs.FileType.Directory:
         store.delete_dir(path)
 
 
 def remove_file(uri: str, storage: Storage = None) -> None:
-    """Remove a file; nothing happens if there is none."""
+    """Remove a file; do nothing if it does not exist."""
     store, path = file_system(uri, storage)
     if store.get_file_info(path).type is fs.FileType.File:
         store.delete_file(path)
@@ -250,7 +257,7 @@ def _range(table: pa.Table) -> tuple[dict[str, Any], dict[str, Any]]:
     minimum, maximum = {}, {}
     names: Sequence[str] = table.schema.names
     for name in _STATISTICS:
-        if name in names and table.num_rows and not table[name].null_count:  # `statistics` says that there are none
+        if name in names and table.num_rows and not table[name].null_count:  # `statistics` reports a null count of 0
             column = table[name]
             extremes = pc.min_max(column).as_py()
             minimum[name], maximum[name] = extremes["min"], extremes["max"]

@@ -1,15 +1,18 @@
-"""The JSON texts that a key may be stored as, for a key as people write it."""
+"""JSON texts of a key that a user has written."""
 
 from __future__ import annotations
 
 import msgspec
 
 _EXACT = 1 << 53
-"""Integers from which on not each is a float."""
+"""First integer from which on some integers are no floats."""
 
 
 def key_texts(key: str) -> list[str]:
-    """Return the JSON texts that `key` may stand for: itself if it is JSON, a number as a float too, and its text as a JSON string."""
+    """Return the JSON texts that a user may mean with `key`.
+
+    These are `key` as a JSON string; if it is JSON, also `key` itself; if it is a whole number, also the number as a float.
+    """
     texts = [msgspec.json.encode(key).decode()]
     try:
         value = msgspec.json.decode(key)

@@ -1,7 +1,7 @@
-"""The rule that makes state of changes: the last row of an entry, by checkpoint id, is its state, unless it is deleted.
+"""Rule that computes state from changes: the last row of an entry, by checkpoint id, is its state, unless it is deleted.
 
-A checkpoint writes at most one row of an entry, so the last one is unique. The rule is here twice, for rows in memory and as SQL
-for those who ask with DuckDB; a test holds that both agree.
+A checkpoint writes at most one row of an entry, so the last row is unique. The rule is implemented twice, for rows in memory and
+as SQL for DuckDB; a test checks that both agree.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _PLACE = "_place"
 
 
 def last_rows(changes: pa.Table, table: StateTable, *, keeps_deleted: bool = False) -> pa.Table:
-    """Return the last row of each entry that is not deleted, oldest change first. `changes` have the entry's columns.
+    """Return the last row of each entry that is not deleted, oldest change first. `changes` must have the entry's columns.
 
-    With `keeps_deleted` return the last rows of deleted entries as well.
+    With `keeps_deleted`, return the last rows of deleted entries as well.
     """
     ordered = in_order(changes)
     if ordered.num_rows == 0:
@@ -32,14 +32,14 @@ def last_rows(changes: pa.Table, table: StateTable, *, keeps_deleted: bool = Fal
 
 
 def in_order(changes: pa.Table) -> pa.Table:
-    """Return changes in the order of their checkpoints: who writes them one by one over another ends with the last rows."""
+    """Return changes in the order of their checkpoints: if they are applied in this order, the last rows win."""
     return changes.take(pc.sort_indices(changes, [("checkpoint_id", "ascending")]))
 
 
 def last_rows_sql(changes: str, table: StateTable, *, unless: str = "false") -> str:
-    """Return DuckDB's SQL for the same, over a relation `changes`, without entries for whose last row `unless` is true."""
+    """Return DuckDB's SQL for `last_rows` over the relation `changes`, without entries whose last row meets `unless`."""
     entry = ", ".join(f'"{column}"' for column in table.entry)
-    # By name: a migration, or an older format, puts new columns at the end.
+    # By name: after a migration, or in an older format, new columns are at the end.
     columns = ", ".join(f'"{name}"' for name in table.schema.names if name != "deleted")
     checked = checked_sql(changes, table, (*table.entry, "checkpoint_id", "deleted"))
     return (
@@ -49,15 +49,15 @@ def last_rows_sql(changes: str, table: StateTable, *, unless: str = "false") -> 
 
 
 def last_values_sql(changes: str, table: StateTable, values: Mapping[str, str], *, unless: str = "false") -> str:
-    """Return SQL for the last values of each entry: quicker than `last_rows_sql` where only sums are asked for.
+    """Return SQL for the last values of each entry: quicker than `last_rows_sql` if only sums are needed.
 
-    `values` are expressions over columns of `changes`, by the names that they get. Entries have the columns that name them, but
-    the key group, which follows from the key. `unless` may use all these names.
+    `values` are expressions over columns of `changes`, by the names of their results. The result also has the columns that
+    identify an entry, except the key group, which follows from the key. `unless` may use all these names.
     """
     entry = ", ".join(f'"{column}"' for column in table.entry if column != "key_group")
     named = tuple(column for column in table.entry if column != "key_group")
     checked = checked_sql(changes, table, (*named, "checkpoint_id", "deleted"))
-    # arg_max_null: the plain one passes over nulls, to an older change.
+    # arg_max_null: arg_max would skip nulls, and return an older change.
     last = "".join(f", arg_max_null({value}, checkpoint_id) AS {name}" for name, value in values.items())
     return (
         f"SELECT * EXCLUDE (deleted) FROM (SELECT {entry}, arg_max_null(deleted, checkpoint_id) AS deleted{last} "  # noqa: S608

@@ -1,7 +1,7 @@
-"""Disks in memory, for tests and simulations: `memory://NAME/path` is a path on the disk of that name in this process.
+"""Disks in memory, for tests and simulations: `memory://NAME/path` is a path on the disk NAME in this process.
 
-Files are there at once for every reader. What nobody has synced is lost with the power, as on a real disk. A
-disk calls its `fault` before each step, which may raise an `OSError`, look at a clock, or write something itself.
+Every reader sees a file at once. A power failure loses everything that was not synced, as on a real disk. A disk calls its
+`fault` before each step; `fault` may raise an `OSError`, read a clock, or write to the disk itself.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ SCHEME = "memory://"
 
 
 class MemoryFile:
-    """The content of a file, and when it was written (ms)."""
+    """Content of a file, and the time at which it was written (ms)."""
 
     __slots__ = ("_rows", "content", "written_at")
 
     def __init__(self, content: bytes) -> None:
-        """Take the time from the clock."""
+        """Keep the content, and the clock's time."""
         self.content = content
         self.written_at = clock.now()
         self._rows: pa.Table | None = None
 
     def rows(self) -> pa.Table:
-        """Return the rows of a Parquet file. They are decoded once: content never changes."""
+        """Return the rows of a Parquet file. They are decoded once, since content never changes."""
         if self._rows is None:
             self._rows = pq.ParquetFile(pa.BufferReader(self.content)).read(use_threads=False)
         return self._rows
 
 
 class PostponedError(OSError):
-    """A fault of a commit: its writer gets this error, and the commit lands later, if its version is still free then."""
+    """Fault of a commit: its writer gets this error, and the commit lands later, if its version is still free then."""
 
 
 def _no_fault(step: str, path: str) -> None:
@@ -55,22 +55,22 @@ class MemoryDisk:
 
     files: dict[str, MemoryFile] = field(default_factory=dict)
     tables: dict[str, list[Any]] = field(default_factory=dict)
-    """Written by `MemoryStore` alone."""
+    """Only `MemoryStore` writes these."""
 
     fault: Callable[[str, str], None] = _no_fault
-    """Called before each step with its name (`open`, `write`, `list`, `delete`, `commit`, `sync`) and path. What it raises is the answer."""
+    """Called before each step with its name (`open`, `write`, `list`, `delete`, `commit`, `sync`) and path. The step raises its error."""
 
     acknowledge: Callable[[str, str], None] = _no_fault
-    """Called after each commit, as `fault` is before it. What it raises is all that the writer hears of its success."""
+    """Called after each commit like `fault` before it. If it raises, the writer gets the error, although the commit succeeded."""
 
     postponed: list[Callable[[], None]] = field(default_factory=list)
-    """Commits that have not landed yet, for which `fault` raised `PostponedError`. Whoever calls one lands it."""
+    """Commits for which `fault` raised `PostponedError` and that have not landed yet. A call of one lands it."""
 
     _synced_files: dict[str, MemoryFile] = field(default_factory=dict)
     _synced_versions: dict[str, dict[int, Any]] = field(default_factory=dict)
 
     def sync(self) -> None:
-        """Make all that was written or deleted survive a power failure."""
+        """Make all writes and deletions so far survive a power failure."""
         self._synced_files = dict(self.files)
         self._synced_versions = {path: dict(enumerate(versions)) for path, versions in self.tables.items()}
 
@@ -83,13 +83,13 @@ class MemoryDisk:
             self._synced_files[path] = self.files[path]
 
     def sync_versions(self, path: str, versions: Iterable[int]) -> None:
-        """Make commits of a table survive a power failure, those of these versions and no others."""
+        """Make only the commits of these versions of a table survive a power failure."""
         self.fault("sync", path)
         synced = self._synced_versions.setdefault(path, {})
         synced.update({version: self.tables[path][version] for version in versions})
 
     def lose_power(self) -> None:
-        """Lose what was not synced. A table ends before the first commit that is lost; files that were deleted come back."""
+        """Lose everything that was not synced. A table ends before its first lost commit; deleted files come back."""
         self.files.clear()
         self.files.update(self._synced_files)
         self.tables.clear()
@@ -100,7 +100,7 @@ class MemoryDisk:
         self._synced_versions = {path: dict(enumerate(versions)) for path, versions in self.tables.items()}
 
     def forget_version(self, path: str) -> bool:
-        """Remove a version of a table if `path` is its commit; return whether it was there."""
+        """Remove a version of a table if `path` is its commit; return whether it existed."""
         table, log, name = path.rpartition("/_delta_log/")
         versions, number = self.tables.get(table, []), name.partition(".")[0]
         if not log or not number.isdecimal() or int(number) >= len(versions) or versions[int(number)] is None:
@@ -109,7 +109,7 @@ class MemoryDisk:
         return True
 
     def opened(self, path: str) -> MemoryFile:
-        """Return a file. Raises `FileNotFoundError` when it is gone."""
+        """Open a file. Raises `FileNotFoundError` when it is gone."""
         self.fault("open", path)
         if path not in self.files:
             raise FileNotFoundError(path)
@@ -117,7 +117,7 @@ class MemoryDisk:
 
     @contextmanager
     def failing(self, fault: Callable[[str, str], None]) -> Iterator[None]:
-        """Install a fault for the length of a block."""
+        """Install a fault for the duration of a `with` block."""
         before, self.fault = self.fault, fault
         try:
             yield
@@ -129,12 +129,12 @@ _DISKS: dict[str, MemoryDisk] = {}
 
 
 def memory_disk(name: str) -> MemoryDisk:
-    """Return the disk of a name in this process; make an empty one the first time."""
+    """Return the disk with a name in this process; make an empty one at the first call."""
     return _DISKS.setdefault(name, MemoryDisk())
 
 
 def forget_disk(name: str) -> None:
-    """Remove a disk with all that is on it."""
+    """Remove a disk with its content."""
     _DISKS.pop(name, None)
 
 
@@ -156,7 +156,7 @@ def memory_file_system(uri: str) -> tuple[fs.FileSystem, str]:
 
 
 class _Handler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types for it
-    """What Arrow asks of a file system. Folders are there when a file is in them, as on an object store."""
+    """File system for Arrow. A folder exists if a file is in it, as on an object store."""
 
     def __init__(self, disk: MemoryDisk) -> None:
         self._disk = disk
@@ -202,7 +202,7 @@ class _Handler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no ty
             del self._disk.files[file]
 
     def create_dir(self, path: str, recursive: bool) -> None:  # noqa: FBT001 - Arrow's own signature
-        """Do nothing: a folder is there when a file is in it."""
+        """Do nothing: a folder exists if a file is in it."""
 
     def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:  # noqa: FBT001, FBT002
         del missing_dir_ok
@@ -229,7 +229,7 @@ class _Handler(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no ty
 
 
 class _Writer(io.BytesIO):
-    """A file that is there, whole, once it is closed."""
+    """File that appears as a whole when it is closed."""
 
     def __init__(self, disk: MemoryDisk, path: str) -> None:
         super().__init__()

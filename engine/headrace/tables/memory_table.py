@@ -1,7 +1,7 @@
-"""A table in memory that behaves as deltalake does, for unit tests and simulations.
+"""Table in memory that behaves like a Delta table, for unit tests and simulations.
 
-As there: a merge that changes nothing makes no commit; a restore needs the files of its target, and keeps transactions; the
-versions and files that were not synced are lost with the power (`memory_disk`). Data files are Parquet, as in Delta.
+As with deltalake, a merge that changes nothing makes no commit; a restore needs the files of its target, and keeps transactions;
+a power failure loses versions and files that were not synced (`memory_disk`). Data files are Parquet, as in Delta.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _COMMITTING = Lock()
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """The content of a table at one version."""
+    """Content of a table at one version."""
 
     schema: pa.Schema
     files: dict[str, StagedFile]
@@ -54,7 +54,7 @@ class _Version:
 
 @dataclass(frozen=True, slots=True)
 class MemorySnapshot:
-    """See `Snapshot`."""
+    """Table in memory at one version."""
 
     uri: str
     version: int
@@ -62,20 +62,20 @@ class MemorySnapshot:
 
     @property
     def schema(self) -> pa.Schema:
-        """See `Snapshot.schema`."""
+        """Columns of the table at this version."""
         return self._now.schema
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
-        """See `Snapshot.partition_columns`."""
+        """Columns that the table is partitioned by."""
         return self._now.partition_columns
 
     def files(self) -> set[str]:
-        """See `Snapshot.files`."""
+        """Return the data files, relative to the table's folder."""
         return set(self._now.files)
 
     def add_actions(self) -> pa.Table:
-        """See `Snapshot.add_actions`."""
+        """Return the data files with their sizes, partition values and statistics."""
         rows = [
             {"path": path, "size_bytes": file.size}
             | {f"partition.{name}": value for name, value in file.partition.items()}
@@ -87,25 +87,25 @@ class MemorySnapshot:
         return pa.table({name: [row.get(name) for row in rows] for name in names})
 
     def read(self, schema: pa.Schema, *, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> pa.Table:
-        """See `Snapshot.read`."""
+        """Return the rows that meet all conditions, in the types of `schema`."""
         names = list(columns) if columns is not None else schema.names
         with storage_errors(f"to read {self.uri}"):
             rows = self._rows(pa.unify_schemas([self.schema, schema]), conditions)
         return typed_rows(self.uri, rows, pa.schema([schema.field(name) for name in names]))
 
     def stream(self, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> Any:
-        """See `Snapshot.stream`."""
+        """Return the rows as an Arrow stream that can be read once."""
         rows = self._rows(self.schema, conditions)
         return rows.select(list(columns) if columns else rows.schema.names).to_reader()
 
     def transaction(self, app_id: str) -> int | None:
-        """See `Snapshot.transaction`."""
+        """Return the version of an application's last transaction; None without one."""
         return self._now.transactions.get(app_id)
 
     def history(self, limit: int | None = None) -> list[Commit]:
-        """See `Snapshot.history`."""
+        """Return the commits up to this version that were not deleted, newest first."""
         numbered = reversed([*enumerate(self._versions)])
-        kept = takewhile(lambda one: one[1] is not None, numbered)  # commits that were deleted are forgotten
+        kept = takewhile(lambda pair: pair[1] is not None, numbered)  # deleted commits, and those before, are left out
         infos = (
             Commit(number, replace(version.info, transaction=None, incarnation=None), self._keeps_rows(number))
             for number, version in kept
@@ -134,31 +134,31 @@ class MemorySnapshot:
 
 
 class MemoryStore:
-    """See `TableStore`."""
+    """Table in memory."""
 
     def __init__(self, uri: str) -> None:
-        """`uri` begins with `memory://`."""
+        """Open the table at `uri`, which begins with `memory://`."""
         self.uri = uri
         self._disk: MemoryDisk
         self._disk, self._path = disk_and_path(uri)
 
     def create(self, schema: pa.Schema, partition_by: Sequence[str] = (), description: str | None = None) -> None:
-        """See `TableStore.create`."""
+        """Create an empty table at version 0, unless it exists."""
         if self._path not in self._disk.tables:
             self._disk.fault("commit", self._path)
             self._disk.tables.setdefault(
                 self._path, [_Version(schema, {}, {}, tuple(partition_by), description)]
-            )  # another one may have made it by now
-        if len(self._present()) == 1:  # whoever made it may have died before it was synced
+            )  # another writer may have made it by now
+        if len(self._present()) == 1:  # its creator may have died before it could sync it
             self._disk.sync_versions(self._path, [0])
 
     def latest(self) -> Snapshot:
-        """See `TableStore.latest`."""
+        """Return the latest version. Raises `TableMissingError` when there is no table."""
         versions = self._versions()
         return self._snapshot(versions)
 
     def at(self, version: int) -> Snapshot:
-        """See `TableStore.at`."""
+        """Return a version. Raises `StoreError` when the table does not have it, or no longer has it."""
         versions = self._versions()
         self._version(version)
         return self._snapshot(versions[: version + 1])
@@ -170,12 +170,12 @@ class MemoryStore:
         return OverlaySnapshot(own, base, lambda: MemoryStore(base.uri(self.uri)).at(base.version))
 
     def append(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
-        """See `TableStore.append`."""
+        """Add staged files, possibly none; return the new version."""
         del schema
         return self._commit(parent, info, lambda now: replace(now, files=now.files | _by_path(files)))
 
     def append_rows(self, parent: int, rows: pa.Table, info: CommitInfo = NO_INFO) -> int:
-        """See `TableStore.append_rows`."""
+        """Write rows as a file and add it, with columns that the table lacks; return the new version."""
         file = stage(self.uri, f"part-{clock.unique_id()}.parquet", rows)
 
         def with_rows(now: _Version) -> _Version:
@@ -185,22 +185,25 @@ class MemoryStore:
         return self._commit(parent, info, with_rows)
 
     def replace(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
-        """See `TableStore.replace`."""
+        """Replace the whole content by staged files; return the new version."""
         del schema
         return self._commit(parent, info, lambda now: replace(now, files=_by_path(files)))
 
     def add_columns(self, parent: int, columns: Sequence[pa.Field], info: CommitInfo = NO_INFO) -> int:
-        """See `TableStore.add_columns`."""
+        """Add columns, null in existing rows; return the new version."""
         return self._commit(parent, info, lambda now: replace(now, schema=pa.schema([*now.schema, *columns])))
 
     def optimize(self, parent: int, target_size: int, cluster_by: Sequence[str] = ()) -> int:
-        """See `TableStore.optimize`. Files lie on a disk in memory: none is ever due."""
+        """Return `parent`: files in memory are never rewritten."""
         del target_size, cluster_by
         self._version(parent)
         return parent
 
     def restore(self, parent: int, target: int, info: CommitInfo = NO_INFO) -> int:
-        """See `TableStore.restore`."""
+        """Make the content of an earlier version the latest; return the new version.
+
+        Raises `StoreError` when a file of the target is gone, or the target is not before the parent.
+        """
 
         def restored(now: _Version) -> _Version:
             if target >= parent:
@@ -217,16 +220,16 @@ class MemoryStore:
     def rewind(
         self, parent: int, target: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO
     ) -> int:
-        """See `TableStore.rewind`."""
+        """Make an earlier version's content, and staged files, the latest."""
         del schema
         content = self._version(target)
         return self._commit(parent, info, lambda now: replace(now, files=content.files | _by_path(files)))
 
     def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:
-        """See `TableStore.merge`."""
+        """Apply changes by primary key; return the new version, or `parent` when nothing changed."""
         before = own_rows(self.at(parent))
         schema = before.schema
-        merged = _merged(before.read(schema), rows, keys)
+        merged = _merge_rows(before.read(schema), rows, keys)
         if merged is None:
             return parent
         file = stage(self.uri, f"part-{clock.unique_id()}.parquet", merged, survives=False)
@@ -235,14 +238,14 @@ class MemoryStore:
         return merged_at
 
     def sync(self, version: int) -> None:
-        """See `TableStore.sync`."""
+        """Make a version survive a power failure, with the files that it adds."""
         before, now = self._present()[version - 1] if version else None, self._present()[version]
         added = now.files.keys() - (before.files if before is not None else {})
         self._disk.sync_files(f"{self._path}/{name}" for name in added)
         self._sync_commit(version)
 
     def log_as_of(self, moment: int) -> TableLog:
-        """See `TableStore.log_as_of`."""
+        """List the versions, and find the one that was the latest at a moment (ms)."""
         versions: list[_Version | None] = [*self._versions()]
         present = {number: version for number, version in enumerate(versions) if version is not None}
         old = (number for number, version in present.items() if version.committed_at < moment)
@@ -250,20 +253,22 @@ class MemoryStore:
         return TableLog(entries, max(old, default=min(present)))
 
     def keep_versions(self, versions: Iterable[int]) -> None:
-        """See `TableStore.keep_versions`: each version is whole."""
+        """Check that the versions exist; each of them is independent of the others."""
         for version in versions:
             self.at(version)
 
     def trace(self, files: Collection[str]) -> FileTrace:
-        """See `TableStore.trace`: each version is whole."""
+        """Find the versions that contain one of these data files."""
         versions: list[_Version | None] = [*self._versions()]
         wanted = frozenset(files)
         numbered = enumerate(versions)
-        naming = frozenset(number for number, one in numbered if one is not None and wanted & one.files.keys())
+        naming = frozenset(
+            number for number, version in numbered if version is not None and wanted & version.files.keys()
+        )
         return FileTrace(frozenset(map(_entry_of, naming)), naming)
 
     def _sync_commit(self, version: int) -> None:
-        """Sync a commit. As in Delta's tables here, each commit syncs its parent before it lands, and itself behind that."""
+        """Sync a commit. As in `DeltaStore`, each commit first syncs its parent, and then itself."""
         self._disk.sync_versions(self._path, [version])
 
     def _versions(self) -> list[_Version]:
@@ -284,13 +289,13 @@ class MemoryStore:
         return self._disk.tables[self._path]
 
     def _commit(self, parent: int, info: CommitInfo, change: Callable[[_Version], _Version]) -> int:
-        """Add a version, and sync it."""
+        """Add a version and sync it."""
         version = self._add_version(parent, info, change)
         self._sync_commit(version)
         return version
 
     def _add_version(self, parent: int, info: CommitInfo, change: Callable[[_Version], _Version]) -> int:
-        """Add a version: a compare-and-set on the number of versions."""
+        """Add a version, by compare-and-set on the number of versions."""
         if parent < len(self._versions()):
             self._sync_commit(parent)
         try:
@@ -303,7 +308,7 @@ class MemoryStore:
         return parent + 1
 
     def _land(self, parent: int, info: CommitInfo, change: Callable[[_Version], _Version]) -> None:
-        with _COMMITTING:  # no fault in here: it may commit itself
+        with _COMMITTING:  # no call of `fault` in here: it may commit itself
             versions = self._present()
             if len(versions) != parent + 1:
                 msg = f"{self.uri} is at version {len(versions) - 1}, not {parent}"
@@ -313,13 +318,13 @@ class MemoryStore:
             versions.append(after)
 
     def _land_late(self, parent: int, info: CommitInfo, change: Callable[[_Version], _Version]) -> None:
-        """Land a commit whose writer no longer listens."""
+        """Land a commit whose writer has already got an error."""
         with suppress(VersionTakenError, TableMissingError, StoreError):
             self._land(parent, info, change)
 
 
 def _entry_of(version: int) -> str:
-    """Return the entry of a version in the table's log."""
+    """Return the name of a version's entry in the table's log."""
     return f"{LOG}/{version:020d}.version"
 
 
@@ -327,8 +332,8 @@ def _by_path(files: Sequence[StagedFile]) -> dict[str, StagedFile]:
     return {file.path: file for file in files}
 
 
-def _merged(target: pa.Table, changes: pa.Table, keys: Sequence[str]) -> pa.Table | None:
-    """Return a table after changes, by their primary key; None if they change nothing. A null matches no key, as in SQL."""
+def _merge_rows(target: pa.Table, changes: pa.Table, keys: Sequence[str]) -> pa.Table | None:
+    """Apply changes to a table by primary key; return None if they change nothing. A null matches no key, as in SQL."""
     rows: dict[Any, dict[str, Any]] = {_identity(row, keys): row for row in target.to_pylist()}
     is_changed = False
     for change in changes.to_pylist():

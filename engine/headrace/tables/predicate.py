@@ -1,4 +1,4 @@
-"""Conditions on the rows of a table, as SQL for a scan that skips files, and as a mask for rows in memory."""
+"""Conditions on the rows of a table: as SQL for a scan that skips files, and as a mask for rows in memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.state.key_groups import KeyGroupRange
 
 
 class Condition(Protocol):
-    """A condition on one column. A null never meets it, except for `NoneOf`."""
+    """Condition on one column. A null never meets it, except for `NoneOf`."""
 
     def sql(self) -> str:
         """Return the condition in deltalake's SQL."""
@@ -27,13 +27,13 @@ class Condition(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """The column has one of these values."""
+    """Condition that the column has one of these values."""
 
     column: str
     values: tuple[str | int, ...]
 
     def sql(self) -> str:
-        """See `Condition.sql`."""
+        """Return the condition in deltalake's SQL."""
         if not self.values:
             return "false"
         if len(self.values) == 1:
@@ -41,43 +41,43 @@ class OneOf:
         return f'"{self.column}" IN ({", ".join(map(_literal, self.values))})'
 
     def mask(self, rows: pa.Table, /) -> pa.Array:
-        """See `Condition.mask`."""
+        """Return for each row whether it meets the condition."""
         column = rows[self.column]
         return pc.is_in(column, pa.array(self.values, column.type), skip_nulls=True)
 
 
 @dataclass(frozen=True, slots=True)
 class NoneOf:
-    """The column has none of these values."""
+    """Condition that the column has none of these values."""
 
     column: str
     values: tuple[str | int, ...]
 
     def sql(self) -> str:
-        """See `Condition.sql`."""
+        """Return the condition in deltalake's SQL."""
         if not self.values:
             return "true"
         return f'("{self.column}" IS NULL OR "{self.column}" NOT IN ({", ".join(map(_literal, self.values))}))'
 
     def mask(self, rows: pa.Table, /) -> pa.Array:
-        """See `Condition.mask`."""
+        """Return for each row whether it meets the condition."""
         return pc.invert(OneOf(self.column, self.values).mask(rows))
 
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """The column has a number from `first` to `last`, both included."""
+    """Condition that the column has a number from `first` to `last`, both included."""
 
     column: str
     first: int
     last: int
 
     def sql(self) -> str:
-        """See `Condition.sql`."""
+        """Return the condition in deltalake's SQL."""
         return f'"{self.column}" >= {self.first} AND "{self.column}" <= {self.last}'
 
     def mask(self, rows: pa.Table, /) -> pa.Array:
-        """See `Condition.mask`."""
+        """Return for each row whether it meets the condition."""
         column = rows[self.column]
         inside = pc.and_(pc.greater_equal(column, self.first), pc.less_equal(column, self.last))
         return pc.fill_null(inside, False)
@@ -85,14 +85,14 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class BetweenTimes:
-    """The column has a time after `after` and not after `until` (ms); None sets no bound."""
+    """Condition that the column has a time after `after` and not after `until` (ms); None sets no bound."""
 
     column: str
     after: int | None = None
     until: int | None = None
 
     def sql(self) -> str:
-        """See `Condition.sql`."""
+        """Return the condition in deltalake's SQL."""
         bounds = [
             f'"{self.column}" {sign} {_time(bound)}'
             for sign, bound in ((">", self.after), ("<=", self.until))
@@ -101,7 +101,7 @@ class BetweenTimes:
         return " AND ".join(bounds) or f'"{self.column}" IS NOT NULL'
 
     def mask(self, rows: pa.Table, /) -> pa.Array:
-        """See `Condition.mask`."""
+        """Return for each row whether it meets the condition."""
         times = rows[self.column].cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         inside = pc.is_valid(times)
         if self.after is not None:
@@ -113,25 +113,25 @@ class BetweenTimes:
 
 @dataclass(frozen=True, slots=True)
 class BeginsWith:
-    """The column has a text that begins with one of these prefixes."""
+    """Condition that the column has a text that begins with one of these prefixes."""
 
     column: str
     prefixes: tuple[str, ...]
 
     def sql(self) -> str:
-        """See `Condition.sql`."""
+        """Return the condition in deltalake's SQL."""
         tests = (f'starts_with("{self.column}", {literal(prefix)})' for prefix in self.prefixes)
         return f"({' OR '.join(tests)})"
 
     def mask(self, rows: pa.Table, /) -> pa.Array:
-        """See `Condition.mask`."""
+        """Return for each row whether it meets the condition."""
         column = rows[self.column]
         masks = (pc.fill_null(pc.starts_with(column, prefix), False) for prefix in self.prefixes)
         return reduce(pc.or_, masks)
 
 
 Conditions = Sequence[Condition]
-"""All of them hold."""
+"""Conditions that must all be met."""
 
 
 def entries_of(
@@ -141,7 +141,7 @@ def entries_of(
     keys: Iterable[str] | None = None,
     states: str | Iterable[str] | None = None,
 ) -> list[Condition]:
-    """Return the conditions on rows of a state table that belong to these entries; None sets no condition.
+    """Return the conditions for rows of a state table that belong to these entries; None sets no condition.
 
     `keys` are JSON texts.
     """
@@ -158,7 +158,7 @@ def entries_of(
 
 
 def sql_of(conditions: Conditions) -> str | None:
-    """Return conditions as one SQL predicate; None for no condition."""
+    """Return conditions as one SQL predicate; None without conditions."""
     return " AND ".join(condition.sql() for condition in conditions) or None
 
 
@@ -170,7 +170,7 @@ def rows_that_meet(conditions: Conditions, rows: pa.Table) -> pa.Table:
 
 
 def literal(value: str) -> str:
-    """Return a text as a literal of SQL: deltalake's predicates take no parameters."""
+    """Return a text as an SQL literal: deltalake's predicates take no parameters."""
     return "'" + value.replace("'", "''") + "'"
 
 

@@ -1,12 +1,12 @@
-"""Reads a few rows of a state table: only files, and in them only row groups, that may hold one of them.
+"""Reading of a few rows of a state table: only files and row groups that may hold one of them.
 
-Files are told apart by the statistics in the Delta log, row groups by those in a file's footer, which is
-read when the file is first looked at. Both are kept for as long as the table is read at this version.
+Files are chosen by the statistics in the Delta log, row groups by those in a file's footer, which is read at the first look-up
+in the file. Both are kept in memory while the table is read at this version.
 
-Rejected, measured on random keys of 1,000,000 (`make bench-state-look-ups`): `DeltaTable.scan` with the keys in
-its predicate, and a semi-join by DuckDB. Where 1,000 keys hit every row group all three cost about the same.
-But both read every footer again with each call, so one key costs them many times what it costs here; the
-former wants keys as text in SQL, the latter cannot reach an object store by itself.
+Two alternatives were measured on random keys of 1,000,000 (`make bench-state-look-ups`) and rejected: `DeltaTable.scan` with
+the keys in its predicate, and a semi-join by DuckDB. If 1,000 keys are in all row groups, all three cost about the same. But
+both alternatives read every footer again for each call, so a single key costs many times more. Also, the scan needs keys as SQL
+text, and DuckDB cannot read an object store by itself.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from headrace.tables.stored_rows import check_rows, damaged, typed_rows
 from headrace.tables.stores import table_store
 
 _READERS = min(8, 2 * (os.cpu_count() or 1))
-"""Files read at once: an object store answers slowly, not seldom."""
+"""Number of files read at once: an object store answers slowly, but answers many requests in parallel."""
 
 _NOTHING = (b"\xff", b"")
-"""In an `Extent`: no value is there."""
+"""Bounds in an `Extent` of a column without values."""
 
 
 class PrunedRead(NamedTuple):
-    """Rows that were asked for, and what was read to find them."""
+    """Rows that were wanted, and the amounts read to find them."""
 
     rows: pa.Table
     rows_read: int
@@ -67,7 +67,7 @@ class _File:
 
 
 class PrunedRows:
-    """The rows of one operator and key-group range in a state table at one version. Reads may overlap."""
+    """Rows of one operator and key-group range in a state table at one version. Reads may overlap."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class PrunedRows:
         columns: Sequence[str],
         storage: Storage = None,
     ) -> None:
-        """List the table's files. `columns` are those that `read` answers with.
+        """List the table's files. `columns` are the columns that `read` returns.
 
         Raises `StorageError` when the table's log cannot be read.
         """
@@ -91,7 +91,7 @@ class PrunedRows:
         schema = self._table.schema
         self._schema = pa.schema([schema.field(name) for name in columns])
         self._needed = list(dict.fromkeys([*columns, "operator", "key_group", "key"]))
-        # As dictionaries: unpacking an operator's name a million times costs more than comparing it.
+        # As dictionaries: decoding an operator's name a million times costs more than comparing it.
         self._repeated = [name for name in ("operator", "state") if name in self._needed]
         pruning = ["operator", "key_group", sort_column(table), "key", *(["user_key"] if table == KEYED_STATE else [])]
         self._pruning = {name: schema.field(name).type for name in pruning}
@@ -101,10 +101,10 @@ class PrunedRows:
             self._files = [file for file in listed if self._is_ours(file.extent)]
 
     def in_order(self, selection: Selection) -> Iterator[tuple[PrunedRead, bytes | None]]:
-        """The rows that `selection` wants, in rounds: each with the user key before which no later round has any (None: the end).
+        """Yield the wanted rows in rounds, each with a user key: later rounds have only rows from that key on (None: the end).
 
-        A round reads the groups of rows that overlap the first one: of a compacted list or map one, whatever its size.
-        Raises `StorageError` as `read` does.
+        A round reads the row groups that overlap the first one: in a compacted list or map of any size, that is one row group.
+        Raises `StorageError` when a file is gone, damaged, or out of reach.
         """
         groups = sorted(self._groups_of(selection), key=_beginning)
         while groups:
@@ -117,11 +117,11 @@ class PrunedRows:
             for file, group in chosen:
                 by_file.setdefault(file.path, (file, set()))[1].add(group.number)
             with storage_errors(f"to read {self._uri}"):
-                parts = list(_in_parallel(lambda one: self._read(one[0], selection, one[1]), list(by_file.values())))
-            yield self._together(parts), _beginning(groups[0]) if groups else None
+                parts = list(_in_parallel(lambda pair: self._read(pair[0], selection, pair[1]), list(by_file.values())))
+            yield self._combine(parts), _beginning(groups[0]) if groups else None
 
     def _groups_of(self, selection: Selection) -> list[tuple[_File, _RowGroup]]:
-        """The groups of rows that may hold some of them."""
+        """Return the row groups that may hold wanted rows."""
         candidates = [file for file in self._files if selection.may_be_in(file.extent)]
         with storage_errors(f"to read {self._uri}"):
             footers = list(_in_parallel(self._known_footer, candidates))
@@ -139,16 +139,16 @@ class PrunedRows:
         return file.footer
 
     def read(self, selection: Selection) -> PrunedRead:
-        """The rows that `selection` wants, in no particular order.
+        """Return the wanted rows, in no particular order.
 
         Raises `StorageError` when a file is gone, damaged, or out of reach.
         """
         candidates = [file for file in self._files if selection.may_be_in(file.extent)]
         with storage_errors(f"to read {self._uri}"):
             parts = list(_in_parallel(lambda file: self._read(file, selection), candidates))
-        return self._together(parts)
+        return self._combine(parts)
 
-    def _together(self, parts: Sequence[PrunedRead]) -> PrunedRead:
+    def _combine(self, parts: Sequence[PrunedRead]) -> PrunedRead:
         tables = [part.rows for part in parts if part.rows.num_rows]
         rows = pa.concat_tables(tables) if tables else self._schema.empty_table()
         return PrunedRead(
@@ -170,10 +170,10 @@ class PrunedRows:
             parquet = pq.ParquetFile(source, metadata=footer.metadata, read_dictionary=self._repeated)
             numbers = [group.number for group in chosen]
             rows = parquet.read_row_groups(numbers, columns=self._needed, use_threads=False)
-        found = rows.filter(selection.among(rows))
-        found = typed_rows(self._uri, found.filter(self._ours(found)), self._schema)
-        check_rows(self._uri, found, self._table)
-        return PrunedRead(found, rows.num_rows, sum(group.size for group in chosen), 1)
+        selected = rows.filter(selection.among(rows))
+        selected = typed_rows(self._uri, selected.filter(self._ours(selected)), self._schema)
+        check_rows(self._uri, selected, self._table)
+        return PrunedRead(selected, rows.num_rows, sum(group.size for group in chosen), 1)
 
     def _footer(self, source: pa.NativeFile, path: str) -> _Footer:
         metadata = pq.read_metadata(source)
@@ -181,7 +181,7 @@ class PrunedRows:
         for column in self._table.schema:
             if not column.nullable and column.name in self._needed and column.name not in types.names:
                 raise damaged(self._uri, f"column '{column.name}' is not in {path}")
-        # Bounds of another type (another unit of time, say) would mean something else.
+        # Bounds of another type, such as another unit of time, cannot be compared.
         columns = {
             metadata.row_group(0).column(number).path_in_schema: number
             for number in range(metadata.num_columns if metadata.num_row_groups else 0)
@@ -233,8 +233,8 @@ def _row_group(metadata: pq.FileMetaData, number: int, pruning: dict[str, int], 
     return _RowGroup(number, group.num_rows, size, extent)
 
 
-def _beginning(found: tuple[_File, _RowGroup]) -> bytes:
-    beginning: bytes = found[1].extent.get("user_key", (b"", None))[0]
+def _beginning(file_and_group: tuple[_File, _RowGroup]) -> bytes:
+    beginning: bytes = file_and_group[1].extent.get("user_key", (b"", None))[0]
     return beginning
 
 

@@ -1,13 +1,13 @@
-"""Which stored rows of `keyed_state` are dead (FLIP-25): one rule, as an Arrow mask and as SQL.
+"""Expiry of stored rows of `keyed_state` (FLIP-25): one rule, as an Arrow mask and as SQL.
 
-The TTL that counts is the one that the job declares now, not the one that it declared when a row was written: the column
-`expires_at` tells only the latter. A row is dead
+The TTL that the job declares now counts, not the TTL that it declared when a row was written; the column `expires_at` is based
+on the latter. A row is dead
 
-    without a TTL of its own   when its stamp is at or before the youngest stamp that is dead at the clock
-    with `ttl_ms`              when that much time has counted since its stamp: all but the gaps
-    without stamp              never: no state wrote it, so nothing is known of its age
+    without a TTL of its own   if its stamp is at or before the youngest dead stamp at the clock
+    with `ttl_ms`              if that much time has passed since its stamp, not counting gaps
+    without stamp              never: no state wrote it, so its age is unknown
 
-Arrow serves compaction, and marks the rows that a rebuilt local copy can do without. SQL serves the readers.
+Compaction uses the mask, and so does the rebuilding of a local copy, which leaves out dead rows. Readers use the SQL.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from headrace.state.ttl import EntryLifetimes, LiveTtl
 from headrace.tables.predicate import literal
 
 NEVER_DEAD = "false"
-"""SQL for a table in which nothing expires."""
+"""SQL condition for a table in which nothing expires."""
 
 
 class RowExpiry(NamedTuple):
-    """A state's TTL, and what its clock says (ms)."""
+    """TTL of a state, and the time on its clock (ms)."""
 
     operator: str
     state: str
@@ -45,7 +45,7 @@ class RowExpiry(NamedTuple):
         watermark: int | None,
         processing_time: int,
     ) -> RowExpiry | None:
-        """Return a state's expiry at this moment; None where nothing expires, or its clock has not begun."""
+        """Return a state's expiry at this moment; None if nothing expires, or its clock has no time yet."""
         live = lives.of(ttl, state)
         if live is None:
             return None
@@ -54,11 +54,11 @@ class RowExpiry(NamedTuple):
 
     @property
     def youngest_dead(self) -> int | None:
-        """The youngest stamp (ms) that is dead, of rows without a TTL of their own; None: none is."""
+        """Youngest dead stamp (ms) of rows without a TTL of their own; None if no row is dead."""
         return self.live.dead_until(self.clock)
 
     def mask(self, rows: pa.Table) -> pa.ChunkedArray:
-        """Return which rows belong to the state and are dead. Rows without the column `operator` are the operator's."""
+        """Return for each row whether it belongs to the state and is dead. Without a column `operator`, all rows are its operator's."""
         stamps = rows["last_access"].cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
         own_ttls = pc.fill_null(rows["ttl_ms"], 0)
         has_own = pc.not_equal(own_ttls, 0)
@@ -77,7 +77,7 @@ class RowExpiry(NamedTuple):
         return pc.and_(of_state, pc.fill_null(dead, False))
 
     def sql(self) -> str:
-        """Return SQL that is true of the rows that `mask` marks."""
+        """Return an SQL condition for the rows that `mask` marks."""
         of_state = f"operator = {literal(self.operator)} AND state = {literal(self.state)}"
         youngest = self.youngest_dead
         by_age = NEVER_DEAD if youngest is None else f"epoch_ms(last_access) <= {youngest}"
@@ -94,18 +94,18 @@ def rebuild_expiries(
     watermark: int | None,
     processing_time: int,
 ) -> list[RowExpiry]:
-    """Return the expiries, when a micro-batch starts, of an operator's states whose TTL is to clean up what is loaded."""
+    """Return the expiries of an operator's states, at the start of a micro-batch, for TTLs that clean up when state is loaded."""
     expiries = (
         RowExpiry.of(operator, state, ttl, lives, watermark=watermark, processing_time=processing_time)
         for state, ttl in declared.items()
-        # Exact cleanup has to find what it removes: the removal is for the tables, too.
+        # Exact cleanup must find the entries that it removes, since it removes them from the tables, too.
         if ttl is not None and ttl.cleanup.at_compaction and not ttl.cleanup.exact
     )
     return [expiry for expiry in expiries if expiry is not None]
 
 
 def deleted_if_dead(rows: pa.Table, expiries: Iterable[RowExpiry]) -> pa.Table:
-    """Return the rows, dead ones marked as deleted: so their entries are removed, and no older row takes their place."""
+    """Mark dead rows as deleted: so their entries are removed, and no older row takes their place."""
     deleted = rows["deleted"]
     for expiry in expiries:
         deleted = pc.or_(deleted, expiry.mask(rows))
@@ -120,17 +120,17 @@ def unexpired(rows: pa.Table, expiries: Iterable[RowExpiry]) -> pa.Table:
 
 
 def dead_sql(expiries: Iterable[RowExpiry]) -> str:
-    """Return SQL that is true of rows that the TTL of their state has expired."""
+    """Return an SQL condition for dead rows."""
     return f"({' OR '.join(expiry.sql() for expiry in expiries) or NEVER_DEAD})"
 
 
 def _counted(live: LiveTtl, time: int) -> int:
-    """How much of the time before `time` (ms) has counted: all but the gaps."""
+    """Return the time before `time` (ms) without gaps."""
     return time - sum(max(0, min(time, end) - start) for start, end in live.gaps)
 
 
 def _counted_sql(live: LiveTtl) -> str:
-    """How much had counted before the entry's life began."""
+    """Return SQL for the time before an entry's stamp, without gaps."""
     stamp = "epoch_ms(last_access)"
     if live.since is not None:
         stamp = f"greatest({stamp}, {live.since})"

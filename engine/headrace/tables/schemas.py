@@ -1,7 +1,7 @@
-"""The Delta tables of a job: names, columns and where they live (design: one folder a job).
+"""Delta tables of a job: their names and columns. All of them are in the job's folder.
 
-All of them are append-only changelogs. The state at checkpoint *c* is the last row per entry, by
-`checkpoint_id`, of the table at the version that *c* names.
+All of them are append-only changelogs. The state at checkpoint *c* is the last row of each entry, by `checkpoint_id`, in the
+version of the table that *c* records.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 FORMAT_VERSION = 3
-"""Version of the stored formats; written into every checkpoint. `headrace.commit.format_migrations` says what has changed."""
+"""Version of the stored formats, recorded in every checkpoint. `headrace.commit.format_migrations` lists the changes."""
 
 ARROW_TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -36,7 +36,7 @@ _CHANGE = [
 
 @dataclass(frozen=True, slots=True)
 class StateTable:
-    """One state table: its columns, and which of them name an entry."""
+    """State table: its columns, and those of them that identify an entry."""
 
     name: str
     schema: pa.Schema
@@ -108,8 +108,8 @@ STATE_TABLES: dict[str, StateTable] = {
                 pa.field("inserted_at", ARROW_TIMESTAMP),
             ],
         ),
-        # The quarantine keeps what could not be processed: rows are only ever added, so an
-        # entry is named by where it came from.
+        # The quarantine keeps input that could not be processed. Rows are only added, so the origin of a row
+        # identifies its entry.
         _table(
             QUARANTINE,
             [

@@ -1,4 +1,4 @@
-"""Selections of rows of a state table: by the extent of a file or row group first, then row by row."""
+"""Selections of rows of a state table: first by the extent of a file or row group, then by row."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from headrace.tables.schemas import TIMERS
 from headrace.tables.state_files import sort_column
 
 Extent = dict[str, tuple[Any, Any]]
-"""Smallest and largest value of columns; a column that is not named may hold anything.
+"""Smallest and largest values of columns; a column that is missing may hold any value.
 
-Values are as Parquet has them: texts as bytes, times as microseconds. Nulls are not counted, so of keyed state the extent of
-`user_key` is that of lists and maps, and empty where there are none.
+Values have the form of Parquet: texts as bytes, times as microseconds. Nulls do not count, so in keyed state the extent of
+`user_key` covers lists and maps, and is empty without them.
 """
 
 SINGLE = "single"
-"""In an `Extent` of keyed state: whether it may hold rows without user key, from no (0) to yes (1)."""
+"""Name in an `Extent` of keyed state: its upper bound is 1 if there may be rows without user key, else 0."""
 
 
 class Selection(Protocol):
-    """A rule for the rows that are wanted."""
+    """Rule that selects wanted rows."""
 
     def may_be_in(self, extent: Extent, /) -> bool:
-        """Return whether rows of this extent may be wanted."""
+        """Return whether an extent may hold wanted rows."""
         ...
 
     def among(self, rows: pa.Table, /) -> pa.Array:
@@ -37,17 +37,17 @@ class Selection(Protocol):
 
 
 class OfKeys:
-    """All rows of some keys, but for elements and entries of their lists and maps; of timers, only those with the right time need be found."""
+    """Selection of all rows of some keys, except those of lists and maps. In `timers`, it may skip rows with other times."""
 
     def __init__(self, table: str, wanted: Iterable[tuple[int, bytes]]) -> None:
-        """`wanted` has each key behind its value in the table's sort column."""
+        """Select the keys in `wanted`, each after its value in the table's sort column."""
         self._column = sort_column(table)
         self._wanted = sorted(wanted)
         self._keys = pa.array([key.decode() for _, key in self._wanted], pa.string())
         self._times = pa.array([time for time, _ in self._wanted], pa.int64()) if table == TIMERS else None
 
     def may_be_in(self, extent: Extent, /) -> bool:
-        """Return whether rows of this extent may be wanted."""
+        """Return whether an extent may hold wanted rows."""
         if extent.get(SINGLE) == (0, 0):
             return False
         wanted, first, last = self._wanted, 0, len(self._wanted)
@@ -70,16 +70,16 @@ class OfKeys:
 
 
 class OfUserKeys:
-    """Rows of some elements and entries of lists and maps, and perhaps some, but not all, rows of others."""
+    """Selection of all rows of some entries of lists and maps. It may also select some rows of other entries."""
 
     def __init__(self, wanted: Iterable[tuple[int, bytes, bytes]]) -> None:
-        """`wanted` has key group, key and user key of each."""
+        """Select entries by key group, key and user key."""
         self._wanted = sorted(wanted)
         self._keys = pa.array({key.decode() for _, key, _ in self._wanted}, pa.string())
         self._user_keys = pa.array({user_key.decode() for _, _, user_key in self._wanted}, pa.string())
 
     def may_be_in(self, extent: Extent, /) -> bool:
-        """Return whether rows of this extent may be wanted."""
+        """Return whether an extent may hold wanted rows."""
         wanted, first, last = self._wanted, 0, len(self._wanted)
         if "key_group" in extent:
             low, high = extent["key_group"]
@@ -95,10 +95,10 @@ class OfUserKeys:
 
 
 class OfGroup:
-    """The rows of a key's list or map in one namespace, from a user key on."""
+    """Selection of the rows of a key's list or map in one namespace, from a user key on."""
 
     def __init__(self, key_group: int, state: str, key: bytes, namespace: str, start: bytes) -> None:
-        """`start` is the first user key, or any text before it."""
+        """Select rows from user key `start` on; it may be any text, also one that is no user key."""
         self._key_group = key_group
         self._state = state
         self._key = key
@@ -106,7 +106,7 @@ class OfGroup:
         self._start = start
 
     def may_be_in(self, extent: Extent, /) -> bool:
-        """Return whether rows of this extent may be wanted."""
+        """Return whether an extent may hold wanted rows."""
         if "user_key" in extent:
             low, high = extent["user_key"]
             if high < max(low, self._start):
@@ -116,24 +116,24 @@ class OfGroup:
 
     def among(self, rows: pa.Table, /) -> pa.Array:
         """Return a mask of the wanted rows."""
-        found = pc.and_(pc.equal(rows["key"], self._key.decode()), pc.equal(rows["state"], self._state))
-        found = pc.and_(found, pc.equal(pc.fill_null(rows["namespace"], ""), self._namespace))
-        # A text in the middle of one that UTF-8 has cut: bytes compare as texts do.
+        mask = pc.and_(pc.equal(rows["key"], self._key.decode()), pc.equal(rows["state"], self._state))
+        mask = pc.and_(mask, pc.equal(pc.fill_null(rows["namespace"], ""), self._namespace))
+        # Compare bytes, since `start` may end within a character. UTF-8 bytes sort like texts.
         user_keys = rows["user_key"].cast(pa.binary())
-        return pc.and_(found, pc.fill_null(pc.greater_equal(user_keys, pa.scalar(self._start, pa.binary())), False))
+        return pc.and_(mask, pc.fill_null(pc.greater_equal(user_keys, pa.scalar(self._start, pa.binary())), False))
 
 
 class Between:
-    """Rows whose sort column is from `low` to `high`, both included; of timers, only those of the domain need be found."""
+    """Selection of rows whose sort column is from `low` to `high`, both included. It may skip timers of other domains."""
 
     def __init__(self, table: str, low: int, high: int, domain: str = "") -> None:
-        """Bounds are as Parquet has the column."""
+        """Select rows by bounds in the form of Parquet."""
         self._column = sort_column(table)
         self._low, self._high = low, high
         self._domain = domain.encode()
 
     def may_be_in(self, extent: Extent, /) -> bool:
-        """Return whether rows of this extent may be wanted."""
+        """Return whether an extent may hold wanted rows."""
         if self._domain and not overlaps(extent, "domain", self._domain, self._domain):
             return False
         return overlaps(extent, self._column, self._low, self._high)
@@ -146,18 +146,18 @@ class Between:
 
 
 class CleanupTimersOf:
-    """The cleanup timers of some keys, whenever they fire.
+    """Selection of all cleanup timers of some keys, at any time.
 
-    The table is sorted by time, so they may lie in any file that has cleanup timers: exact cleanup costs a delta backend one
-    read of those for each task, where a local copy has them at hand.
+    The table is sorted by time, so they may be in any file with cleanup timers. For exact cleanup, a delta backend therefore
+    reads all these files once in each task; a local copy needs no such read.
     """
 
     def __init__(self, keys: Iterable[bytes]) -> None:
-        """`keys` are JSON texts."""
+        """Select timers of `keys`, which are JSON texts."""
         self._keys = sorted(keys)
 
     def may_be_in(self, extent: Extent, /) -> bool:
-        """Return whether rows of this extent may be wanted."""
+        """Return whether an extent may hold wanted rows."""
         if "domain" in extent:
             low, high = extent["domain"]
             if not any(low <= domain.encode() <= high for domain in CLEANUP_DOMAINS):
@@ -174,10 +174,10 @@ class CleanupTimersOf:
 
 
 class Everything:
-    """All rows."""
+    """Selection of all rows."""
 
     def may_be_in(self, _extent: Extent, /) -> bool:
-        """Return whether rows of this extent may be wanted."""
+        """Return whether an extent may hold wanted rows."""
         return True
 
     def among(self, rows: pa.Table, /) -> pa.Array:

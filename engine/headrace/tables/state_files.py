@@ -1,4 +1,4 @@
-"""How rows lie in the files of the state tables: so that a look-up of a few keys reads little of them."""
+"""Layout of rows in the files of the state tables: a look-up of a few keys should read little."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.tables.files import ParquetLayout, StagedFile, Storage, stage
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES, TIMERS
 
 ROWS_PER_GROUP = 16_384
-"""What is read at least for one key. A quarter of it makes reading a whole table a third slower."""
+"""Rows per row group: a look-up of one key reads at least one. A quarter of it makes reading a whole table a third slower."""
 
 _NEVER_TWICE = frozenset(
     {
@@ -31,31 +31,31 @@ _NEVER_TWICE = frozenset(
 
 
 _WITHIN_KEY = ("state", "namespace", "user_key")
-"""How lists and maps of one key are sorted: a page of one is then found in few groups of rows."""
+"""Sort columns within a key: so a page of a list or map is in few row groups."""
 
 
 def sort_column(table: str) -> str:
-    """The column by which an operator's rows are sorted in each file, before `key`.
+    """Return the column by which an operator's rows are sorted in each file, before `key`.
 
-    Timers are asked for by time, everything else by key.
+    Timers are looked up by time, everything else by key.
     """
     return "timestamp" if table == TIMERS else "key_group"
 
 
 def parts(table: str, rows: pa.Table) -> Iterator[pa.Table]:
-    """Rows of a state table, a part for each file; nothing for none.
+    """Yield the rows of a state table in parts, one for each file; no empty parts.
 
-    Timers of different domains lie in different files: who looks for one kind then reads nothing of the other.
+    Timers of different domains are in different files, so a look-up in one domain reads nothing of the others.
     """
     if table != TIMERS:
-        found = [rows]
+        divided = [rows]
     else:
-        found = [rows.filter(pc.equal(rows["domain"], domain)) for domain in pc.unique(rows["domain"])]
-    yield from (part for part in found if part.num_rows)
+        divided = [rows.filter(pc.equal(rows["domain"], domain)) for domain in pc.unique(rows["domain"])]
+    yield from (part for part in divided if part.num_rows)
 
 
 def stage_state(job_folder: str, table: str, name: str, rows: pa.Table, storage: Storage = None) -> StagedFile:
-    """Stage rows of a state table, sorted; see `headrace.tables.files.stage`."""
+    """Sort rows of a state table and stage them as a file. Raises `StorageError` when the storage refuses."""
     wanted = ["operator", sort_column(table), "key"]
     if table == KEYED_STATE and rows["user_key"].null_count < rows.num_rows:
         wanted += _WITHIN_KEY
@@ -64,8 +64,8 @@ def stage_state(job_folder: str, table: str, name: str, rows: pa.Table, storage:
 
 
 def _layout(table: str) -> ParquetLayout:
-    # A look-up spends its time on unpacking: with lz4 and plain texts it costs a quarter less CPU than with zstd and
-    # dictionaries. That takes half more space, in tables that compaction keeps small (`make bench-state-look-ups`).
+    # A look-up spends its time on decoding: with lz4 and plain texts it needs a quarter less CPU than with zstd and
+    # dictionaries (`make bench-state-look-ups`). The files are half as large again, but compaction keeps the tables small.
     names = STATE_TABLES[table].schema.names
     dictionary = [name for name in names if name not in _NEVER_TWICE]
     return ParquetLayout(compression="lz4", dictionary=dictionary, rows_per_group=ROWS_PER_GROUP)

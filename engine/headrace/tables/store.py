@@ -1,7 +1,7 @@
-"""What the commit protocol does to a table, whatever keeps it: Delta on disks and object stores, or memory.
+"""Interface of tables for the commit protocol, implemented for Delta (on disks and object stores) and in memory.
 
-Every commit is a compare-and-set: it names the version that it builds on, its parent, and lands as parent + 1 or fails.
-State tables, `checkpoints` and sinks are written through the same protocol.
+Every commit is a compare-and-set: it names the version that it builds on, its parent, and becomes version parent + 1, or fails.
+State tables, `checkpoints` and sinks are all written through this interface.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from headrace.tables.predicate import Conditions
 
 
 class TableMissingError(Exception):
-    """There is no table at this place."""
+    """Table that does not exist."""
 
 
 class VersionTakenError(Exception):
-    """Another writer has committed the version that a commit wanted to be."""
+    """Commit that failed because another writer has committed its version."""
 
 
 class StoreError(OSError):
-    """The storage refuses: it is full, read-only or out of reach, or a file or an old version is gone."""
+    """Refusal by the storage: it is full, read-only or out of reach, or a file or an old version is gone."""
 
 
 class Transaction(NamedTuple):
-    """What a sink remembers of its last publication: an application, and a number that only grows."""
+    """Record of a sink's last publication: an application, and a number that only grows."""
 
     app_id: str
     version: int
@@ -39,36 +39,36 @@ class Transaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitInfo:
-    """What a commit says beside its files: who made it, and what a sink got by it."""
+    """Information in a commit besides its files: the writer, and the publication to a sink."""
 
     run_id: str | None = None
     attempt_id: str | None = None
     checkpoint_id: int | None = None
-    """The checkpoint that was published by this commit."""
+    """Checkpoint that this commit published."""
 
     published_by: tuple[int, ...] = ()
-    """The incarnation of the job that published it, then those before; empty where an earlier release, or Spark, made the commit."""
+    """Incarnation of the job that published, then the earlier ones; empty in commits of earlier releases and of Spark."""
 
     transaction: Transaction | None = None
     incarnation: Transaction | None = None
-    """Which life of a job a sink belongs to; see `headrace.sinks.sink`."""
+    """Incarnation of the job that the sink belongs to (`headrace.sinks.sink`)."""
 
     @property
     def transactions(self) -> list[Transaction]:
-        """All transactions of the commit."""
+        """Return all transactions of the commit."""
         return [transaction for transaction in (self.transaction, self.incarnation) if transaction is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class TableLog:
-    """The entries of a table's log: their files, relative to the table's folder, each with its version."""
+    """Entries of a table's log: their files, relative to the table's folder, with their versions."""
 
     entries: Mapping[str, int]
     version: int
-    """The version that was the latest at the moment asked for; the oldest one listed, if all are younger."""
+    """Version that was the latest at the given moment; the oldest version listed, if all are younger."""
 
     def unneeded(self, first: int, spared: Collection[int]) -> set[str]:
-        """Return the entries that `first`, later versions and those `spared` do not need once `keep_versions` has kept them."""
+        """Return the entries that no needed version depends on, after `keep_versions`: needed are `first`, later ones and `spared`."""
         return {
             file
             for file, version in self.entries.items()
@@ -76,64 +76,64 @@ class TableLog:
         }
 
     def versions_without(self, files: Collection[str]) -> set[int]:
-        """Return the versions that still have an entry when `files` are deleted."""
+        """Return the versions that still have an entry after `files` are deleted."""
         return {version for file, version in self.entries.items() if file not in files}
 
 
 @dataclass(frozen=True, slots=True)
 class FileTrace:
-    """Where a table's log names one of some data files."""
+    """Places in a table's log that name one of some data files."""
 
     entries: frozenset[str]
-    """Entries that add or list one of them, relative to the table's folder."""
+    """Entries that add or list one of the files, relative to the table's folder."""
 
     versions: frozenset[int]
-    """Versions whose content has one of them."""
+    """Versions that contain one of the files."""
 
 
 class Commit(NamedTuple):
-    """A version of a table, and what its commit says."""
+    """Version of a table, with the information in its commit."""
 
     version: int
     info: CommitInfo
     keeps_rows: bool = False
-    """Whether the table has the same rows as before: files were rewritten, or columns were added."""
+    """True: the table has the same rows as before, since the commit rewrote files or added columns."""
 
 
 NO_INFO = CommitInfo()
 LOG = "_delta_log"
-"""The folder of a table's log, in its own."""
+"""Name of the log's folder in the table's folder."""
 
 COMMIT_SUFFIX = ".json"
-"""Ends the names of commits in the log. Other entries have a whole version: log checkpoints, as Delta calls them."""
+"""Ending of the names of commits in the log. The other entries are log checkpoints, which hold a whole version."""
 
 
 def commit_file(version: int) -> str:
-    """Return the commit of a version, relative to the table's folder."""
+    """Return the path of a version's commit, relative to the table's folder."""
     return f"{LOG}/{version:020d}{COMMIT_SUFFIX}"
 
 
 class Snapshot(Protocol):
-    """A table at one version."""
+    """Table at one version."""
 
     @property
     def uri(self) -> str:
-        """Where the table is."""
+        """Location of the table."""
         ...
 
     @property
     def version(self) -> int:
-        """The version."""
+        """Version of the table."""
         ...
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that the table has at this version."""
+        """Columns of the table at this version."""
         ...
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
-        """The columns that the table is partitioned by."""
+        """Columns that the table is partitioned by."""
         ...
 
     def files(self) -> set[str]:
@@ -141,23 +141,23 @@ class Snapshot(Protocol):
         ...
 
     def add_actions(self) -> pa.Table:
-        """Return the data files with their statistics: `path`, `size_bytes`, and `partition.COLUMN`, `min.COLUMN`, `max.COLUMN` where they are known."""
+        """Return the data files as rows: `path`, `size_bytes`, and if known `partition.COLUMN`, `min.COLUMN`, `max.COLUMN`."""
         ...
 
     def read(self, schema: pa.Schema, *, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> pa.Table:
         """Return the rows that meet all conditions, in the types of `schema`.
 
-        A column that the table does not have, since an older program made it, is null. Raises `StorageError` when a file is
-        gone or damaged, or the storage refuses.
+        A column that the table lacks, since an older release created it, is null. Raises `StorageError` when a file is gone
+        or damaged, or the storage refuses.
         """
         ...
 
     def stream(self, columns: Sequence[str] | None = None, conditions: Conditions = ()) -> Any:
-        """Return the rows as an Arrow stream that can be read once. All `columns` must be there."""
+        """Return the rows as an Arrow stream that can be read once. The table must have all `columns`."""
         ...
 
     def transaction(self, app_id: str) -> int | None:
-        """Return the version of the last transaction of an application; None if it never committed."""
+        """Return the version of an application's last transaction; None without one."""
         ...
 
     def history(self, limit: int | None = None) -> list[Commit]:
@@ -166,20 +166,20 @@ class Snapshot(Protocol):
 
 
 class TableStore(Protocol):
-    """One table.
+    """Table that can be read and written.
 
-    A commit survives a power failure when the call returns. Commits raise `VersionTakenError` when another writer has taken the version. Every call but `create` raises
-    `TableMissingError` when there is no table, and every call raises `OSError` (a `StoreError`, for what Delta says) when the
-    storage refuses: see `storage_errors`.
+    When a call returns, its commit survives a power failure. Commits raise `VersionTakenError` when another writer has
+    committed the version. Every method except `create` raises `TableMissingError` when there is no table. Every method raises
+    `OSError` when the storage refuses (`StoreError` for errors of Delta); `storage_errors` converts these.
     """
 
     @property
     def uri(self) -> str:
-        """Where the table is."""
+        """Location of the table."""
         ...
 
     def create(self, schema: pa.Schema, partition_by: Sequence[str] = (), description: str | None = None) -> None:
-        """Make an empty table at version 0, unless there is a table. The description names the base of a branch's table."""
+        """Create an empty table at version 0, unless it exists. The description names the base of a branch's table."""
         ...
 
     def latest(self) -> Snapshot:
@@ -187,11 +187,11 @@ class TableStore(Protocol):
         ...
 
     def at(self, version: int) -> Snapshot:
-        """Return a version. Raises `StoreError` when the log does not have it, or has it no more."""
+        """Return a version. Raises `StoreError` when the log does not have it, or no longer has it."""
         ...
 
     def append(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
-        """Add staged files, none of them too; return the new version."""
+        """Add staged files, possibly none; return the new version."""
         ...
 
     def append_rows(self, parent: int, rows: pa.Table, info: CommitInfo = NO_INFO) -> int:
@@ -199,17 +199,18 @@ class TableStore(Protocol):
         ...
 
     def replace(self, parent: int, schema: pa.Schema, files: Sequence[StagedFile], info: CommitInfo = NO_INFO) -> int:
-        """Make staged files the whole content; return the new version."""
+        """Replace the whole content by staged files; return the new version."""
         ...
 
     def add_columns(self, parent: int, columns: Sequence[pa.Field], info: CommitInfo = NO_INFO) -> int:
-        """Add columns, null in all rows so far; return the new version."""
+        """Add columns, null in existing rows; return the new version."""
         ...
 
     def optimize(self, parent: int, target_size: int, cluster_by: Sequence[str] = ()) -> int:
-        """Rewrite files that are smaller than `target_size` (bytes) into larger ones; return the new version, or `parent` if nothing is due.
+        """Rewrite files smaller than `target_size` (bytes) into larger ones; return the new version, or `parent` if there are none.
 
-        No row changes, and transactions stay. With `cluster_by`, rewrite all files, ordered by these columns, if any are due.
+        No row changes, and transactions stay. With `cluster_by`, if there are small files, rewrite all files, ordered by these
+        columns.
         """
         ...
 
@@ -232,8 +233,8 @@ class TableStore(Protocol):
     def sync(self, version: int) -> None:
         """Make a version survive a power failure, with the files that it adds and the commit that it builds on.
 
-        Every other call here does so with its own commit. It is for a version that somebody else has made: Spark, or a process
-        that may have died before it was synced.
+        All other methods sync their own commits. Called for a version of another writer: Spark, or a process that may have died
+        before it could sync.
         """
         ...
 
@@ -242,27 +243,27 @@ class TableStore(Protocol):
         ...
 
     def keep_versions(self, versions: Iterable[int]) -> None:
-        """Make versions independent of the entries of the log before them, so that those may be deleted."""
+        """Make versions independent of earlier entries of the log, so that these entries may be deleted."""
         ...
 
     def trace(self, files: Collection[str]) -> FileTrace:
-        """Find where the log names one of these data files, which are relative to the table's folder."""
+        """Find the places in the log that name one of these data files (paths relative to the table's folder)."""
         ...
 
     def merge(self, parent: int, rows: pa.Table, keys: Sequence[str], info: CommitInfo = NO_INFO) -> int:
         """Apply changes to a table with a primary key; return the new version, or `parent` when nothing changed.
 
-        `rows` have the table's columns and `_row_kind`; those of kind `-D` remove their key, others replace or add it. A merge that
-        changes nothing makes no commit, so its transaction is not recorded either.
+        `rows` have the table's columns and `_row_kind`: a row of kind `-D` removes its key, any other one replaces or adds it.
+        A merge that changes nothing makes no commit, so its transaction is not recorded either.
         """
         ...
 
 
 @contextmanager
 def storage_errors(doing: str) -> Iterator[None]:
-    """Turn what disks, object stores and Arrow say into a `StorageError` that tells what was being done.
+    """Convert errors of disks, object stores and Arrow to a `StorageError` with the text `doing`, such as "to read TABLE".
 
-    Errors that callers know the meaning of pass through: a taken version and a missing table.
+    `VersionTakenError` and `TableMissingError` are not converted: callers handle them.
     """
     try:
         yield

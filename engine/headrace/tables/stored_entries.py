@@ -1,4 +1,4 @@
-"""Rows of the state tables as entries of a backend."""
+"""Conversion of rows of the state tables to entries of a backend."""
 
 from __future__ import annotations
 
@@ -39,15 +39,14 @@ def rebuild(
 ) -> int:
     """Load an operator's state for one key-group range from the state tables into an empty backend.
 
-    Reads only files and rows of the range, each change in checkpoint order, so the last one wins. Entries that
-    `expiries` find dead are not loaded.
-    Returns the number of rows read.
+    Reads only files and rows of the range. Applies changes in checkpoint order, so the last one wins. Does not load entries
+    that are dead by `expiries`. Returns the number of rows read.
     """
     rows = 0
     for name, stored in STORED.items():
-        found = view_of(name).of(operator, key_groups).changes(stored.columns)
-        rows += found.num_rows
-        writes = stored.entries(deleted_if_dead(found, expiries) if expiries and name == KEYED_STATE else found)
+        changes = view_of(name).of(operator, key_groups).changes(stored.columns)
+        rows += changes.num_rows
+        writes = stored.entries(deleted_if_dead(changes, expiries) if expiries and name == KEYED_STATE else changes)
         while chunk := list(islice(writes, _CHUNK)):
             backend.write_batch(chunk)
     return rows
@@ -55,26 +54,26 @@ def rebuild(
 
 @dataclass(frozen=True, slots=True)
 class StoredEntries:
-    """How a state table holds a backend's entries: the columns needed, and what their rows say."""
+    """Form of a backend's entries in a state table: the columns needed, and the conversion of their rows to writes."""
 
     columns: tuple[str, ...]
     writes: Callable[[pa.Table], Iterator[Write]]
 
     def entries(self, rows: pa.Table) -> Iterator[Write]:
-        """Rows, in whatever order, as writes in checkpoint order: the last one for an entry is its state.
+        """Yield rows, given in any order, as writes in checkpoint order: the last write of an entry is its state.
 
-        An entry with several rows (a history) is complete only if all rows of its key are there.
+        An entry with several rows (a history) needs all rows of its key.
         """
         return self.writes(in_milliseconds(in_order(rows)))
 
 
 def _value_writes(table: pa.Table) -> Iterator[Write]:
     for batch in table.to_batches(_CHUNK):
-        states, keys, values, stamps, gone = (batch[name].to_pylist() for name in _EVERY_VALUE)
+        states, keys, values, stamps, deleted = (batch[name].to_pylist() for name in _EVERY_VALUE)
         entries = _entries_of(batch, states, keys)
         lives = batch["ttl_ms"].to_pylist() if batch["ttl_ms"].null_count < batch.num_rows else repeat(None)
-        for entry, value, stamp, own_ttl, is_gone in zip(entries, values, stamps, lives, gone, strict=False):
-            yield entry, None if is_gone else stored_value(stamp or 0, value.encode(), own_ttl or 0)
+        for entry, value, stamp, own_ttl, is_deleted in zip(entries, values, stamps, lives, deleted, strict=False):
+            yield entry, None if is_deleted else stored_value(stamp or 0, value.encode(), own_ttl or 0)
 
 
 def _entries_of(batch: pa.RecordBatch, states: Sequence[str], keys: Sequence[str]) -> Iterator[bytes]:
@@ -94,20 +93,20 @@ def _timer_writes(table: pa.Table) -> Iterator[Write]:
     cleanups: dict[Timer, bool] = {}
     for batch in table.to_batches(_CHUNK):
         columns = [batch[name].to_pylist() for name in _TIMER_COLUMNS[1:]]
-        for key, domain, time, namespace, gone in zip(*columns, strict=True):
+        for key, domain, time, namespace, is_deleted in zip(*columns, strict=True):
             timer = Timer(time, key.encode(), domain, namespace or "")
             if domain in CLEANUP_DOMAINS:
-                cleanups[timer] = not gone
-            yield timer_entry(timer), None if gone else b""
+                cleanups[timer] = not is_deleted
+            yield timer_entry(timer), None if is_deleted else b""
     yield from known_timers(timer for timer, is_set in cleanups.items() if is_set)
 
 
 def _history_writes(table: pa.Table) -> Iterator[Write]:
     histories: dict[str, dict[int, HistoryRow]] = {}
     columns = [table[name].to_pylist() for name in _HISTORY_COLUMNS[1:]]
-    for key, number, row, kind, inserted_at, gone in zip(*columns, strict=True):
+    for key, number, row, kind, inserted_at, is_deleted in zip(*columns, strict=True):
         history = histories.setdefault(key, {})
-        if gone:
+        if is_deleted:
             history.pop(number, None)
         else:
             history[number] = HistoryRow(number, msgspec.Raw(row.encode()), RowKind.parse(kind), inserted_at)
@@ -121,4 +120,4 @@ STORED: dict[str, StoredEntries] = {
     TIMERS: StoredEntries(_TIMER_COLUMNS, _timer_writes),
     MATERIALIZER_HISTORY: StoredEntries(_HISTORY_COLUMNS, _history_writes),
 }
-"""The tables whose rows are a backend's entries."""
+"""Tables with entries of a backend."""

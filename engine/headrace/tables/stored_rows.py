@@ -1,7 +1,7 @@
-"""What holds of every stored row, whoever reads it: a row that breaks it was not written by Headrace.
+"""Rules that every stored row follows, checked by all readers: a row that breaks a rule was not written by Headrace.
 
-A null in a column that has none would otherwise drop the row in silence, or end as a failure far from the table. The rules are
-here twice, for rows in memory and as SQL for those who ask with DuckDB.
+Without the check, a null in a column that must have none would silently drop the row, or cause an error far from the table. The
+rules are implemented twice, for rows in memory and as SQL for DuckDB.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OF_LIVE_ROWS: Final[Mapping[str, tuple[str, ...]]] = {
     ASYNC_REQUESTS: ("element", "status", "attempts", "cost_ms"),
     MATERIALIZER_HISTORY: ("row", "row_kind", "inserted_at"),
 }
-"""Columns that are null in no row but those of what is deleted. Readers show them as they are."""
+"""Columns that are null only in rows of deleted entries. Readers of such rows do not check them."""
 
 _ALLOWED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     TIMERS: {"domain": tuple(DOMAINS)},
@@ -49,9 +49,10 @@ _SHOWN = 100
 
 
 def typed_rows(uri: str, rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return rows in the columns and types of a schema; a column that they lack, since an older program made them, is null.
+    """Convert rows to the columns and types of a schema; a column that they lack, since an older release wrote them, is null.
 
-    Raises `StorageError` that names the table, the row and the column where a type is another one, or a null is where none may be.
+    Raises `StorageError`, with the table, the row and the column, for a type that cannot be converted, and for a null in a
+    column that must have none.
     """
     if rows.schema.equals(schema) and not any(rows[name].null_count for name in _never_null(schema)):
         return rows
@@ -60,9 +61,10 @@ def typed_rows(uri: str, rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def check_rows(uri: str, rows: pa.Table, table: StateTable) -> pa.Table:
-    """Return rows of a state table, some columns of them, unless one lacks a value, or has one that its column cannot have.
+    """Return rows of a state table (all columns or some) after checking their values.
 
-    Raises `StorageError` that names the table, the row and the column.
+    Raises `StorageError`, with the table, the row and the column, for a live row without a value, and for a value that its
+    column cannot have.
     """
     names = rows.schema.names
     for name in _OF_LIVE_ROWS.get(table.name, ()):
@@ -77,12 +79,12 @@ def check_rows(uri: str, rows: pa.Table, table: StateTable) -> pa.Table:
 
 
 def damaged(uri: str, what: str) -> StorageError:
-    """Return the error for a table whose rows Headrace cannot have written."""
+    """Return the error for a table with rows that Headrace cannot have written."""
     return StorageError(f"table {uri} is damaged: {what}. {ADVICE}")
 
 
 def checked_sql(changes: str, table: StateTable, columns: tuple[str, ...]) -> str:
-    """Return SQL for a relation of changes that ends the query where one of its `columns` has a null that must not be there."""
+    """Return SQL for a relation of changes. A query fails at a null in one of its `columns` that must have none."""
     names = [name for name in columns if name in _never_null(table.schema)]
     row = " || ', '".join(f""" || '{name} ' || coalesce(CAST("{name}" AS VARCHAR), 'null')""" for name in names)
     checked = []
@@ -93,13 +95,13 @@ def checked_sql(changes: str, table: StateTable, columns: tuple[str, ...]) -> st
 
 
 def null_refused(error: Exception) -> str | None:
-    """Return what is wrong where deltalake refuses to read a null in a column that has none."""
-    found = _REFUSED.search(str(error))
-    return f"column '{found[1]}' is null in a row" if found else None
+    """Return the fault if deltalake has refused a null in a column that must have none; None for any other error."""
+    match = _REFUSED.search(str(error))
+    return f"column '{match[1]}' is null in a row" if match else None
 
 
 MARK: Final = "stored rows: table "
-"""Begins what DuckDB says where `checked_sql` has ended a query."""
+"""Beginning of DuckDB's message for a query that failed because of `checked_sql`."""
 
 
 def _typed(uri: str, rows: pa.Table, column: pa.Field) -> pa.ChunkedArray:
@@ -122,11 +124,11 @@ def _never_null(schema: pa.Schema) -> list[str]:
 
 
 def _refuse(uri: str, rows: pa.Table, name: str, wrong: pa.ChunkedArray) -> None:
-    """Raise `StorageError` for the first row that is wrong, if there is one."""
+    """Raise `StorageError` for the first wrong row, if there is one."""
     place = pc.index(wrong, True).as_py()
     if place < 0:
         return
-    row = rows.slice(place, 1).select([each for each in _NAMES if each in rows.schema.names])
+    row = rows.slice(place, 1).select([column for column in _NAMES if column in rows.schema.names])
     where = ", ".join(f"{column} {row[column][0].as_py()}" for column in row.schema.names)
     value = rows[name][place].as_py() if name in rows.schema.names else None
     shown = "null" if value is None else f"'{str(value)[:_SHOWN]}', which it cannot be,"

@@ -1,4 +1,4 @@
-"""Opens tables by their URI: Delta on disks and object stores, or memory."""
+"""Opening of tables by URI: Delta on disks and object stores, or memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from headrace.tables.store import TableMissingError, TableStore, storage_errors
 from headrace.tables.view import TableView
 
 ViewOf = Callable[[str], TableView]
-"""Opens a state table by its name."""
+"""Function that opens a state table by its name."""
 
 
 def table_store(uri: str, storage: Storage = None) -> TableStore:
-    """Return the store of a table. Nothing is read yet."""
+    """Return the store of a table. Read nothing yet."""
     return MemoryStore(uri) if is_in_memory(uri) else DeltaStore(uri, storage)
 
 
@@ -40,5 +40,5 @@ def state_view(job_folder: str, name: str, version: int, storage: Storage = None
 
 
 def state_views(job_folder: str, versions: Mapping[str, int], storage: Storage = None) -> ViewOf:
-    """Return what opens the state tables of a job by name, each at its version."""
+    """Return a function that opens the state tables of a job by name, each at its version."""
     return lambda name: state_view(job_folder, name, versions[name], storage)

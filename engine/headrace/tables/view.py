@@ -1,4 +1,4 @@
-"""The rows of one state table at one version, as live entries."""
+"""View of a state table at one version: its live entries."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ MILLISECONDS = pa.timestamp("ms", tz="UTC")
 
 
 class TableView:
-    """Rows of a state table at a version, all of them or those that meet conditions."""
+    """Rows of a state table at a version that meet all conditions."""
 
     def __init__(self, table: StateTable, snapshot: Snapshot, conditions: Conditions = ()) -> None:
-        """Nothing is read yet."""
+        """Keep the arguments; read nothing yet."""
         self.table = table
         self.snapshot = snapshot
         self.conditions = tuple(conditions)
 
     @property
     def version(self) -> int:
-        """The version of the table."""
+        """Version of the table."""
         return self.snapshot.version
 
     def of(
@@ -40,25 +40,25 @@ class TableView:
         keys: Iterable[str] | None = None,
         states: str | Iterable[str] | None = None,
     ) -> TableView:
-        """Return the view of some entries; None sets no condition. See `entries_of`."""
+        """Return the view of some entries; None sets no condition. `keys` are JSON texts."""
         return self.where(*entries_of(operators, key_groups, keys=keys, states=states))
 
     def where(self, *conditions: Condition) -> TableView:
-        """Return the view of rows that meet these conditions, too."""
+        """Return the view of rows that also meet these conditions."""
         return TableView(self.table, self.snapshot, (*self.conditions, *conditions))
 
     @property
     def own(self) -> TableView:
-        """The view without the base of a branch's table."""
+        """View without the base of a branch's table."""
         return TableView(self.table, own_rows(self.snapshot), self.conditions)
 
     @property
     def has_base(self) -> bool:
-        """Tell whether it is a branch's table."""
+        """Return whether it is a branch's table."""
         return isinstance(self.snapshot, OverlaySnapshot)
 
     def changes(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return all rows, in no order: each is a change of an entry.
+        """Return all rows, in no particular order: each row is a change of an entry.
 
         Raises `StorageError` when a file is gone or damaged.
         """
@@ -76,15 +76,15 @@ class TableView:
         return last_rows(self.changes(list(needed)), self.table).select(list(columns))
 
     def live_rows(self, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Return the live entries as mappings; times are milliseconds."""
+        """Return the live entries as mappings, with times in milliseconds. Raises `StorageError` as `live` does."""
         rows: list[dict[str, Any]] = in_milliseconds(self.live(columns)).to_pylist()
         return rows
 
     def stream(self, columns: Sequence[str] | None = None) -> Any:
         """Return all rows as an Arrow stream that can be read once; `columns` only, if they are given.
 
-        A column that the table does not have, since an older program made it, is null and comes last. Raises `OSError` when the
-        storage refuses; a file that is gone is noticed by who reads the stream.
+        A column that the table lacks, since an older release created it, is null and comes last. Raises `OSError` when the
+        storage refuses; reading the stream fails when a file is gone.
         """
         names = list(columns or self.table.schema.names)
         stored = set(self.snapshot.schema.names)
@@ -92,12 +92,12 @@ class TableView:
         return _with_nulls(stream, [self.table.schema.field(name) for name in names if name not in stored])
 
     def files(self) -> set[str]:
-        """Return the data files of the table, relative to its folder, whatever the conditions are."""
+        """Return all data files of the table, relative to its folder, without regard to the conditions."""
         return self.snapshot.files()
 
 
 def in_milliseconds(rows: pa.Table) -> pa.Table:
-    """Return rows with integers (ms) for times: Arrow makes a datetime object of each time, a microsecond a piece."""
+    """Convert times to integers (ms): Arrow would make a datetime object of each time, a microsecond each."""
     for position, column in enumerate(rows.schema):
         if pa.types.is_timestamp(column.type):
             times = rows[column.name].cast(MILLISECONDS, safe=False).cast(pa.int64())
@@ -106,10 +106,10 @@ def in_milliseconds(rows: pa.Table) -> pa.Table:
 
 
 def _with_nulls(stream: Any, missing: Sequence[pa.Field]) -> Any:
-    """Return an Arrow stream with further columns, which are null.
+    """Return an Arrow stream with additional columns of nulls.
 
-    It is read into memory: a stream made in Python would be called from Arrow's threads, which can abort the process at its end.
-    Only tables that are older than the program have such columns.
+    The stream is read into memory: Arrow's threads would call a stream made in Python, which can abort the process at its end.
+    Only tables of older releases lack columns.
     """
     if not missing:
         return stream

@@ -26,6 +26,7 @@ class DeferredBackend:
         self.scan = backend.scan
         self.items = backend.items
         self.visit = backend.visit
+        self.scans_keys = backend.scans_keys
         self.close = backend.close
 
 

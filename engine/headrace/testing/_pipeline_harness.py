@@ -196,9 +196,9 @@ class PipelineHarness:
 
         Raises the error of `headrace.errors` that `headrace run` would end with, and `ValueError` for an unknown place.
         """
+        from headrace.local.local_tasks import LocalTasks
+        from headrace.spark.job_run import run_on
         from headrace.spark.options import RunOptions
-        from headrace.spark.runner import run_on
-        from headrace.testing._local_tasks import LocalTasks
 
         self._check_places(crash_at, budget_ends_at)
         self._runs += 1

@@ -140,7 +140,7 @@ def test_defaults_are_the_documented_ones(source):
     assert materializer.upsert_key is None
 
 
-def test_the_record_type_is_what_the_last_function_puts_out(source, enriched):
+def test_record_type_is_that_of_the_last_function(source, enriched):
     assert source.record_type() is Event
     assert enriched.record_type() is Enriched
     assert enriched.key_by("name").process("lines", Lines()).record_type() is Line
@@ -229,7 +229,7 @@ def both_sides(stream):
         ),
     ],
 )
-def test_a_step_that_makes_no_sense_is_refused_where_it_is_written(enriched, build, says):
+def test_senseless_step_is_refused_where_it_is_written(enriched, build, says):
     with pytest.raises(ValueError, match=says):
         build(enriched)
 
@@ -298,7 +298,7 @@ def test_steps_take_the_type_from_the_annotation(source):
     assert source.filter(is_early).assign_event_time("at").union(source).record_type() is Event
 
 
-def test_the_operators_of_steps_are_not_named_by_users(source):
+def test_users_do_not_name_operators_of_steps(source):
     both = source.union(source).union(source)
     made = both.map(named).key_by("name").process("union", Lines())
     assert [operator.name for operator in made.operators] == ["events", "union", "union", "map named", "union"]
@@ -348,7 +348,7 @@ def test_a_side_output_may_name_its_sink(enriched):
     assert [operator.name for operator in both.operators][-3:] == ["a", "b", "board"]
 
 
-def test_a_row_kind_has_a_symbol_that_can_be_read_back():
+def test_row_kind_symbol_parses_back():
     assert [kind.symbol for kind in RowKind] == ["+I", "-U", "+U", "-D"]
     assert [RowKind.parse(kind.symbol) for kind in RowKind] == [*RowKind]
     assert [kind.symbol for kind in RowKind if kind.is_retraction] == ["-U", "-D"]

@@ -37,7 +37,8 @@ def test_an_exponential_delay_doubles_up_to_the_longest():
     initial=st.timedeltas(timedelta(0), timedelta.max),
     longest=st.timedeltas(timedelta(0), timedelta.max),
 )
-def test_a_wait_is_never_longer_than_the_longest_whatever_the_outage(retries, multiplier, initial, longest):
+def test_wait_never_exceeds_the_longest(retries, multiplier, initial, longest):
+    """Whatever the outage, no wait is longer than the longest one."""
     strategy = exponential(initial_delay=initial, max_delay=longest, multiplier=multiplier)
     assert timedelta(0) <= strategy.backoff(retries) <= longest
     assert strategy.backoff(retries) <= strategy.backoff(retries + 1)

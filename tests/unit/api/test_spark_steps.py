@@ -78,7 +78,7 @@ def test_steps_that_make_no_sense_are_refused(case, orders):
         build(orders)
 
 
-def test_a_source_with_a_step_has_no_other_use(orders):
+def test_source_with_step_has_no_other_use(orders):
     orders.sql(QUERY, record=Item).sink("items")
     orders.filter(bool).sink("orders_again")
     (problem,) = problems_of(orders._pipeline)

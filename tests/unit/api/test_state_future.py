@@ -61,14 +61,15 @@ forms = pytest.mark.parametrize(("form", "of_4", "of_5"), FORMS)
 
 
 @forms
-def test_of_a_future_made_by_user_code_the_callback_runs_at_once(form, of_4, of_5):
+def test_callback_of_user_made_future_runs_at_once(form, of_4, of_5):
     assert [answer(form(StateFuture(4))), answer(form(StateFuture(5)))] == [of_4, of_5]
 
 
 @forms
 @pytest.mark.parametrize("number", [4, 5])
 @pytest.mark.parametrize("at_hand", [True, False])
-def test_the_callback_waits_for_its_turn_whether_the_answer_is_there_or_not(task, form, of_4, of_5, number, at_hand):
+def test_callback_waits_its_turn_with_or_without_answer(task, form, of_4, of_5, number, at_hand):
+    """The callback waits for its turn, whether the answer is there or not."""
     future = StateFuture(number, task) if at_hand else StateFuture.pending(task)
     result = form(future)
     if not at_hand:
@@ -79,7 +80,7 @@ def test_the_callback_waits_for_its_turn_whether_the_answer_is_there_or_not(task
     assert (answer(result), len(task.context.callbacks)) == (of_4 if number == 4 else of_5, 0)
 
 
-def test_callbacks_run_in_the_order_in_which_they_were_chained(task, pending):
+def test_callbacks_run_in_chaining_order(task, pending):
     log = []
     for name in ("first", "second", "third"):
         pending.then_accept(lambda _, name=name: log.append(name))
@@ -92,7 +93,7 @@ def test_callbacks_run_in_the_order_in_which_they_were_chained(task, pending):
 #    fast: x
 
 
-def test_an_answer_that_is_there_does_not_overtake_one_that_is_not(task, pending):
+def test_present_answer_does_not_overtake_missing_one(task, pending):
     log = []
     pending.then_accept(lambda _: log.append("first"))
     StateFuture(0, task).then_accept(lambda _: log.append("second"))
@@ -104,7 +105,8 @@ def test_an_answer_that_is_there_does_not_overtake_one_that_is_not(task, pending
 
 
 @pytest.mark.parametrize("at_hand", [True, False])
-def test_a_callback_that_waits_for_a_later_one_lets_it_go_first(task, at_hand):
+def test_callback_that_waits_lets_later_one_run(task, at_hand):
+    """A callback that waits for a later one lets that one run first."""
     log = []
 
     def fetch():
@@ -123,7 +125,8 @@ def test_a_callback_that_waits_for_a_later_one_lets_it_go_first(task, at_hand):
     assert log == ["told", "after told", "last"]
 
 
-def test_what_a_callback_chains_comes_behind_what_is_chained_already(task):
+def test_callbacks_chained_in_callbacks_run_last(task):
+    """A callback's own chain comes after everything that is chained already."""
     log = []
     StateFuture(0, task).then_compose(lambda _: StateFuture(1, task).then_accept(log.append)).then_accept(log.append)
     StateFuture(2, task).then_accept(log.append)
@@ -131,7 +134,7 @@ def test_what_a_callback_chains_comes_behind_what_is_chained_already(task):
     assert log == [2, 1, None]
 
 
-def test_a_callback_may_answer_with_a_future_that_is_not_there_yet(task, pending):
+def test_callback_may_return_unfinished_future(task, pending):
     inner = StateFuture.pending(task)
     outer = pending.then_compose(lambda _: inner)
     pending.complete(1)
@@ -141,7 +144,8 @@ def test_a_callback_may_answer_with_a_future_that_is_not_there_yet(task, pending
     assert answer(outer) == "inner"
 
 
-def test_composed_with_state_a_future_of_user_code_lets_its_callbacks_wait_too(task, pending):
+def test_future_composed_with_state_delays_its_callbacks(task, pending):
+    """Composed with state, a future of user code lets its callbacks wait, too."""
     log = []
     StateFuture(1).then_compose(lambda _: StateFuture(2, task)).then_accept(log.append)
     StateFuture(1).then_compose(lambda _: pending).then_accept(log.append)
@@ -160,7 +164,7 @@ def test_a_circle_of_futures_is_refused(task, length):
         task.run()
 
 
-def test_a_function_to_compose_with_must_return_a_future(task):
+def test_compose_function_must_return_a_future(task):
     StateFuture(0, task).then_compose(lambda _: None)
     with pytest.raises(TypeError, match="must return a StateFuture, not NoneType"):
         task.run()

@@ -30,7 +30,8 @@ def job_of(mode, function, *, delay=3_600_000, on_failure=OnFailure.QUARANTINE, 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_is_parked_and_long_not_due_is_called_for_once_more(mode):
+def test_parked_elements_get_one_last_call(mode):
+    """At the end of input, a parked element is called for once more, also long before it is due."""
     job = job_of(mode, Promised({0: [FAILS], 1: [FAILS], 3: [FAILS, FAILS]}))
     job.micro_batch("abcd")
     job.micro_batch("", finishes=True)
@@ -42,7 +43,7 @@ def test_what_is_parked_and_long_not_due_is_called_for_once_more(mode):
 
 
 @pytest.mark.parametrize("fails", [0, 1, 9])
-def test_keyed_ordered_what_waits_behind_a_parked_element_is_called_after_it(fails):
+def test_keyed_ordered_waiters_are_called_after_parked_element(fails):
     job = job_of(OutputMode.KEYED_ORDERED, Promised({0: [FAILS] * (1 + fails), 1: [FAILS] * fails}))
     job.micro_batch("aaa")
     assert job.wait.function.calls == [0]
@@ -66,7 +67,8 @@ def test_an_open_breaker_stops_nobody(mode):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("last", [FAILS, NEVER])
-def test_what_fails_the_last_time_is_given_up_on_as_the_operator_says(mode, last):
+def test_last_failure_follows_the_operators_setting(mode, last):
+    """An element that fails the last time is given up on as the operator says."""
     outcomes = {}
     for on_failure in OnFailure:
         job = job_of(mode, WithDefault({0: [FAILS, last]}), on_failure=on_failure)
@@ -80,7 +82,8 @@ def test_what_fails_the_last_time_is_given_up_on_as_the_operator_says(mode, last
     assert outcomes == {OnFailure.FAIL: ([], []), OnFailure.QUARANTINE: ([], [0]), OnFailure.DEFAULT: ([0], [])}
 
 
-def test_an_answer_that_is_refused_the_last_time_is_emitted_as_it_is():
+def test_refused_last_answer_is_emitted_unchanged():
+    """An answer that the strategy refuses the last time is emitted as it is."""
     job = job_of(OutputMode.ORDERED, Promised())
     job.wait = replace(job.wait, retry=FixedDelay(max_retries=9, delay=9000 * MS, results=lambda _: True))
     job.micro_batch("a")
@@ -89,7 +92,7 @@ def test_an_answer_that_is_refused_the_last_time_is_emitted_as_it_is():
     assert (job.emitted, job.table.rows) == ([0], {})
 
 
-def test_an_element_that_is_new_to_the_operator_keeps_all_its_retries():
+def test_new_elements_keep_all_their_retries():
     # As what an earlier wait of the chain has just let go of.
     job = job_of(OutputMode.ORDERED, Promised({0: [FAILS], 1: [FAILS]}))
     job.micro_batch("a")
@@ -100,7 +103,7 @@ def test_an_element_that_is_new_to_the_operator_keeps_all_its_retries():
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_run_that_has_to_stop_leaves_what_it_has_not_finished(mode):
+def test_stopping_run_leaves_unfinished_elements(mode):
     job = job_of(mode, Promised({0: [FAILS, NEVER]}))
     job.micro_batch("a")
     job.micro_batch("", finishes=True, stop=lambda: True)
@@ -117,7 +120,8 @@ def test_a_run_that_has_to_stop_leaves_what_it_has_not_finished(mode):
     breaker=st.sampled_from([None, CircuitBreaker(failures=2, probe_after=70 * MS)]),
     recovery=st.sampled_from(RecoveryOption),
 )
-def test_one_micro_batch_and_one_call_for_each_and_nothing_waits(mode, batches, scripts, breaker, recovery):
+def test_one_micro_batch_with_one_call_leaves_nothing(mode, batches, scripts, breaker, recovery):
+    """One micro-batch and one call for each element, and nothing waits."""
     job = job_of(mode, Promised(scripts), delay=50, breaker=breaker, recovery=recovery)
     for keys, pause in batches:
         job.micro_batch(keys)

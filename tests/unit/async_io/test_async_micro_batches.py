@@ -95,9 +95,10 @@ script = st.lists(st.tuples(st.integers(0, 40).map(lambda ms: ms / 1000), st.boo
     recovery=st.sampled_from(RecoveryOption),
     retries=st.integers(0, 4),
 )
-def test_over_micro_batches_every_element_is_in_one_place_and_in_order(
+def test_elements_keep_place_and_order_over_micro_batches(
     mode, batches, scripts, park_after, breaker, recovery, retries
 ):
+    """Over micro-batches, every element is in one place and in order."""
     job = Job(mode, Promised(scripts), park_after=park_after * MS, breaker=breaker, recovery=recovery)
     job.wait = replace(job.wait, retry=FixedDelay(max_retries=retries, delay=50 * MS))
     for keys, pause in batches:
@@ -112,7 +113,8 @@ def test_over_micro_batches_every_element_is_in_one_place_and_in_order(
     assert job.wait.function.log == ["open", "close"] * (len(job.wait.function.log) // 2)
 
 
-def test_what_is_given_up_on_goes_at_once_though_an_earlier_element_waits():
+def test_given_up_elements_leave_before_earlier_waiters():
+    """An element that is given up on goes at once, though an earlier element waits."""
     #  0 fails at 40, and waits until 90; 1 fails at 0 and at 50, and is given up on
     job = Job(OutputMode.ORDERED, Promised({0: [(0.04, False)], 1: [(0, False)] * 2}), park_after=0 * MS)
     job.wait = replace(job.wait, retry=FixedDelay(max_retries=1, delay=50 * MS))
@@ -125,7 +127,7 @@ def test_what_is_given_up_on_goes_at_once_though_an_earlier_element_waits():
     assert (job.emitted, job.given_up, job.table.rows) == ([0], [1], {})
 
 
-def test_an_element_that_is_not_due_keeps_its_row():
+def test_element_not_due_keeps_its_row():
     job = Job(OutputMode.ORDERED, Promised({0: [(0, False)]}), park_after=0 * MS)
     job.micro_batch("ab")
     before = dict(job.table.rows)
@@ -137,7 +139,7 @@ def test_an_element_that_is_not_due_keeps_its_row():
     assert (job.table.rows, job.emitted) == ({}, [0, 1])
 
 
-def test_a_breaker_that_nobody_asked_stays_open_for_the_next_micro_batch():
+def test_unused_breaker_stays_open_in_next_micro_batch():
     job = Job(
         OutputMode.ORDERED,
         Promised({0: [(0, False)] * 9}),
@@ -164,7 +166,7 @@ def test_each_attempt_is_counted_in_the_row():
     assert counted == [(1, 10, 0), (2, 20, 0), (3, 30, 0)]
 
 
-def test_a_failure_ends_what_a_stop_has_interrupted_already():
+def test_failure_cancels_a_call_that_stop_interrupted():
     # Swallowed, the failure's cancellation would leave a worker that nobody ends, and a task of Spark that hangs.
     wait = AsyncWait(
         "ask", Lingering({0: [(9, True)]}), OutputMode.ORDERED, 1, 10_000 * MS, FixedDelay(max_retries=1, delay=MS)
@@ -187,7 +189,7 @@ def test_a_failure_ends_what_a_stop_has_interrupted_already():
 #   0 is answered, 1 under way at 250 ms, when the run has to stop, 2 was not begun; capacity 1
 
 
-def test_a_call_that_the_end_of_the_run_interrupts_is_no_attempt():
+def test_call_interrupted_by_run_end_counts_no_attempt():
     function = Promised({1: [(9, True)]})
     job = Job(OutputMode.ORDERED, function)
     job.wait = replace(job.wait, capacity=1)

@@ -86,7 +86,7 @@ def test_whatever_a_method_raises_is_the_functions_fault(mode, error, method):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("error", ENDINGS)
-def test_whatever_the_hook_for_timeouts_raises_is_its_fault(mode, error):
+def test_errors_of_timeout_hooks_are_their_fault(mode, error):
     function = function_of(timeout=coroutine_raising(error))
     function.scripts = {0: [(60.0, True)]}
     with pytest.raises(UserFunctionError, match=error.__name__):
@@ -142,12 +142,12 @@ def plain(self, question):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("invoke", [async_generator, generator, plain])
-def test_an_invoke_that_is_no_coroutine_is_not_taken_for_a_failing_service(mode, invoke):
+def test_invoke_without_coroutine_is_no_service_failure(mode, invoke):
     with pytest.raises(UserFunctionError, match=r"invoke\(\) must be an 'async def' without a yield"):
         run(function_of(invoke=invoke), mode, retry=TWICE)
 
 
-def test_an_invoke_that_hands_on_a_coroutine_is_as_good():
+def test_invoke_may_pass_on_a_coroutine():
     class Wrapped(Promised):
         def invoke(self, question, /):
             return super().invoke(question)
@@ -156,12 +156,12 @@ def test_an_invoke_that_hands_on_a_coroutine_is_as_good():
 
 
 @pytest.mark.parametrize("method", ["open", "close"])
-def test_a_plain_method_that_raises_is_blamed_as_well(method):
+def test_raising_plain_method_is_blamed(method):
     with pytest.raises(UserFunctionError, match=rf"{method}\(\) failed[^$]*ZeroDivisionError"):
         run(function_of(**{method: raising(ZeroDivisionError)}))
 
 
-def test_an_answer_of_the_wrong_type_names_the_method_that_gave_it():
+def test_wrong_answer_type_names_its_method():
     async def timeout(self, question, /):
         return None
 
@@ -203,7 +203,8 @@ def failing():
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("method", ["can_retry", "backoff", "retries_exception", "retries_result"])
-def test_a_strategy_that_raises_is_blamed_with_the_failure_that_it_was_asked_about(mode, method):
+def test_raising_strategy_is_blamed_with_its_failure(mode, method):
+    """A strategy that raises is blamed, with the failure that it was asked about."""
     with pytest.raises(UserFunctionError, match="ZeroDivisionError") as raised:
         run(failing(), mode, retry=Strategy(**{method: raising(ZeroDivisionError)}))
     assert method == "retries_result" or "Unavailable: call 1 for 1" in raised.value.traceback
@@ -230,7 +231,7 @@ def test_a_negative_backoff_parks_where_everything_is_parked():
         assert h._operator.metrics.parked == 1
 
 
-def test_the_longest_backoff_that_there_is_can_be_stored():
+def test_longest_backoff_can_be_stored():
     operator = run(failing(), retry=Strategy(backoff=lambda _: timedelta.max), park_after=0 * MS)
     stored = Changelog("ask", 1, 128).requests(*waiting_element_rows(operator.pending, [], 1))
     assert stored["next_attempt_at"].to_pylist()[0].year == 9999
@@ -259,7 +260,8 @@ class Hanging(BlockingFunction[Question, Answer]):
         return [Answer(question.number, 0)]
 
 
-def test_a_thread_that_hangs_past_the_timeout_does_not_hold_up_the_end():
+def test_hanging_thread_does_not_delay_the_end():
+    """A thread that hangs past the timeout does not hold up the end."""
     function = Hanging()
     try:
         operator = run(function, timeout=50 * MS, on_failure=OnFailure.QUARANTINE)
@@ -300,7 +302,8 @@ class Counting(AsyncFunction[Question, Answer]):
 
 
 @pytest.mark.parametrize("options", [{"cache": LookupCache()}, {"batch": Batching(size=1)}, {}])
-def test_a_call_that_nobody_waits_for_any_more_is_ended_so_capacity_holds(options):
+def test_unneeded_calls_are_ended_to_keep_capacity(options):
+    """A call that nobody waits for any more is ended, so capacity holds."""
     function = Counting(hang=2)
     with AsyncWaitHarness(function, capacity=2, timeout=10 * MS, **options) as h:
         for number in range(4):
@@ -310,7 +313,7 @@ def test_a_call_that_nobody_waits_for_any_more_is_ended_so_capacity_holds(option
         assert (function.most, function.running) == (2, 0)
 
 
-def test_nobody_joins_a_call_that_was_given_up_on():
+def test_nobody_joins_a_given_up_call():
     function = Counting(hang=1)
     with AsyncWaitHarness(function, timeout=10 * MS, cache=LookupCache()) as h:
         h.process(Question(1, "a"))
@@ -321,7 +324,7 @@ def test_nobody_joins_a_call_that_was_given_up_on():
         assert function.calls == 2
 
 
-def test_a_group_goes_on_as_long_as_one_of_its_records_waits():
+def test_group_continues_while_a_record_waits():
     class Slow(Counting):
         async def invoke_many(self, questions, /):
             await asyncio.sleep(0.012)

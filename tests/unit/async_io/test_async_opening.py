@@ -45,7 +45,7 @@ def mode(request):
 
 
 @pytest.mark.parametrize("refused", [0, 1, 2, 4])
-def test_calls_make_up_for_an_opening_that_was_refused(mode, refused):
+def test_calls_retry_a_refused_opening(mode, refused):
     with harness(Connecting(*[OSError("no route")] * refused), mode) as h:
         for number in range(3):
             h.process(Question(number, key=str(number)))
@@ -55,7 +55,8 @@ def test_calls_make_up_for_an_opening_that_was_refused(mode, refused):
     assert h.function.log == ["open", "close"] * (refused + 1)
 
 
-def test_calls_that_begin_together_share_an_attempt_and_its_failure(mode):
+def test_simultaneous_calls_share_an_opening_attempt(mode):
+    """Calls that begin together share an attempt to open, and its failure."""
     slowly = [(0.05, OSError("no route")), (0.05, OSError("no route"))]
     with harness(Connecting(OSError("no route"), *slowly), mode, breaker=BREAKER, park_after=500 * MS) as h:
         for number in range(10):
@@ -69,7 +70,8 @@ def test_calls_that_begin_together_share_an_attempt_and_its_failure(mode):
     assert h.function.log == ["open", "close"] * 4
 
 
-def test_what_waits_is_left_to_a_later_run_that_opens_it(mode):
+def test_later_run_opens_for_waiting_elements(mode):
+    """Elements that wait are left to a later run that opens the function."""
     with harness(Connecting(*[OSError("no route")] * 2), mode, park_after=0 * MS) as h:
         h.process(Question(1, key="a"))
         left = h.snapshot()
@@ -81,7 +83,7 @@ def test_what_waits_is_left_to_a_later_run_that_opens_it(mode):
 
 
 @pytest.mark.parametrize("on_failure", [OnFailure.FAIL, OnFailure.QUARANTINE])
-def test_one_that_cannot_be_opened_to_the_end_is_given_up_on(mode, on_failure):
+def test_element_never_opened_is_given_up(mode, on_failure):
     with harness(Connecting(*[OSError("no route")] * 5), mode, on_failure=on_failure) as h:
         h.process(Question(1, key="a"))
         if on_failure is OnFailure.FAIL:
@@ -93,7 +95,8 @@ def test_one_that_cannot_be_opened_to_the_end_is_given_up_on(mode, on_failure):
     assert h.function.log == ["open", "close"] * 5
 
 
-def test_what_no_retry_would_put_right_fails_the_run_and_sets_no_record_aside(mode):
+def test_hopeless_opening_fails_run_without_quarantine(mode):
+    """A failure that no retry would repair fails the run and quarantines no record."""
     function = Connecting(OSError("no route"), KeyError("weather_url"))
     with harness(function, mode, on_failure=OnFailure.QUARANTINE) as h:
         with pytest.raises(UserFunctionError, match=r"open\(\) failed[^$]*KeyError: 'weather_url'"):
@@ -110,7 +113,8 @@ def test_a_strategy_that_fails_is_blamed(mode):
         harness(Connecting(OSError("no route")), mode, retry=Wrong(max_retries=1, delay=0 * MS))
 
 
-def test_one_that_runs_into_its_timeout_does_not_take_the_opening_from_others(mode):
+def test_timed_out_element_leaves_opening_to_others(mode):
+    """An element that runs into its timeout does not take the opening from others."""
     with harness(Connecting(OSError("no route"), (4, None)), mode, on_failure=OnFailure.QUARANTINE) as h:
         h.process(Question(1, key="a"))
         h.clock.advance(2000)
@@ -129,7 +133,7 @@ def test_one_that_runs_into_its_timeout_does_not_take_the_opening_from_others(mo
     assert h.function.log == ["open", "close"] * 2
 
 
-def test_the_end_of_a_task_cancels_an_attempt_that_hangs(mode):
+def test_task_end_cancels_hanging_attempt(mode):
     with harness(Connecting(OSError("no route"), (1e6, None)), mode) as h:
         h.process(Question(1, key="a"))
     assert h.function.log == ["open", "close", "open"]

@@ -151,7 +151,7 @@ class Pondering(Wild):
 
 
 @pytest.mark.parametrize(("mode", "emitted"), [(OutputMode.ORDERED, []), (OutputMode.KEYED_ORDERED, [1])])
-def test_a_run_that_has_to_stop_does_not_wait_for_a_hook(mode, emitted):
+def test_stopping_run_does_not_wait_for_hooks(mode, emitted):
     function = Pondering({0: [(86_400.0, True)]})
     runs = Runs(AsyncWait("ask", function, mode, CAPACITY, 20 * MS, NoRetry()))
     runs.micro_batch("ab", looks=0)
@@ -219,16 +219,13 @@ stories = given(
 
 @settings(max_examples=60, deadline=None)
 @stories
-def test_whatever_happens_between_runs_every_element_is_in_one_place(
-    mode, changes, drawn, scripts, options, retries, timeout, limit
-):
+def test_each_element_is_in_one_place_over_runs(mode, changes, drawn, scripts, options, retries, timeout, limit):
+    """Whatever happens between runs, every element is in one place."""
     story(mode, changes, drawn, scripts, options, retries, timeout, limit)
 
 
 @pytest.mark.slow
 @examples(800)
 @stories
-def test_in_many_more_stories_every_element_is_in_one_place(
-    mode, changes, drawn, scripts, options, retries, timeout, limit
-):
+def test_many_more_stories_keep_elements_in_one_place(mode, changes, drawn, scripts, options, retries, timeout, limit):
     story(mode, changes, drawn, scripts, options, retries, timeout, limit)

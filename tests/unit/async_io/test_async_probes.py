@@ -48,7 +48,7 @@ def harness(function, **options):
 
 
 @pytest.mark.parametrize("on_failure", OnFailure)
-def test_a_probe_without_an_answer_is_one_in_vain(on_failure):
+def test_unanswered_probe_counts_as_failed(on_failure):
     with harness(Asked({1: [FAILS, NEVER]}), on_failure=on_failure) as h:
         h.process(Question(1))
         before = h.snapshot().queued[0]
@@ -65,7 +65,7 @@ def test_a_probe_without_an_answer_is_one_in_vain(on_failure):
 
 
 @pytest.mark.parametrize("on_failure", OnFailure)
-def test_one_that_is_not_parked_waits_on_in_the_task(on_failure):
+def test_unparked_element_keeps_waiting_in_the_task(on_failure):
     # Accepted at 0 with 5,000 ms; waits 1,000, probes up to 6,000, waits 2,000 more: 3,000 of its own are spent.
     with harness(Asked({1: [FAILS, NEVER]}), on_failure=on_failure, park_after=None, timeout=5000 * MS) as h:
         h.process(Question(1))
@@ -75,7 +75,8 @@ def test_one_that_is_not_parked_waits_on_in_the_task(on_failure):
         assert h.output() == [Answer(1, 3)]
 
 
-def test_its_own_time_goes_on_where_it_stood_when_the_probe_began():
+def test_own_time_continues_from_before_the_probe():
+    """An element's own time goes on where it stood when the probe began."""
     # 2,000 ms, of which 1,000 are spent waiting for the probe; the next one would be 2,000 ms after it.
     with harness(Asked({1: [FAILS, NEVER]}), on_failure=OnFailure.QUARANTINE, park_after=None, timeout=2000 * MS) as h:
         h.function.is_finishing = True
@@ -87,7 +88,8 @@ def test_its_own_time_goes_on_where_it_stood_when_the_probe_began():
         assert (h.output(), h.function.calls) == ([QuarantinedRecord(Question(1), last)], [1, 1])
 
 
-def test_a_probe_has_the_whole_timeout_however_little_is_left():
+def test_probe_has_whole_timeout():
+    """A probe has the whole timeout, however little of it is left."""
     # 400 of 500 ms are spent before the breaker opens, and half of 500 is the least: the probe takes 450.
     with harness(Asked({1: [(0.4, False), (0.45, True)]})) as h:
         h.process(Question(1))
@@ -95,7 +97,8 @@ def test_a_probe_has_the_whole_timeout_however_little_is_left():
         assert h.output() == [Answer(1, 2)]
 
 
-def test_those_that_wait_for_what_comes_of_a_probe_lose_no_time_by_it():
+def test_waiting_for_a_probe_costs_no_time():
+    """Elements that wait for the outcome of a probe lose no time by it."""
     # One of them probes from 1,000 to 1,500; the others have 500 ms as well, and wait with it.
     with harness(Asked({1: [FAILS, NEVER], 2: [NEVER], 3: [NEVER]}), mode=OutputMode.ORDERED) as h:
         for number in (1, 2, 3):
@@ -111,7 +114,8 @@ def test_those_that_wait_for_what_comes_of_a_probe_lose_no_time_by_it():
         assert [one.number for one in h.output()] == [1, 2, 3]
 
 
-def test_a_first_call_that_is_a_probe_in_vain_was_never_made():
+def test_failed_first_probe_was_never_a_call():
+    """A first call that is a failed probe counts as never made."""
     # 1 opens the breaker, and is itself not due before 9,000; so 2 is the probe.
     retry = FixedDelay(max_retries=1, delay=9000 * MS)
     with harness(Asked({1: [FAILS], 2: [NEVER]}), recovery=RecoveryOption.LATENCY_FIRST, retry=retry) as h:
@@ -122,7 +126,7 @@ def test_a_first_call_that_is_a_probe_in_vain_was_never_made():
 
 
 @pytest.mark.parametrize("park_after", [0 * MS, None])
-def test_a_snapshot_in_the_middle_of_a_probe_counts_none_of_it(park_after):
+def test_snapshot_during_probe_counts_none_of_it(park_after):
     with harness(Asked({1: [FAILS, NEVER]}), park_after=park_after, timeout=5000 * MS) as h:
         h.process(Question(1))
         h.clock.advance(1400)
@@ -131,7 +135,8 @@ def test_a_snapshot_in_the_middle_of_a_probe_counts_none_of_it(park_after):
 
 
 @pytest.mark.parametrize("on_failure", OnFailure)
-def test_when_the_input_has_ended_a_probe_without_an_answer_is_given_up_on(on_failure):
+def test_unanswered_probe_at_end_is_given_up(on_failure):
+    """When the input has ended, a probe without an answer is given up on."""
     outcome = {
         OnFailure.QUARANTINE: [
             QuarantinedRecord(Question(1), "no answer within 0.5 s (last error: Unavailable: call 1 for 1)")
@@ -151,7 +156,8 @@ def test_when_the_input_has_ended_a_probe_without_an_answer_is_given_up_on(on_fa
         assert h.function.calls == [1, 1]
 
 
-def test_whoever_else_cancels_a_probe_whose_time_is_up_is_heard():
+def test_foreign_cancellation_of_late_probe_is_heard():
+    """Whoever else cancels a probe whose time is up is heard."""
     retry = FixedDelay(max_retries=1, delay=0 * MS)
     wait = AsyncWait("ask", Lingering({1: [NEVER]}), OutputMode.ORDERED, 1, 1000 * MS, retry, breaker=BREAKER)
 
@@ -176,7 +182,7 @@ vain = st.lists(st.sampled_from([FAILS, NEVER, (0.3, False)]), max_size=6)
     recovery=st.sampled_from(RecoveryOption),
     mode=st.sampled_from(OutputMode),
 )
-def test_no_number_of_probes_in_vain_gives_an_element_up(probes, on_failure, recovery, mode):
+def test_failed_probes_never_give_an_element_up(probes, on_failure, recovery, mode):
     function = Asked({1: [FAILS, *probes]})
     key = (lambda question: question.key) if mode is OutputMode.KEYED_ORDERED else None
     with harness(function, on_failure=on_failure, recovery=recovery, mode=mode, key=key) as h:

@@ -46,7 +46,8 @@ def failing(calls):
 # ------------------------------------------------------------------------------------------------------ breaker
 
 
-def test_a_breaker_opens_after_so_many_failures_in_a_row_and_parks_the_rest():
+def test_breaker_opens_after_failures_and_parks_others():
+    """A breaker opens after so many failures in a row, and parks the other elements."""
     breaker = CircuitBreaker(failures=3, probe_after=1000 * MS)
     scripts = {number: [(0.0, False)] for number in range(3)}
     with harness(Promised(scripts), breaker=breaker, park_after=0 * MS, retry=ALWAYS) as h:
@@ -64,7 +65,7 @@ def test_a_breaker_opens_after_so_many_failures_in_a_row_and_parks_the_rest():
 #   opens at 0; probes at 1,000, at 1,000 + 2,000 = 3,000, at 3,000 + 3,000 (the longest) = 6,000
 
 
-def test_a_probe_that_fails_doubles_the_wait_up_to_the_longest():
+def test_failed_probe_doubles_wait_up_to_longest():
     breaker = CircuitBreaker(failures=1, probe_after=1000 * MS, longest=3000 * MS)
     function = Promised(failing(4))
     with harness(function, breaker=breaker, retry=FixedDelay(max_retries=99, delay=0 * MS)) as h:
@@ -77,7 +78,7 @@ def test_a_probe_that_fails_doubles_the_wait_up_to_the_longest():
         assert at == [1000, 3000, 6000]
 
 
-def test_a_probe_that_fails_costs_its_element_no_attempt():
+def test_failed_probe_costs_its_element_no_attempt():
     breaker = CircuitBreaker(failures=1, probe_after=10 * MS, longest=10 * MS)
     function = Promised(failing(50))
     with harness(function, breaker=breaker, retry=FixedDelay(max_retries=1, delay=0 * MS)) as h:
@@ -88,7 +89,7 @@ def test_a_probe_that_fails_costs_its_element_no_attempt():
         assert h.output() == [Answer(1, 51)]
 
 
-def test_a_call_from_before_that_fails_late_is_no_probe():
+def test_late_failure_of_earlier_call_is_no_probe():
     # 1 fails at once and opens it until 10; 2, called before that, fails at 12, while the probe is under way until 20.
     scripts = {1: [(0.0, False), (0.010, True)], 2: [(0.012, False)]}
     breaker = CircuitBreaker(failures=1, probe_after=10 * MS)
@@ -101,7 +102,8 @@ def test_a_call_from_before_that_fails_late_is_no_probe():
         assert h.statistics().breaker == "closed"
 
 
-def test_a_clock_that_was_put_back_keeps_it_open_for_no_longer_than_the_longest_wait():
+def test_clock_set_back_does_not_extend_breaker():
+    """A clock that was put back keeps the breaker open for no longer than the longest wait."""
     policy = CircuitBreaker(probe_after=10 * MS, longest=500 * MS)
     virtual = clock.VirtualClock(1000)
     before = clock.use(virtual)
@@ -120,7 +122,7 @@ def test_a_success_among_failures_keeps_it_closed():
         assert h.statistics().breaker == "closed"
 
 
-def test_records_that_share_a_failed_call_count_as_one_failure():
+def test_records_sharing_a_call_count_one_failure():
     with harness(
         Promised({0: [(0.001, False)]}), breaker=CircuitBreaker(failures=2), cache=LookupCache(), retry=ALWAYS
     ) as h:
@@ -166,7 +168,8 @@ class Prices(LookupFunction[Question, Answer]):
         return [Answer(question.number, found)] if found else []
 
 
-def test_equal_calls_in_flight_are_one_and_later_ones_are_answered_from_the_cache():
+def test_equal_calls_are_shared_then_cached():
+    """Equal calls in flight are one call; later ones are answered from the cache."""
     with harness(Prices(), cache=LookupCache()) as h:
         h.process(Question(1, "abc"))
         h.process(Question(2, "abc"))
@@ -204,7 +207,7 @@ def test_answers_of_the_cache_are_in_no_percentile():
     assert sum(operator.metrics.latencies.values()) == operator.metrics.calls == 1
 
 
-def test_an_answer_is_forgotten_when_its_time_is_over_and_a_negative_one_sooner():
+def test_answers_expire_and_negative_ones_sooner():
     cache = LookupCache(ttl=100 * MS, negative_ttl=10 * MS)
     with harness(Prices(), cache=cache) as h:
         for wait in (0, 10, 95, 10):
@@ -233,7 +236,7 @@ def test_a_failure_is_shared_and_never_remembered():
         assert h.function.asked == ["broken", "broken"]
 
 
-def test_a_record_that_runs_into_its_timeout_does_not_take_the_answer_from_others():
+def test_timed_out_record_leaves_answer_to_others():
     class Patient(Prices):
         async def timeout(self, question, /):
             return []
@@ -246,7 +249,7 @@ def test_a_record_that_runs_into_its_timeout_does_not_take_the_answer_from_other
         assert h.output() == [Answer(2, 3)]
 
 
-def test_an_answer_that_the_strategy_refuses_is_not_remembered():
+def test_refused_answer_is_not_cached():
     retry = FixedDelay(max_retries=3, delay=10 * MS, results=lambda answers: answers[0].attempt < 2)
     with harness(Promised(), cache=LookupCache(), retry=retry) as h:
         h.process(Question(1))
@@ -284,7 +287,7 @@ def test_records_are_grouped_by_size_and_wait():
         assert (h.statistics().attempts, h.statistics().calls) == (5, 2)
 
 
-def test_a_record_that_a_group_fails_for_counts_as_a_failure():
+def test_record_failing_its_group_counts_as_failure():
     bulk = Bulk(lambda questions: [Unavailable() if one.number else [Answer(0, 0)] for one in questions])
     with harness(bulk, batch=Batching(size=3, wait=10 * MS), retry=ALWAYS) as h:
         for number in range(3):
@@ -293,7 +296,7 @@ def test_a_record_that_a_group_fails_for_counts_as_a_failure():
         assert (h.statistics().calls, h.statistics().failures) == (1, 2)
 
 
-def test_a_group_that_fails_is_tried_again_record_by_record():
+def test_failed_group_is_retried_record_by_record():
     def once(questions):
         if len(bulk.groups) == 1:
             raise Unavailable
@@ -308,7 +311,7 @@ def test_a_group_that_fails_is_tried_again_record_by_record():
 
 
 @pytest.mark.parametrize("answer", [lambda _: [], lambda _: None, lambda _: [[]]])
-def test_a_group_with_too_few_answers_is_the_functions_fault(answer):
+def test_group_with_missing_answers_is_functions_fault(answer):
     with harness(Bulk(answer), batch=Batching(size=2)) as h:
         h.process(Question(1))
         h.process(Question(2))
@@ -366,18 +369,18 @@ def run_blocking(*numbers):
     return [one.record.number for one in AsyncWaitOperator(wait, {}).run(asked)], wait.function
 
 
-def test_a_blocking_client_runs_in_threads_of_its_own():
+def test_blocking_client_runs_in_own_threads():
     found, function = run_blocking(*range(12))
     assert found == list(range(12))
     assert 1 <= len(function.names) <= 3
     assert all(name.startswith("Blocking") for name in function.names)
 
 
-def test_an_exception_in_a_thread_is_one_like_any_other():
+def test_exception_in_thread_is_like_any_other():
     with pytest.raises(UserFunctionError, match="ZeroDivisionError"):
         run_blocking(12, 13)
 
 
-def test_a_blocking_function_that_was_not_opened_says_so():
+def test_unopened_blocking_function_says_so():
     with pytest.raises(RuntimeError, match=r"called before open\(\)"):
         asyncio.run(Blocking().invoke(Question(1)))

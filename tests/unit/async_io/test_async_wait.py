@@ -77,7 +77,7 @@ retries = st.dictionaries(st.integers(0, 15), st.integers(0, 3))
 
 
 @given(count=st.integers(0, 16), capacity=st.integers(1, 20), failures=retries, answers=retries)
-def test_every_record_is_answered_once_in_order_within_capacity(count, capacity, failures, answers):
+def test_records_are_answered_once_ordered_within_capacity(count, capacity, failures, answers):
     service, retry = Service(failures, answers), FixedDelay(max_retries=3, delay=seconds(2))
     found, operator = run(service, count, capacity=capacity, timeout=1e6, retry=retry)
     assert found == [
@@ -90,13 +90,14 @@ def test_every_record_is_answered_once_in_order_within_capacity(count, capacity,
     assert operator.metrics.retries == sum(times for n, times in failures.items() if n < count)
 
 
-def test_as_many_calls_run_at_once_as_capacity_allows():
+def test_concurrent_calls_reach_capacity():
     service = Service()
     run(service, 10, capacity=4)
     assert service.most == 4
 
 
-def test_the_function_is_opened_with_the_services_and_closed_after_the_last_call():
+def test_function_opens_with_services_and_closes_last():
+    """The function is opened with the services, and closed after the last call."""
     service = Service()
     run(service, 5)
     assert service.log == [("open", {"weather": "http://x"}), ("close", 0)]
@@ -109,7 +110,8 @@ def test_waits_between_attempts_are_the_strategys():
     assert operator.metrics.busy_ms == 1_000 + 2_000 + 3_000 + 4  # four calls take a millisecond each
 
 
-def test_retries_used_up_is_a_service_error_with_the_last_error():
+def test_used_up_retries_raise_service_error():
+    """When retries are used up, the error is a service error with the last error."""
     service = Service({0: 9})
     with pytest.raises(
         ServiceError, match=r"'weather' gave up after 3 calls for Question.*Unavailable: attempt 3 of 0"
@@ -129,7 +131,7 @@ def test_the_timeout_is_over_all_attempts_and_final():
     assert service.attempts == {0: 4}
 
 
-def test_a_call_that_never_answers_runs_into_the_timeout():
+def test_unanswered_call_runs_into_timeout():
     class Silent(Service):
         async def invoke(self, _, /):
             await asyncio.Event().wait()
@@ -143,7 +145,7 @@ def test_a_call_that_never_answers_runs_into_the_timeout():
 #   1 blocks the loop from 0 to 5 s; 2, whose call takes 1 ms, would have 1 s
 
 
-def test_time_in_which_the_loop_does_not_run_is_not_counted():
+def test_time_without_the_loop_does_not_count():
     class Blocking(Service):
         async def invoke(self, question, /):
             if question.number == 1:
@@ -156,7 +158,7 @@ def test_time_in_which_the_loop_does_not_run_is_not_counted():
     assert operator.metrics.timeouts == 0
 
 
-def test_a_timeout_counts_as_one_and_is_not_retried():
+def test_timeout_counts_once_without_retry():
     class Silent(Service):
         async def invoke(self, _, /):
             self.attempts[0] = self.attempts.get(0, 0) + 1
@@ -169,14 +171,15 @@ def test_a_timeout_counts_as_one_and_is_not_retried():
     assert operator.operator.function.attempts == {0: 1}
 
 
-def test_a_timeout_of_the_clients_own_is_an_error_like_any_other():
+def test_clients_own_timeout_is_an_ordinary_error():
     found, operator = run(Service({0: 1}, error=TimeoutError), retry=FixedDelay(max_retries=1, delay=seconds(1)))
     assert [out.record.attempt for out in found] == [2]
     assert (operator.metrics.elements, operator.metrics.retries, operator.metrics.timeouts) == (1, 1, 0)
 
 
 @pytest.mark.parametrize("retry", [NoRetry(), FixedDelay(max_retries=5, delay=seconds(1), exceptions=(Unavailable,))])
-def test_an_exception_that_the_strategy_does_not_cover_is_the_functions_fault(retry):
+def test_uncovered_exception_is_functions_fault(retry):
+    """An exception that the strategy does not cover is the function's fault."""
     service = Service({0: 1}, error=ZeroDivisionError)
     with pytest.raises(UserFunctionError) as raised:
         run(service, retry=retry)
@@ -187,7 +190,7 @@ def test_an_exception_that_the_strategy_does_not_cover_is_the_functions_fault(re
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
 
 
-def test_the_first_failure_cancels_the_calls_in_flight_before_close():
+def test_first_failure_cancels_calls_before_close():
     class Slow(Service):
         async def invoke(self, question, /):
             if question.number == 1:
@@ -204,14 +207,16 @@ def test_the_first_failure_cancels_the_calls_in_flight_before_close():
     assert service.log[-1] == ("close", 0)
 
 
-def test_a_call_that_cancels_itself_does_not_lose_its_record():
+def test_self_cancelling_call_keeps_its_record():
     # A task group takes a cancelled task for one that has ended well.
     with pytest.raises(UserFunctionError, match="CancelledError"):
         run(Service({1: 1}, error=asyncio.CancelledError), 3, capacity=1)
 
 
 @pytest.mark.parametrize("answer", [None, 7, Answer(0, 0), [Question(0)], [None], {"a": 1}])
-def test_an_answer_that_is_no_list_of_the_output_type_is_the_functions_fault(answer):
+def test_answer_without_output_list_is_functions_fault(answer):
+    """An answer that is not a list of the output type is the function's fault."""
+
     class Wrong(Service):
         async def invoke(self, _, /):
             return answer
@@ -220,7 +225,7 @@ def test_an_answer_that_is_no_list_of_the_output_type_is_the_functions_fault(ans
         run(Wrong())
 
 
-def test_a_function_that_cannot_open_is_closed_and_blamed():
+def test_function_failing_to_open_is_closed_and_blamed():
     class Broken(Service):
         async def open(self, _, /):
             raise KeyError("weather_url")
@@ -232,7 +237,7 @@ def test_a_function_that_cannot_open_is_closed_and_blamed():
     assert service.attempts == {}
 
 
-def test_a_function_that_cannot_close_is_blamed_but_hides_no_earlier_error():
+def test_failing_close_hides_no_earlier_error():
     class Broken(Service):
         async def close(self):
             raise OSError("half closed")

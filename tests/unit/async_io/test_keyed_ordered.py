@@ -71,7 +71,7 @@ def ask(service, questions, capacity=3, retry=None):
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 5), st.integers(0, 2)), max_size=30), st.integers(1, 5)
 )
-def test_calls_of_a_key_follow_each_other_and_no_more_than_capacity_run(drawn, capacity):
+def test_key_calls_are_sequential_within_capacity(drawn, capacity):
     questions = [Question(key, number, turns, fails) for number, (key, turns, fails) in enumerate(drawn)]
     service = Service()
     retry = FixedDelay(max_retries=2, delay=timedelta(0), exceptions=(OSError,))
@@ -90,7 +90,7 @@ def test_calls_for_other_keys_overtake():
     assert service.began == [0, 2, 1]
 
 
-def test_a_call_that_fails_for_good_fails_the_task_and_closes_the_function():
+def test_final_failure_fails_task_and_closes_function():
     service = Service()
     with pytest.raises(ServiceError, match="gave up after 2 calls"):
         ask(
@@ -101,7 +101,7 @@ def test_a_call_that_fails_for_good_fails_the_task_and_closes_the_function():
     assert service.log == ["open", "close"]
 
 
-def test_a_function_that_cannot_be_opened_is_a_user_error():
+def test_failing_open_is_a_user_error():
     class Closed(Service):
         async def open(self, services, /):
             raise ValueError("no client")

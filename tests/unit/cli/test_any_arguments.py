@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from headrace.cli import _arrow, app
+from headrace.cli import app
+from headrace.tables import late_pandas
 from tests.unit.support.damaged_job import damaged_job
 from tests.unit.support.fuzzing import examples
 
@@ -108,7 +109,7 @@ def shop():
 def outcome(shop, words):
     shop.whole()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_arrow, "without_pandas", lambda: None)
+        patch.setattr(late_pandas, "without_pandas", lambda: None)
         patch.setenv("HEADRACE_HOME", str(shop.harness.folder))
         return CliRunner().invoke(app, words)
 

@@ -6,11 +6,13 @@ import json
 
 import pytest
 
-from headrace.cli._run import with_other
+from headrace.cli._branch_settings import with_named
+from headrace.commit.compaction import compact
 from headrace.commit.fork import fork
 from headrace.config import load_job
 from headrace.errors import ConfigError
 from tests.unit.support.branched_job import BranchedJob
+from tests.unit.support.purchase_job import after_retention
 
 
 @pytest.fixture
@@ -89,15 +91,56 @@ def test_commands_without_branches_refuse_the_option(headrace, forked):
 
 def test_other_code_needs_a_branch(headrace, job, forked):
     config = load_job("shop")
-    with pytest.raises(ConfigError, match="--pipeline and --source need --branch"):
-        with_other(config, "other:pipeline", [])
+    with pytest.raises(ConfigError, match="--pipeline, --source and --set need --branch"):
+        with_named(config, "other:pipeline", None, None)
+    with pytest.raises(ConfigError, match="need --branch"):
+        with_named(config, None, None, ["run.budget=5m"])
     with pytest.raises(ConfigError, match="--source 'nowhere' is not SOURCE=PATH"):
-        with_other(config.on_branch("try_it"), None, ["nowhere"])
-    name = next(iter(config.sources))
-    other = with_other(config.on_branch("try_it"), "other:pipeline", [f"{name}=/corrected"])
-    assert (other.pipeline, other.sources[name].path) == ("other:pipeline", "/corrected")
+        with_named(config.on_branch("try_it"), None, ["nowhere"], None)
+    with pytest.raises(ConfigError, match="--set 'run.budget' is not KEY=VALUE"):
+        with_named(config.on_branch("try_it"), None, None, ["run.budget"])
+    other = with_named(config.on_branch("try_it"), "other:pipeline", ["orders=/correct #1"], ["run.retries=0"])
+    assert (other.pipeline, other.sources["orders"].path, other.run.retries) == ("other:pipeline", "/correct #1", 0)
+    assert other.sinks == config.on_branch("try_it").sinks
+
+
+def test_branch_shows_what_it_has_for_itself(headrace, job):
+    options = ("--source", "orders=s3://lake/corrected", "--set", "run.budget=5m")
+    assert headrace("branch", "create", "shop", "try_it", *options).exit_code == 0
+    row = json.loads(headrace("branch list shop --json").stdout)["branches"][0]
+    assert row["settings"] == {"sources.orders.path": '"s3://lake/corrected"', "run.budget": "5m"}
+    assert "try_it: run.budget=5m" in headrace("branch list shop").stdout
+
+
+def test_unknown_setting_is_a_wrong_configuration(headrace, job):
+    answer = headrace("branch create shop try_it --set run.budgt=5m")
+    assert answer.exit_code == 2
+    assert "--set run.budgt: unknown key; did you mean 'budget'?" in answer.output
 
 
 def test_branch_cannot_be_forked(headrace, forked):
     with pytest.raises(ConfigError, match="a branch has no branches"):
         fork(load_job("shop").on_branch("try_it"), "third", None, "somebody")
+
+
+def test_forgotten_branch_shows_its_cost(headrace, job, forked):
+    job.feed(("ann", 5))
+    job.run()
+    compact(job.config, "compaction")
+    with after_retention(job.config):
+        (status,) = json.loads(headrace("status shop --json").stdout)["jobs"]
+        (vacuumed,) = json.loads(headrace("vacuum shop --dry-run --json").stdout)["branches"]
+        text = headrace("status shop").stdout
+        (listed,) = json.loads(headrace("branch list shop --json").stdout)["branches"]
+        told = headrace("vacuum shop --dry-run").stdout
+    assert (vacuumed["name"], vacuumed["age"]) == ("try_it", "7 days")
+    assert vacuumed["held_back_bytes"] > 0
+    assert vacuumed["bytes"] > 0
+    assert status["branches"] == [vacuumed]
+    assert {**listed, **vacuumed} == listed
+    sentence = (
+        f"shop: branch 'try_it' is 7 days old and has {vacuumed['bytes']:,} bytes; "
+        f"vacuum spares {vacuumed['held_back_bytes']:,} bytes of the job for it"
+    )
+    assert sentence in text
+    assert sentence in told

@@ -7,7 +7,8 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from headrace.cli import _arrow, app
+from headrace.cli import app
+from headrace.tables import late_pandas
 from headrace.tables.schemas import KEYED_STATE, QUARANTINE
 from tests.unit.support.keyed_job import KeyedJob, Snoozes, plan_by
 
@@ -18,7 +19,7 @@ OLD = "wakers"
 def job(tmp_path, monkeypatch):
     """A job whose code has no operator 'wakers' any more."""
     monkeypatch.setenv("HEADRACE_HOME", str(tmp_path))
-    monkeypatch.setattr(_arrow, "without_pandas", lambda: None)
+    monkeypatch.setattr(late_pandas, "without_pandas", lambda: None)
     job = KeyedJob(tmp_path)
     aside = (QUARANTINE, '"a"', {"source": "events", "position": "1", "error": "bad"})
     code = plan_by(lambda event: event.tail, operator=OLD, function=Snoozes())

@@ -7,9 +7,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from headrace.cli import _arrow, app
+from headrace.cli import app
 from headrace.commit.protocol import open_job
 from headrace.commit.restore import savepoint
+from headrace.tables import late_pandas
 from headrace.tables.schemas import KEYED_STATE, QUARANTINE
 from tests.jobs.home import Home
 from tests.unit.support.erasure_job import bought, commit_rows, places_with, quarantined, rows_of_all_tables, state
@@ -20,7 +21,7 @@ def job(tmp_path, monkeypatch):
     """A job with anna at checkpoints 2 to 4; 4 is the savepoint `before`."""
     home = Home(tmp_path)
     monkeypatch.setenv("HEADRACE_HOME", str(home.folder))
-    monkeypatch.setattr(_arrow, "without_pandas", lambda: None)
+    monkeypatch.setattr(late_pandas, "without_pandas", lambda: None)
     config = home.config()
     with open_job(config, "run", create=True) as opened:
         commit_rows(opened, rows_of_all_tables("bob", "bob"))

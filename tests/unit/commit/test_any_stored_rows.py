@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from headrace.cli import _arrow, app
+from headrace.cli import app
 from headrace.errors import EngineBug, HeadraceError
+from headrace.tables import late_pandas
 from headrace.tables.schemas import CHECKPOINTS, CHECKPOINTS_SCHEMA, STATE_TABLES
 from tests.unit.support.damaged_job import damaged_job, with_value
 from tests.unit.support.fuzzing import examples
@@ -95,7 +96,7 @@ def shop(request):
 
 def check_readers(shop, commands):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_arrow, "without_pandas", lambda: None)
+        patch.setattr(late_pandas, "without_pandas", lambda: None)
         patch.setenv("HEADRACE_HOME", str(shop.harness.folder))
         for words in commands:
             result = CliRunner().invoke(app, words if isinstance(words, list) else words.split())
@@ -158,7 +159,7 @@ def test_a_change_is_made_or_refused(shop, damages, act):
     for each in damages:
         damage(shop, *each)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_arrow, "without_pandas", lambda: None)
+        patch.setattr(late_pandas, "without_pandas", lambda: None)
         patch.setenv("HEADRACE_HOME", str(shop.harness.folder))
         result = CliRunner().invoke(app, act)
     assert result.exit_code in {0, 1, 2, 6, 7, 8, 10}, (act, result.output)

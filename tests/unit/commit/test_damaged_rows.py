@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from headrace.cli import _arrow, app
+from headrace.cli import app
 from headrace.errors import StorageError
+from headrace.tables import late_pandas
 from tests.unit.support.damaged_job import damaged_job, with_value
 
 
@@ -19,7 +20,7 @@ def shop(monkeypatch):
     job.whole()
     job.use("rocksdb")
     monkeypatch.setenv("HEADRACE_HOME", str(job.harness.folder))
-    monkeypatch.setattr(_arrow, "without_pandas", lambda: None)
+    monkeypatch.setattr(late_pandas, "without_pandas", lambda: None)
     job.feed()
     yield job
     job.whole()
@@ -91,7 +92,7 @@ def test_no_reader_shows_less_without_a_word(place, monkeypatch, words, column):
     job = damaged_job(place)
     job.whole()
     monkeypatch.setenv("HEADRACE_HOME", str(job.harness.folder))
-    monkeypatch.setattr(_arrow, "without_pandas", lambda: None)
+    monkeypatch.setattr(late_pandas, "without_pandas", lambda: None)
     change(job, "keyed_state", column, None)
     result = CliRunner().invoke(app, words.split())
     job.whole()

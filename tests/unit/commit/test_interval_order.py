@@ -25,6 +25,15 @@ def new_line():
     return Line()
 
 
+def test_replay_goes_back_before_promoted_checkpoints():
+    line = Line().days(1)
+    for day in (2, 3):
+        line.take_in(days(day), has_state=False)
+    line.add(Kind.PROMOTION, days(3).start, days(3).end, restored_from=1)
+    assert line.place(3, replay=True) == IntervalPlace(1)
+    assert line.place(4, replay=True) == IntervalPlace()
+
+
 def test_the_first_interval_may_start_anywhere(line):
     assert line.place(7) == CONTINUE
     assert place_of(Interval(0, 1), [], Run()) == CONTINUE

@@ -159,6 +159,14 @@ def test_branch_runs_on_while_the_job_is_held(job):
     assert sound(job)
 
 
+def test_branch_with_other_settings_is_refused(job):
+    job.run("other", settings={"watermark.bucket": "500"})
+    with pytest.raises(
+        ConfigError, match="would go on with other code or settings than the branch had.*watermark.bucket 500"
+    ):
+        promote(job)
+
+
 def test_rows_of_others_in_a_sink_are_not_lost(job):
     sink = table_store(job.config.sinks["small"].table_path)
     latest = sink.latest()

@@ -67,14 +67,14 @@ def test_a_mistake_is_named_with_its_place(home, job_file, mistake):
     assert [part for part in expected if part not in str(error.value)] == []
 
 
-def test_all_problems_of_a_file_are_told_at_once(home, job_file):
+def test_all_problems_are_reported_at_once(home, job_file):
     job_file("moed: interval\nparalelism: 2\nrun: {retries: -1}\n")
     with pytest.raises(ConfigError, match="has 3 problems") as error:
         load_job("demo")
     assert [f"demo.yaml:{line}" in str(error.value) for line in (10, 11, 12)] == [True] * 3
 
 
-def test_the_name_in_the_file_must_be_the_files_name(home, job_file):
+def test_name_in_file_must_match_file_name(home, job_file):
     job_file(replace=("job: demo", "job: other"))
     with pytest.raises(ConfigError, match="'other' must be the file's own name, 'demo'"):
         load_job("demo")
@@ -102,7 +102,7 @@ def test_a_secret_is_never_written_down(home, value):
     assert value not in str(error.value)
 
 
-def test_a_secret_outside_of_the_schema_is_refused_as_a_secret(home, job_file):
+def test_secret_outside_schema_is_refused_as_secret(home, job_file):
     job_file("password: hunter2\n")
     with pytest.raises(ConfigError, match=r"password: secrets are never") as error:
         load_job("demo")
@@ -115,6 +115,6 @@ def test_a_cluster_takes_exactly_its_keys(home):
         load_cluster("local")
 
 
-def test_a_job_on_an_unknown_cluster_names_the_known_ones(home):
+def test_unknown_cluster_error_names_known_ones(home):
     with pytest.raises(ConfigError, match=r"unknown cluster 'moon' \(known: local\)"):
         load_job("demo", cluster="moon")

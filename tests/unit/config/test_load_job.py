@@ -28,7 +28,7 @@ def test_relative_paths_start_at_home_and_uris_stay(home):
     assert config.job_folder == str(home / "var/state/demo")
 
 
-def test_tasks_come_from_the_profile_unless_the_job_says_otherwise(home, job_file):
+def test_tasks_default_to_the_profile(home, job_file):
     assert load_job("demo").tasks == 2
     job_file("parallelism: 5\n")
     assert load_job("demo").tasks == 5
@@ -55,7 +55,7 @@ def test_a_default_is_used_for_an_empty_variable(home, job_file, monkeypatch):
     assert load_job("demo").owner == "night shift"
 
 
-def test_the_start_of_a_schedule_lies_in_its_time_zone(home, job_file):
+def test_schedule_starts_in_its_time_zone(home, job_file):
     job_file('schedule: {cron: "0 5 * * *", start: 2026-01-01, timezone: Europe/Berlin}\n')
     schedule = load_job("demo").schedule
     assert schedule is not None
@@ -88,7 +88,7 @@ def test_configurations_cannot_be_changed(home):
         load_job("demo").mode = "interval"
 
 
-def test_an_unknown_job_is_answered_with_the_known_ones(home):
+def test_unknown_job_error_names_known_ones(home):
     with pytest.raises(ConfigError, match=r"unknown job 'demon'; did you mean 'demo'\? \(known: demo\)"):
         load_job("demon")
 

@@ -52,7 +52,7 @@ def test_a_missing_module_is_named(module):
     assert "demo.yaml:2: pipeline: module 'demo_pipeline' cannot be imported: there is no module" in error_of()
 
 
-def test_an_error_in_user_code_is_shown_with_its_place(module):
+def test_user_code_error_shows_its_place(module):
     module.write_text("a = 1\nb = a / 0\n")
     assert f"ZeroDivisionError: division by zero ({module}:2)" in error_of()
 
@@ -136,7 +136,7 @@ def test_a_materializer_may_be_set(module, job_file):
         ("legs", "upsert-materialize: {strategy: map}", "upsert-materialize: 'legs' is no materializer"),
     ],
 )
-def test_an_option_that_would_have_no_effect_is_refused(module, job_file, name, section, problem):
+def test_option_without_effect_is_refused(module, job_file, name, section, problem):
     module.write_text(KEYED)
     job_file(f"operators: {{{name}: {{execution: {{{section}}}}}}}\n")
     assert f"demo.yaml:10: operators.{name}.execution.{problem}: this has no effect on it" in error_of()
@@ -153,7 +153,8 @@ def test_an_option_that_would_have_no_effect_is_refused(module, job_file, name, 
         ("hashmap", "high: 301", None),
     ],
 )
-def test_a_threshold_may_not_contradict_the_backends_default_of_the_other(module, job_file, backend, given, problem):
+def test_threshold_must_not_contradict_backends_other_default(module, job_file, backend, given, problem):
+    """A threshold may not contradict the backend's default of the other threshold."""
     job_file(f"state: {{backend: {backend}}}\nexecution: {{upsert-materialize: {{adaptive.threshold.{given}}}}}\n")
     if problem is None:
         assert load_pipeline(load_job("demo")).name == "demo"
@@ -169,7 +170,7 @@ def test_thresholds_of_one_operator_name_it(module, job_file):
     assert "demo.yaml:10: operators.latest.execution.upsert-materialize: adaptive.threshold.low must" in error_of()
 
 
-def test_a_contradiction_of_the_jobs_own_is_told_once(module, job_file):
+def test_contradiction_within_job_is_reported_once(module, job_file):
     module.write_text(KEYED)
     job_file("execution: {upsert-materialize: {adaptive.threshold.high: 7}}\n")
     assert error_of().count("adaptive.threshold.low must") == 1

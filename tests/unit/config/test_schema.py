@@ -50,7 +50,7 @@ def test_an_unknown_key_does_not_fit():
         ({"enabled": "yes"}, False),
     ],
 )
-def test_options_of_asynchronous_state_fit_by_their_names_in_files(options, fits):
+def test_async_state_options_match_names_in_files(options, fits):
     operators = {"legs": {"execution": {"async-state": options}}}
     job = {"job": "a", "pipeline": "a:b", "sources": {}, "sinks": {}, "operators": operators}
     assert jsonschema.Draft202012Validator(job_schema()).is_valid(job) == fits

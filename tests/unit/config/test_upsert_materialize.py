@@ -22,7 +22,7 @@ def layouts(backend="rocksdb", operator="board"):
     return load_job("demo").upsert_materialize(operator).layouts(Strategy.VALUE, backend)
 
 
-def test_a_job_that_says_nothing_has_the_pipelines_strategy_and_the_flips_thresholds(home, job_file):
+def test_defaults_are_pipelines_strategy_and_flip_thresholds(home, job_file):
     job_file("")
     assert layouts() == Layouts(Strategy.VALUE, 50, 40)
     assert layouts("hashmap") == Layouts(Strategy.VALUE, 400, 300)
@@ -45,7 +45,7 @@ def test_thresholds_that_contradict_each_other_name_the_file(home, job_file):
         layouts()
 
 
-def test_a_run_on_another_backend_has_the_defaults_of_that(home, job_file):
+def test_other_backend_brings_its_own_defaults(home, job_file):
     job_file("state: {backend: hashmap}\nexecution: {upsert-materialize: {adaptive.threshold.high: 350}}\n")
     assert load_job("demo").upsert_materialize("board").threshold_high == 350
     job_file("state: {backend: rocksdb}\nexecution: {upsert-materialize: {adaptive.threshold.high: 60}}\n")

@@ -95,7 +95,7 @@ def texts(h):
 # ------------------------------------------------------------------------------------------------- immediate execution
 
 
-def test_a_value_that_is_cached_is_read_without_a_request(harness):
+def test_cached_value_is_read_without_request(harness):
     h = harness()
     h.process(Event("a"), 1)
     assert counts(h) == (1, 1, 0, 1)
@@ -104,13 +104,13 @@ def test_a_value_that_is_cached_is_read_without_a_request(harness):
     assert (counts(h), h.statistics().requests, texts(h)) == ((0, 0, 0, 0), 1, ["a: 1", "a: 2"])
 
 
-def test_a_value_that_is_written_unread_is_not_asked_for(harness):
+def test_written_value_is_not_requested(harness):
     h = harness()
     h.process(Event("a", "remind", 5), 1)
     assert (counts(h), h.statistics().requests, h.state("seen", "a")) == ((0, 0, 0, 0), 0, 5)
 
 
-def test_a_key_is_counted_in_order_while_others_overtake(harness):
+def test_key_counts_in_order_while_others_overtake(harness):
     h = harness()
     for number, key in enumerate("aaba"):
         h.process(Event(key), number)
@@ -138,13 +138,13 @@ def test_calls_to_one_value_keep_their_order(harness, options):
     assert texts(h) == ["a: 1", "[1, None, 5, None, None]", "[None, None, 5, None, None]"]
 
 
-def test_calls_that_wait_for_one_value_make_one_request(harness):
+def test_calls_for_one_value_make_one_request(harness):
     h = harness(code=read_write_read)
     h.process(Event("a", "code", 5), 1)
     assert (counts(h), h.statistics().requests) == ((1, 1, 0, 1), 1)
 
 
-def test_calls_to_two_values_make_two_requests_of_one_batch(harness):
+def test_calls_for_two_values_share_a_batch(harness):
     async def both(f, event, ctx):
         seen, other = f.seen.value(), f.other.value()
         f.tell(await seen, await other)
@@ -159,7 +159,7 @@ def test_calls_to_two_values_make_two_requests_of_one_batch(harness):
 #    born at 1, ttl 10: a write of 5 at 4 may not make it younger, though nobody has read it before
 
 
-def test_a_write_that_keeps_a_birthday_has_to_read_it_first(harness):
+def test_write_that_keeps_creation_time_reads_first(harness):
     async def write(f, event, ctx):
         f.lived.update(event.number)
         f.lived.value().then_accept(lambda value: ctx.collect(Line(f"lived: {value}")))
@@ -190,7 +190,9 @@ def test_clearing_what_was_never_read_leaves_nothing(harness):
     assert h.snapshot().entries == ()
 
 
-def test_what_is_chained_and_not_awaited_is_done_before_the_next_record_of_the_key(harness):
+def test_unawaited_chain_finishes_before_keys_next_record(harness):
+    """What is chained and not awaited is done before the next record of the key."""
+
     async def forget(f, event, ctx):
         f.seen.value().then_compose(lambda seen: f.seen.update((seen or 0) + 10)).then_accept(
             lambda _: ctx.collect(Line("forgotten"))
@@ -208,7 +210,7 @@ def test_what_is_chained_and_not_awaited_is_done_before_the_next_record_of_the_k
 
 
 @pytest.mark.parametrize("order", EventOrder)
-def test_a_watermark_goes_out_after_the_state_access_of_its_timers(harness, order):
+def test_watermark_follows_state_access_of_its_timers(harness, order):
     async def timer(f, timestamp, ctx):
         ctx.collect(Line(f"other: {await f.other.value()}"))
 
@@ -222,7 +224,7 @@ def test_a_watermark_goes_out_after_the_state_access_of_its_timers(harness, orde
 #    a@1 reads ......... | 9 |          the timer of a for 5 is due at 9, when a@1 is still at work
 
 
-def test_a_due_timer_waits_for_the_record_of_its_key(harness):
+def test_due_timer_waits_for_its_keys_record(harness):
     h = harness()
     h.process(Event("a", "remind", 5), 0)
     h.snapshot()
@@ -233,7 +235,7 @@ def test_a_due_timer_waits_for_the_record_of_its_key(harness):
     assert texts(h) == ["a: 6", "a at 5: 6", Watermark(9)]
 
 
-def test_timers_of_a_key_fire_in_time_order_before_its_next_record(harness):
+def test_key_timers_fire_in_order_before_next_record(harness):
     h = harness()
     for time in (7, 3, 5):
         h.process(Event("a", "remind", time), 1)
@@ -249,7 +251,7 @@ def test_timers_of_a_key_fire_in_time_order_before_its_next_record(harness):
 #    b@1 | 9 | a@10      b@1 holds 9 up, so a@10 fires its timer for 5: it is the work of 9 all the same, and takes longer
 
 
-def test_a_timer_that_a_later_record_fires_holds_its_watermark_up(harness):
+def test_timer_of_later_record_delays_its_watermark(harness):
     async def timer(f, timestamp, ctx):
         ctx.collect(Line(f"other: {await f.other.value()}"))
 
@@ -263,7 +265,7 @@ def test_a_timer_that_a_later_record_fires_holds_its_watermark_up(harness):
     assert texts(h) == ["b: 1", "a at 5: 5", "other: None", "a: 6", Watermark(9)]
 
 
-def test_a_timer_for_a_past_time_fires_right_after_its_record(harness):
+def test_timer_in_the_past_fires_after_its_record(harness):
     h = harness()
     h.watermark(100)
     h.process(Event("a", "remind", 5), 101)
@@ -301,7 +303,7 @@ class Plain(KeyedProcessFunction[Event, Line]):
 
 
 @pytest.mark.parametrize("order", KeyOrder)
-def test_a_plain_function_sees_all_due_timers_before_its_record(harness, order):
+def test_plain_function_sees_due_timers_before_record(harness, order):
     h = harness(AsyncStateOptions(order_with_same_key=order), function=Plain())
     h.process(Event("a", number=1), 1)
     h.watermark(9)
@@ -329,7 +331,8 @@ async def fail_in_a_chain(f, event, ctx):
 
 @pytest.mark.parametrize("code", [fail, fail_in_a_callback, fail_in_a_chain])
 @pytest.mark.parametrize("automatic", [True, False])
-def test_an_error_names_the_record_whatever_else_is_in_flight(harness, code, automatic):
+def test_error_names_its_record_among_others(harness, code, automatic):
+    """An error names the record, whatever else is in flight."""
     h = harness(automatic=automatic, code=code)
     h.process(Event("b"), 1)
     with pytest.raises(UserFunctionError) as raised:
@@ -352,7 +355,7 @@ def test_an_error_in_a_timer_names_the_timer(harness):
     assert (raised.value.key, raised.value.record) == ('"a"', "timer at 5 ms")
 
 
-def test_a_future_of_another_record_may_not_be_awaited(harness):
+def test_foreign_records_future_may_not_be_awaited(harness):
     async def keep(f, event, ctx):
         f.kept = f.seen.value()
 
@@ -377,7 +380,7 @@ class Lost(HashMapBackend):
 
 @pytest.mark.parametrize("buffer_size", [1, 1000])
 @pytest.mark.parametrize("executor", [None, InlineStateExecutor(Lost())])
-def test_an_error_of_the_backend_fails_the_task_as_it_is(executor, buffer_size):
+def test_backend_error_fails_task_unchanged(executor, buffer_size):
     process = KeyedProcess(
         programs_operator(),
         Lost(),
@@ -391,7 +394,7 @@ def test_an_error_of_the_backend_fails_the_task_as_it_is(executor, buffer_size):
         drained(process, Do("a", 1, calls=(("plain", "value", 0),)))
 
 
-def test_state_that_does_not_fit_is_not_blamed_on_the_function(harness):
+def test_state_misfit_is_not_blamed_on_function(harness):
     class Before(Scripted):
         seen = ValueState("seen", str)
 

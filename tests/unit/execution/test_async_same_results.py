@@ -249,12 +249,13 @@ ordered_either_way = st.tuples(event_lists(least_calls=1), record_ordered) | st.
 
 
 @given(events=event_lists(), setting=record_ordered, function=functions)
-def test_any_order_of_answers_gives_what_a_plain_loop_gives(events, setting, function):
+def test_any_answer_order_equals_plain_loop(events, setting, function):
     assert Job(setting, function=function).run(events) == by_hand(events, function)
 
 
 @given(events=event_lists(ways=PATIENT_WAYS, least_calls=1), setting=state_ordered, function=functions)
-def test_state_ordered_programs_that_begin_with_state_give_what_a_plain_loop_gives(events, setting, function):
+def test_state_ordered_programs_equal_plain_loop(events, setting, function):
+    """Programs in state order that begin with a state access give what a plain loop gives."""
     assert Job(setting, function=function).run(events) == by_hand(events, function)
 
 
@@ -263,19 +264,19 @@ def test_state_ordered_programs_that_begin_with_state_give_what_a_plain_loop_giv
     setting=settings_of(options=options_of(enabled=st.just(False), order_with_same_key=st.sampled_from(KeyOrder))),
     function=functions,
 )
-def test_switched_off_it_gives_what_a_plain_loop_gives(events, setting, function):
+def test_switched_off_equals_plain_loop(events, setting, function):
     assert Job(setting, function=function).run(events) == by_hand(events, function)
 
 
 @given(case=ordered_either_way, function=functions)
-def test_every_backend_as_a_task_runs_it_gives_what_a_plain_loop_gives(backends, case, function):
+def test_every_backend_in_a_task_equals_plain_loop(backends, case, function):
     events, setting = case
     with backends.lent() as new:
         assert Job(setting, new, executor_of=lambda _: None, function=function).run(events) == by_hand(events, function)
 
 
 @given(case=ordered_either_way, function=functions)
-def test_threads_that_answer_late_give_what_a_plain_loop_gives(case, function):
+def test_late_answering_threads_equal_plain_loop(case, function):
     events, setting = case
     threads = setting.options.io_parallelism
     job = Job(setting, Slow, executor_of=lambda backend: Patient(backend, threads), function=function)
@@ -285,12 +286,12 @@ def test_threads_that_answer_late_give_what_a_plain_loop_gives(case, function):
 @pytest.mark.slow
 @examples(2_000)
 @given(events=event_lists(max_size=40), setting=record_ordered, function=functions)
-def test_many_more_orders_of_answers_give_what_a_plain_loop_gives(events, setting, function):
+def test_many_more_answer_orders_equal_plain_loop(events, setting, function):
     assert Job(setting, function=function).run(events) == by_hand(events, function)
 
 
 @pytest.mark.slow
 @examples(1_000)
 @given(events=event_lists(ways=PATIENT_WAYS, least_calls=1, max_size=40), setting=state_ordered, function=functions)
-def test_many_more_state_ordered_programs_give_what_a_plain_loop_gives(events, setting, function):
+def test_many_more_state_ordered_programs_equal_plain_loop(events, setting, function):
     assert Job(setting, function=function).run(events) == by_hand(events, function)

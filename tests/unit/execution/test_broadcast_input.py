@@ -113,7 +113,7 @@ def test_broadcast_records_are_counted_by_nobody():
     assert process.metrics == {"records": 1}
 
 
-def test_stop_waits_for_the_last_rule_before_the_cut():
+def test_stop_waits_for_last_rule_before_cut():
     # Another task may have nothing to hold: its state would be ahead of what this one holds.
     process = task()
     elements = [order(place, f"{place}") for place in (1, 2, 5, 6)]
@@ -124,7 +124,7 @@ def test_stop_waits_for_the_last_rule_before_the_cut():
     assert (told(process), rows_of(process)) == ([None, None], [("newest", b'"rule"', b"3", 3)])
 
 
-def test_one_task_holds_what_is_broadcast_behind_the_cut():
+def test_one_task_holds_broadcast_records_after_cut():
     held = {}
     for owns in (True, False):
         process = task(owns=owns)

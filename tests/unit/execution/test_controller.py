@@ -130,7 +130,7 @@ def machine(new):
 # ------------------------------------------------------------------------------------------------- order of a key
 
 
-def test_a_key_belongs_to_one_record_from_its_start_to_its_end(machine):
+def test_key_belongs_to_one_record_throughout(machine):
     machine.take("a1")
     machine.take("a2")
     assert (machine.told(), machine.counts) == (["a1 starts"], (2, 1, 1, 1))
@@ -140,7 +140,7 @@ def test_a_key_belongs_to_one_record_from_its_start_to_its_end(machine):
     assert (machine.told(), machine.counts) == (["a2 ends"], (0, 0, 0, 0))
 
 
-def test_a_key_belongs_to_its_record_until_the_last_callback(machine):
+def test_key_belongs_to_record_until_last_callback(machine):
     def chained(m):
         m.read().then_compose(lambda _: m.read()).then_accept(lambda _: m.tell("calls back"))
 
@@ -152,7 +152,7 @@ def test_a_key_belongs_to_its_record_until_the_last_callback(machine):
     assert (machine.told(), machine.counts) == (["a1 calls back", "a2 starts"], (1, 1, 0, 1))
 
 
-def test_a_finished_record_lets_exactly_the_next_of_its_key_go(machine):
+def test_finished_record_releases_only_keys_next(machine):
     for name in ("a1", "a2", "a3", "b1", "b2"):
         machine.take(name, reads(1 if name < "b" else 2))
     assert (machine.told(), machine.counts) == (["a1 starts", "b1 starts"], (5, 2, 3, 2))
@@ -173,7 +173,7 @@ def test_other_keys_overtake(machine):
     assert machine.told() == ["a1 starts", "b1 starts", "c1 starts", "c1 ends", "b1 ends", "a1 ends"]
 
 
-def test_a_record_without_requests_waits_for_its_key_too(machine):
+def test_record_without_requests_waits_for_its_key(machine):
     machine.take("a1")
     machine.take("a2", reads(0))
     assert machine.told() == ["a1 starts"]
@@ -181,7 +181,7 @@ def test_a_record_without_requests_waits_for_its_key_too(machine):
     assert machine.told() == ["a1 ends", "a2 starts", "a2 ends"]
 
 
-def test_thousands_of_records_of_one_key_do_not_nest(machine):
+def test_thousands_of_records_of_key_do_not_nest(machine):
     machine.take("a0")
     for number in range(5_000):
         machine.take(f"a{number}", lambda m: m.log.append(1))
@@ -220,7 +220,7 @@ def test_a_request_that_nobody_awaits_is_counted(machine):
     assert (record.references, machine.told()) == (0, ["a2 starts"])
 
 
-def test_each_chained_callback_is_counted_until_it_has_run(machine):
+def test_chained_callbacks_count_until_they_run(machine):
     def code(m):
         chain = m.read()
         for _ in range(3):
@@ -277,7 +277,9 @@ def test_awaiting_and_chaining_mix(machine):
     assert (machine.told(), machine.counts) == (["a1 answer to z"], (0, 0, 0, 0))
 
 
-def test_code_runs_as_its_own_record_again_after_each_wait(machine):
+def test_code_resumes_as_its_own_record(machine):
+    """After each wait, code runs as its own record again."""
+
     async def code(m):
         for action in ("x", "y"):
             m.tell(await m.read(action))
@@ -288,7 +290,7 @@ def test_code_runs_as_its_own_record_again_after_each_wait(machine):
     assert machine.told() == ["a1 answer to x", "b1 answer to x", "a1 answer to y", "b1 answer to y"]
 
 
-def test_an_answer_is_taken_in_as_code_of_its_record(machine):
+def test_answer_is_handled_as_its_records_code(machine):
     def code(m):
         m.controller.request(m.controller.context, "x", m.tell)
 
@@ -312,7 +314,7 @@ def test_a_batch_starts_when_it_is_full(new):
 #    a1 at 0, b1 at 600; c1 at 999 comes too early to start their batch, d1 at 1000 does
 
 
-def test_a_batch_starts_when_its_oldest_request_has_waited_long_enough(new, clock):
+def test_batch_starts_when_oldest_request_times_out(new, clock):
     machine = new(buffer_timeout=timedelta(seconds=1))
     for name, wait in (("a1", 600), ("b1", 399), ("c1", 1)):
         machine.take(name)
@@ -322,7 +324,7 @@ def test_a_batch_starts_when_its_oldest_request_has_waited_long_enough(new, cloc
     assert (machine.executor.batches, machine.counts) == ([["x"] * 3], (4, 1, 0, 4))
 
 
-def test_a_timeout_of_nothing_starts_a_batch_with_the_next_record(new):
+def test_zero_timeout_starts_batch_at_next_record(new):
     machine = new(buffer_timeout=timedelta(0))
     machine.take("a1")
     machine.take("b1")
@@ -347,7 +349,7 @@ def test_a_full_batch_waits_for_room(new):
     assert (machine.executor.batches, machine.counts) == ([["x"], ["x"]], (2, 1, 0, 2))
 
 
-def test_what_has_waited_for_room_starts_in_batches_of_the_same_size(new):
+def test_requests_waiting_for_room_start_equal_batches(new):
     machine = new(buffer_size=2)
     machine.executor.room = 0
     for name in "abcde":
@@ -358,7 +360,7 @@ def test_what_has_waited_for_room_starts_in_batches_of_the_same_size(new):
     assert (machine.executor.batches, machine.counts) == ([["x", "x"]] * 2, (5, 1, 0, 5))
 
 
-def test_the_limit_of_records_in_flight_holds_input_up_and_runs_callbacks(new):
+def test_record_limit_delays_input_and_runs_callbacks(new):
     machine = new(in_flight_records_limit=2)
     machine.take("a1")
     machine.take("b1")
@@ -384,7 +386,7 @@ def test_a_limit_of_one_record_is_synchronous_execution(new):
     assert machine.told() == ["a1 starts", "a1 ends", "b1 starts", "b1 ends", "a2 starts", "a2 ends"]
 
 
-def test_requests_of_records_that_have_begun_are_never_held_up(new):
+def test_started_records_requests_are_never_delayed(new):
     machine = new(in_flight_records_limit=1, buffer_size=2)
 
     async def many(m):
@@ -427,7 +429,7 @@ def test_nothing_starts_by_itself_if_it_must_not(new):
 #    a1 | w1 | b1 | w2            b1 is done before a1: w2 waits all the same
 
 
-def test_a_watermark_goes_out_after_all_records_before_it(machine):
+def test_watermark_follows_all_records_before_it(machine):
     machine.take("a1", reads(3))
     machine.watermark("w1")
     machine.take("b1", reads(1))
@@ -436,7 +438,8 @@ def test_a_watermark_goes_out_after_all_records_before_it(machine):
     assert machine.told() == ["a1 starts", "b1 starts", "b1 ends", "a1 ends", "w1", "w2"]
 
 
-def test_records_behind_a_watermark_overtake_it_and_those_before_it(machine):
+def test_records_may_overtake_an_earlier_watermark(machine):
+    """Records behind a watermark overtake it, and the records before it."""
     machine.take("a1")
     machine.watermark("w1")
     machine.take("b1", reads(0))
@@ -448,7 +451,7 @@ def test_a_watermark_behind_nothing_goes_out_at_once(machine):
     assert machine.told() == ["w1"]
 
 
-def test_strictly_ordered_a_watermark_is_out_before_the_next_record(new):
+def test_strictly_ordered_watermark_precedes_next_record(new):
     machine = new(event_order_watermark=STRICT)
     machine.take("a1", reads(2))
     machine.watermark("w1")
@@ -463,7 +466,7 @@ def test_other_events_keep_strict_order_by_default(machine):
 
 
 @pytest.mark.parametrize("order", EventOrder)
-def test_a_watermark_goes_out_after_the_work_of_the_timers_that_it_fires(new, order):
+def test_watermark_follows_work_of_timers_it_fires(new, order):
     machine = new(event_order_watermark=order)
     timer = machine.timer("a!", reads(2))
     machine.controller.on_non_record(
@@ -490,7 +493,7 @@ def test_timers_of_a_watermark_wait_for_room(new):
 # -------------------------------------------------------------------------------------- what comes before and after
 
 
-def test_what_is_due_runs_before_its_record_one_after_the_other(machine):
+def test_due_work_runs_singly_before_its_record(machine):
     machine.take("a1", due=[machine.timer("a!"), machine.timer("a?")])
     assert (machine.told(), machine.counts) == (["a! starts"], (2, 1, 1, 1))
     machine.step()
@@ -499,7 +502,7 @@ def test_what_is_due_runs_before_its_record_one_after_the_other(machine):
     assert machine.told() == ["a? ends", "a1 starts"]
 
 
-def test_what_is_due_waits_for_the_record_at_work(machine):
+def test_due_work_waits_for_the_running_record(machine):
     machine.take("a1")
     machine.take("a2", due=[machine.timer("a!")])
     machine.take("a3")
@@ -507,7 +510,7 @@ def test_what_is_due_waits_for_the_record_at_work(machine):
     assert machine.told() == [f"{name} {does}" for name in ("a1", "a!", "a2", "a3") for does in ("starts", "ends")]
 
 
-def test_what_follows_from_a_record_runs_right_after_it(machine):
+def test_derived_work_runs_right_after_its_record(machine):
     machine.take("a1", overdue=[machine.timer("a!")])
     machine.take("a2")
     assert machine.counts == (2, 1, 1, 1)
@@ -515,7 +518,7 @@ def test_what_follows_from_a_record_runs_right_after_it(machine):
     assert machine.told() == [f"{name} {does}" for name in ("a1", "a!", "a2") for does in ("starts", "ends")]
 
 
-def test_what_follows_from_a_record_belongs_to_its_epoch(machine):
+def test_derived_work_belongs_to_its_records_epoch(machine):
     machine.take("a1", overdue=[machine.timer("a!")])
     machine.watermark("w1")
     machine.controller.drain()
@@ -542,14 +545,14 @@ def test_state_ordered_code_before_the_first_access_overtakes(new):
     assert (machine.told(), machine.counts) == (["a2 reads"], (0, 0, 0, 0))
 
 
-def test_state_ordered_a_record_without_access_waits_for_nobody(new):
+def test_state_ordered_record_without_access_waits_for_nobody(new):
     machine = new(order_with_same_key=STATE_ORDERED)
     machine.take("a1")
     machine.take("a2", reads(0))
     assert (machine.told(), machine.counts) == (["a1 starts", "a2 starts", "a2 ends"], (1, 1, 0, 1))
 
 
-def test_state_ordered_accesses_come_in_order_of_the_first_ones(new):
+def test_state_ordered_accesses_follow_the_first_ones(new):
     machine = new(order_with_same_key=STATE_ORDERED)
 
     async def code(m):
@@ -569,7 +572,8 @@ def test_state_ordered_accesses_come_in_order_of_the_first_ones(new):
 #        a3 ==x
 
 
-def test_state_ordered_a_record_that_waits_for_its_key_may_go_on_and_make_more_requests(new):
+def test_state_ordered_waiting_record_may_make_more_requests(new):
+    """In state order, a record that waits for its key may go on and make more requests."""
     machine = new(order_with_same_key=STATE_ORDERED)
 
     async def both(m):
@@ -585,14 +589,15 @@ def test_state_ordered_a_record_that_waits_for_its_key_may_go_on_and_make_more_r
     assert machine.counts == (0, 0, 0, 0)
 
 
-def test_state_ordered_what_is_due_runs_before_the_first_access(new):
+def test_state_ordered_due_work_precedes_first_access(new):
     machine = new(order_with_same_key=STATE_ORDERED)
     machine.take("a1", thinks_first, due=[machine.timer("a!")])
     machine.controller.drain()
     assert machine.told() == ["a1 thinks", "a! starts", "a! ends", "a1 reads"]
 
 
-def test_state_ordered_code_is_its_own_records_while_what_is_due_runs(new):
+def test_state_ordered_code_stays_its_own_records(new):
+    """In state order, code is its own record's, also while due work runs."""
     machine = new(order_with_same_key=STATE_ORDERED)
 
     async def code(m):
@@ -607,7 +612,7 @@ def test_state_ordered_code_is_its_own_records_while_what_is_due_runs(new):
     assert machine.told() == ["a1 goes on", "a! starts", "a! ends", "a? starts", "a? ends", "a1 ends"]
 
 
-def test_state_ordered_what_follows_from_a_record_waits_for_the_key(new):
+def test_state_ordered_derived_work_waits_for_key(new):
     machine = new(order_with_same_key=STATE_ORDERED)
     machine.take("a1")
     machine.take("a2", reads(0), overdue=[machine.timer("a!")])
@@ -619,7 +624,7 @@ def test_state_ordered_what_follows_from_a_record_waits_for_the_key(new):
     ]
 
 
-def test_state_ordered_what_follows_from_a_record_waits_for_those_that_asked_before_it(new):
+def test_state_ordered_derived_work_waits_for_earlier_requests(new):
     machine = new(order_with_same_key=STATE_ORDERED)
     machine.take("a1")
     machine.take("a2", thinks_first)
@@ -657,7 +662,7 @@ def fails_in_a_plain_function(m):
 
 
 @pytest.mark.parametrize("code", [fails_at_once, fails_later, fails_in_a_callback, fails_in_a_plain_function])
-def test_a_failure_of_user_code_is_that_of_its_record(machine, code):
+def test_user_code_failure_names_its_record(machine, code):
     machine.take("a1")
     with pytest.raises(FailedError) as raised:
         machine.run("b1", code)
@@ -665,7 +670,7 @@ def test_a_failure_of_user_code_is_that_of_its_record(machine, code):
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
 
 
-def test_a_failure_of_a_blocked_record_is_its_own(machine):
+def test_blocked_records_failure_is_its_own(machine):
     machine.take("a1")
     machine.take("a2", fails_at_once)
     with pytest.raises(FailedError) as raised:
@@ -673,7 +678,7 @@ def test_a_failure_of_a_blocked_record_is_its_own(machine):
     assert raised.value.args[0] == "a2"
 
 
-def test_a_failed_request_fails_the_task_with_its_own_error(machine):
+def test_failed_request_fails_task_with_its_error(machine):
     def submit(batch, /):
         for request in batch:
             request.error = OSError("the disk is gone")
@@ -706,7 +711,9 @@ async def raises_in_the_end(_):
 
 
 @pytest.mark.parametrize("end", [awaits_in_the_end, raises_in_the_end])
-def test_code_that_will_not_be_stopped_is_told_what_it_did_first(machine, end):
+def test_unstoppable_code_reports_its_first_act(machine, end):
+    """An error about code that does not stop tells what the code did first."""
+
     async def sleeps(m):
         try:
             await asyncio.sleep(0)
@@ -717,7 +724,7 @@ def test_code_that_will_not_be_stopped_is_told_what_it_did_first(machine, end):
         machine.take("a1", sleeps)
 
 
-def test_awaiting_what_another_record_has_asked_for_is_the_records_failure(machine):
+def test_awaiting_foreign_request_fails_the_record(machine):
     asked = []
 
     async def borrows(m):
@@ -731,7 +738,7 @@ def test_awaiting_what_another_record_has_asked_for_is_the_records_failure(machi
     assert isinstance(error, ForeignAwaitError)
 
 
-def test_chaining_what_another_record_has_asked_for_is_the_records_failure(machine):
+def test_chaining_foreign_request_fails_the_record(machine):
     asked = []
     machine.take("a1", lambda m: asked.append(m.read()))
     with pytest.raises(FailedError, match="another record") as raised:
@@ -739,7 +746,8 @@ def test_chaining_what_another_record_has_asked_for_is_the_records_failure(machi
     assert raised.value.args[0] == "b1"
 
 
-def test_an_answer_that_is_there_may_be_awaited_by_anyone_and_again(machine):
+def test_present_answer_may_be_awaited_repeatedly(machine):
+    """Any record may await an answer that is there, also several times."""
     asked = []
 
     async def asks(m):
@@ -756,7 +764,7 @@ def test_an_answer_that_is_there_may_be_awaited_by_anyone_and_again(machine):
     assert machine.told() == ["a1 answer to x"] * 2 + ["b1 answer to x"]
 
 
-def test_a_record_that_nothing_will_wake_is_told_of(machine):
+def test_record_that_nothing_wakes_is_reported(machine):
     async def waits_for_ever(m):
         await StateFuture.pending(m.controller)
 
@@ -790,7 +798,9 @@ def test_an_await_goes_on_behind_all_callbacks(machine, at_hand):
     assert machine.told() == [f"a1 {what}" for what in ("goes on", "first", "second", "third", "ends")]
 
 
-def test_a_record_that_waits_for_more_than_its_requests_is_told_of(machine):
+def test_record_waiting_for_foreign_work_is_reported(machine):
+    """An error tells of a record that waits for more than its requests."""
+
     async def waits_for_ever(m):
         await m.read()
         await StateFuture.pending(m.controller)

@@ -65,7 +65,7 @@ def test_a_watermark_waits_for_all_epochs_before_it(epochs):
     assert epochs.log == ["w1 triggers", "w1", "w2 triggers", "w2"]
 
 
-def test_work_that_a_watermark_starts_is_part_of_its_epoch(epochs):
+def test_work_of_a_watermark_belongs_to_its_epoch(epochs):
     def fire_a_timer(epoch):
         epoch.ongoing += 1
 
@@ -78,7 +78,7 @@ def test_work_that_a_watermark_starts_is_part_of_its_epoch(epochs):
     assert epochs.log == ["w1", "w2 triggers", "w2"]
 
 
-def test_what_a_watermark_starts_does_not_advance_epochs_from_within(epochs):
+def test_watermark_work_does_not_advance_epochs_itself(epochs):
     epochs.end("w1", trigger=lambda _: epochs.log.append(f"can advance: {epochs.can_advance}"))
     epochs.advance()
     assert epochs.log == ["can advance: False", "w1"]

@@ -211,7 +211,7 @@ def new_rocksdb(tmp_path):
     opened = []
 
     def new():
-        opened.append(RocksDbBackend(tmp_path / str(len(opened))))
+        opened.append(RocksDbBackend(tmp_path / str(len(opened)), inline_reads_below=0))
         return opened[-1]
 
     yield new
@@ -234,7 +234,7 @@ def told(process):
     return [(out.order, out.record.key, out.record.add) for out in process.emitted]
 
 
-def test_a_record_waits_at_its_block_over_the_end_of_the_run(new_rocksdb, unread):
+def test_record_stays_in_its_block_over_runs(new_rocksdb, unread):
     backend, other = new_rocksdb(), new_rocksdb()
     straight = task_over(other)
     straight.run([ELEMENTS], [])
@@ -260,7 +260,7 @@ def test_a_record_waits_at_its_block_over_the_end_of_the_run(new_rocksdb, unread
     assert sorted(backend.items()) == sorted(other.items())
 
 
-def test_held_records_go_on_in_the_block_of_their_input(new_rocksdb, unread):
+def test_held_records_resume_in_their_inputs_block(new_rocksdb, unread):
     kinds = [Step, OtherStep, OtherStep, Step, OtherStep]
     elements = [element(n, key, n, kind) for n, (key, kind) in enumerate(zip("abaca", kinds, strict=True), 1)]
     straight = task_over(new_rocksdb(), Both())
@@ -283,7 +283,7 @@ def test_held_records_go_on_in_the_block_of_their_input(new_rocksdb, unread):
     assert [key for _, key, _ in told(second)] == [kind.__name__ for kind in kinds]
 
 
-def test_a_block_that_is_gone_is_an_error_that_names_it(new_rocksdb, unread):
+def test_missing_block_is_a_named_error(new_rocksdb, unread):
     backend = new_rocksdb()
     held = task_over(backend).run([ELEMENTS], [], stop=lambda: True)
     with pytest.raises(StateSchemaError, match=r"waits at block 'add' for state 'total'.*blocks declared: addition"):
@@ -303,7 +303,8 @@ def test_what_is_awaited_is_finished_and_not_held(new_rocksdb, unread):
     assert [key for _, key, _ in told(process)] == ["added"] * 3
 
 
-def test_at_a_cut_all_before_it_is_done_and_all_after_it_held(new_rocksdb):
+def test_cut_finishes_earlier_records_and_holds_later(new_rocksdb):
+    """At a cut, all records before it are done, and all records after it are held."""
     process = task_over(new_rocksdb())
     watermarks = [Watermark(record_order(2), 1), Watermark(record_order(5), 4)]
     held = process.run([ELEMENTS], watermarks, cut=record_order(4))
@@ -312,7 +313,7 @@ def test_at_a_cut_all_before_it_is_done_and_all_after_it_held(new_rocksdb):
     assert seen_and_held(watermarks, held.cut) == ((watermarks[0],), (watermarks[1],))
 
 
-def test_records_are_counted_once_however_often_a_run_stops(new_rocksdb):
+def test_records_count_once_however_often_runs_stop(new_rocksdb):
     backend = new_rocksdb()
     first = KeyedProcess(
         Process("totals", "key", Totals(), ()), backend, records=(Step,), watermark=99, last_watermark=None

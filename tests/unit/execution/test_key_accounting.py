@@ -52,7 +52,7 @@ def test_a_released_key_is_free(keys, records):
     assert owners(records) == [False, True, False, False]
 
 
-def test_a_key_that_is_passed_on_is_never_free(keys, records):
+def test_passed_on_key_is_never_free(keys, records):
     keys.occupy(records[0])
     keys.pass_on(records[0], records[1])
     assert owners(records) == [False, True, False, False]

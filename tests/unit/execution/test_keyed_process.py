@@ -105,7 +105,7 @@ async def count(self, event, ctx):
     ctx.collect(Line(event.key, seen))
 
 
-def test_records_of_a_key_share_its_state_over_micro_batches(harness):
+def test_key_state_is_shared_over_micro_batches(harness):
     h = harness(count=count)
     assert h.run((1, Event("a", "count")), (2, Event("b", "count")), (3, Event("a", "count"))) == [
         ("a", 1),
@@ -118,7 +118,7 @@ def test_records_of_a_key_share_its_state_over_micro_batches(harness):
 #    a@1   |7|   a@2   |9|   a@3        a record sees the last watermark before it, late ones too
 
 
-def test_a_records_clock_is_the_last_watermark_before_it_in_arrival_order(harness):
+def test_record_clock_is_last_watermark_before_it(harness):
     h = harness(look=look)
     event = Event("a", "look")
     assert h.run((1, event), 7, (20, event), (3, event), 9, (4, event)) == [
@@ -130,14 +130,15 @@ def test_a_records_clock_is_the_last_watermark_before_it_in_arrival_order(harnes
     assert h.run((30, event)) == [("a", 9)]
 
 
-def test_records_at_or_behind_the_watermark_are_counted_as_late_and_processed(harness):
+def test_late_records_are_counted_and_processed(harness):
+    """Records at or behind the watermark are counted as late, and processed."""
     h = harness(look=look)
     event = Event("a", "look")
     assert len(h.run((0, event), 10, (9, event), (10, event), (11, event))) == 4
     assert h.process.metrics == {"records": 4, "late": 2}
 
 
-def test_a_keys_timers_fire_before_its_next_record_in_time_order(harness):
+def test_key_timers_fire_before_its_next_record(harness):
     h = harness(remind=remind, look=look)
     found = h.run((1, Event("a", "remind", 8)), (2, Event("a", "remind", 5)), 8, (9, Event("a", "look")))
     assert found == [("asked a", 0), ("asked a", 0), ("timer a", 5), ("timer a", 8), ("a", 8)]
@@ -153,7 +154,7 @@ def test_timers_of_keys_without_later_records_fire_too(harness):
     ]
 
 
-def test_a_timer_waits_for_its_watermark_over_micro_batches(harness):
+def test_timer_waits_for_watermark_over_micro_batches(harness):
     h = harness(remind=remind)
     h.run((1, Event("a", "remind", 50)), 10)
     assert h.run(49) == []
@@ -162,7 +163,9 @@ def test_a_timer_waits_for_its_watermark_over_micro_batches(harness):
     assert list(h.backend.items()) == []
 
 
-def test_in_a_timer_time_is_the_timers_and_the_clock_is_the_watermark(harness):
+def test_timer_time_differs_from_watermark_clock(harness):
+    """In a timer, the time is the timer's, and the clock is the watermark."""
+
     async def timer(self, timestamp, ctx):
         assert (ctx.timestamp, ctx.watermark, ctx.key, ctx.row_kind) == (5, 8, "a", RowKind.INSERT)
 
@@ -171,7 +174,7 @@ def test_in_a_timer_time_is_the_timers_and_the_clock_is_the_watermark(harness):
 
 
 @pytest.mark.parametrize("watermark_in_this_slice", [True, False])
-def test_a_timer_for_a_time_already_past_fires_after_its_record(harness, watermark_in_this_slice):
+def test_timer_in_past_fires_after_its_record(harness, watermark_in_this_slice):
     h = harness(remind=remind, look=look)
     slice_ = [(20, Event("a", "remind", 3)), (21, Event("a", "look")), (22, Event("b", "look"))]
     if watermark_in_this_slice:
@@ -195,7 +198,9 @@ def test_timers_for_past_times_fire_in_time_order(harness):
 #    at |100|: timer 50 fires, sets 20 (past) and 60; 60 waits for its turn behind 55
 
 
-def test_a_timer_set_by_a_timer_for_an_earlier_time_follows_at_once(harness):
+def test_timer_may_set_an_earlier_timer(harness):
+    """A timer that is set by a timer, for an earlier time, follows at once."""
+
     async def timer(self, timestamp, ctx):
         if timestamp == 50:
             ctx.timers.register_event_time(60)
@@ -213,7 +218,9 @@ def test_a_timer_set_by_a_timer_for_an_earlier_time_follows_at_once(harness):
     ]
 
 
-def test_a_timer_that_sets_itself_again_fires_again_and_its_outputs_keep_apart(harness):
+def test_repeating_timer_keeps_its_outputs_apart(harness):
+    """A timer that sets itself again fires again, and its outputs keep apart."""
+
     async def timer(self, timestamp, ctx):
         left = await self.seen.value() or 0
         if left < 2:
@@ -233,7 +240,7 @@ def test_a_timer_may_be_taken_back(harness):
 
 
 @pytest.mark.parametrize("moment", [LATEST_TIMER + 1, -LATEST_TIMER - 1, 5.0, "5", None])
-def test_a_timer_needs_a_whole_number_that_can_be_stored(harness, moment):
+def test_timer_needs_a_storable_whole_number(harness, moment):
     async def wrong(self, event, ctx):
         ctx.timers.register_event_time(moment)
 
@@ -251,7 +258,7 @@ def test_the_furthest_timers_are_stored_and_fire(harness):
 
 
 @pytest.mark.parametrize(("watermark", "expected"), [(14, 1), (15, 0)])
-def test_state_ages_by_the_watermark_not_by_the_latest_record(harness, watermark, expected):
+def test_state_ages_by_watermark_not_latest_record(harness, watermark, expected):
     async def write(self, event, ctx):
         await self.lately.update(1)
 
@@ -263,7 +270,7 @@ def test_state_ages_by_the_watermark_not_by_the_latest_record(harness, watermark
     assert h.run(watermark, (6, Event("a", "read"))) == [("lately", expected)]
 
 
-def test_state_in_processing_time_ages_by_that_of_the_micro_batch(harness, clock):
+def test_processing_time_state_ages_by_micro_batch(harness, clock):
     class Sessions(Scripted):
         session = ValueState("session", int, ttl=StateTtl(timedelta(seconds=1), time=TtlTime.PROCESSING))
 
@@ -278,7 +285,7 @@ def test_state_in_processing_time_ages_by_that_of_the_micro_batch(harness, clock
     assert h.run((5, Event("a", "visit"))) == [("visits", 1)]
 
 
-def test_outputs_carry_the_time_of_their_cause_and_the_kind_that_was_asked_for(harness):
+def test_outputs_carry_causes_time_and_chosen_kind(harness):
     async def both(self, event, ctx):
         ctx.collect(Line("old"), RowKind.UPDATE_BEFORE)
         ctx.collect(Line("new"), RowKind.UPDATE_AFTER)
@@ -289,7 +296,7 @@ def test_outputs_carry_the_time_of_their_cause_and_the_kind_that_was_asked_for(h
     assert [(out.timestamp, out.kind) for out in h.process.emitted] == [(7, 1), (7, 2), (33, 0)]
 
 
-def test_the_row_kind_of_a_record_is_seen_by_its_function(harness):
+def test_function_sees_its_records_row_kind(harness):
     async def tell(self, event, ctx):
         ctx.collect(Line(ctx.row_kind.symbol))
 
@@ -320,7 +327,7 @@ def test_side_outputs_keep_their_place_among_the_others(harness):
         (lambda ctx: ctx.collect(None), "the output takes Line, not NoneType"),
     ],
 )
-def test_an_output_that_was_not_declared_so_is_an_error(harness, call, says):
+def test_undeclared_output_is_an_error(harness, call, says):
     async def wrong(self, event, ctx):
         call(ctx)
 
@@ -328,7 +335,7 @@ def test_an_output_that_was_not_declared_so_is_an_error(harness, call, says):
         harness(wrong=wrong, sides=(SideOutput("alerts", Alert, "s"),)).run((1, Event("a", "wrong")))
 
 
-def test_a_user_error_names_operator_key_record_and_traceback(harness):
+def test_user_error_names_operator_key_record_traceback(harness):
     async def fails(self, event, ctx):
         raise ZeroDivisionError("of all things")
 
@@ -340,7 +347,7 @@ def test_a_user_error_names_operator_key_record_and_traceback(harness):
     assert "ZeroDivisionError: of all things" in str(error)
 
 
-def test_a_user_error_in_a_timer_names_the_timer(harness):
+def test_user_error_in_timer_names_the_timer(harness):
     async def timer(self, timestamp, ctx):
         raise KeyError("gone")
 
@@ -350,7 +357,9 @@ def test_a_user_error_in_a_timer_names_the_timer(harness):
 
 
 @pytest.mark.parametrize("width", [0, 1])
-def test_a_long_record_is_cut_in_the_message_even_within_a_character(harness, width):
+def test_long_record_is_cut_within_characters(harness, width):
+    """An error cuts a long record, even within a character."""
+
     async def waits(self, event, ctx):
         await asyncio.sleep(0)
 
@@ -360,7 +369,7 @@ def test_a_long_record_is_cut_in_the_message_even_within_a_character(harness, wi
     assert 490 < len(raised.value.record.encode()) < 510
 
 
-def test_awaiting_something_foreign_is_an_error_that_says_where(harness):
+def test_awaiting_foreign_object_is_a_located_error(harness):
     async def waits(self, event, ctx):
         await asyncio.sleep(0)
 
@@ -368,7 +377,7 @@ def test_awaiting_something_foreign_is_an_error_that_says_where(harness):
         harness(waits=waits).run((1, Event("a", "waits")))
 
 
-def test_a_function_with_other_parameters_is_a_user_error(harness):
+def test_function_with_wrong_parameters_is_user_error(harness):
     class Short(Scripted):
         async def process(self, _, /):
             return None
@@ -401,7 +410,7 @@ def test_a_plain_function_gets_blocking_handles(harness):
     assert h.run((10, Event("a", "forget", 20)), 30) == [("a", 3), ("timer None", 20)]
 
 
-def test_a_function_is_plain_as_a_whole_or_not_at_all(harness):
+def test_function_is_wholly_plain_or_async(harness):
     class Mixed(Plain):
         async def on_timer(self, timestamp, ctx, /):
             """Never called."""
@@ -410,7 +419,7 @@ def test_a_function_is_plain_as_a_whole_or_not_at_all(harness):
         harness(Mixed()).run((1, Event("a")))
 
 
-def test_state_that_does_not_fit_is_not_blamed_on_the_function(harness):
+def test_state_misfit_is_not_blamed_on_function(harness):
     class Before(Scripted):
         seen = ValueState("seen", str)
 
@@ -440,7 +449,7 @@ def test_a_failed_micro_batch_leaves_nothing_behind(harness):
     assert dict(h.backend.items()) == before
 
 
-def test_states_are_found_in_base_classes_and_may_be_declared_anew():
+def test_states_may_be_inherited_and_redeclared():
     class Derived(Scripted):
         seen = ValueState("seen", str)
         more = ValueState("more", int)

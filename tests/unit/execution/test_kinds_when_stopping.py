@@ -58,13 +58,13 @@ class Anew(Collects):
 
 @pytest.fixture
 def task_over(tmp_path, monkeypatch):
-    """Tasks that read nothing ahead, over a RocksDB of this name."""
+    """Tasks that read nothing ahead, over a RocksDB of this name, which never reads inline."""
     monkeypatch.setattr(KeyedProcess, "_prefetch", lambda *_: None)
     opened = {}
 
     def make(name, function):
         if name not in opened:
-            opened[name] = RocksDbBackend(tmp_path / name)
+            opened[name] = RocksDbBackend(tmp_path / name, inline_reads_below=0)
         return opened[name], KeyedProcess(
             Process("collects", "key", function, ()),
             opened[name],
@@ -79,7 +79,8 @@ def task_over(tmp_path, monkeypatch):
         backend.close()
 
 
-def test_a_record_that_waits_for_a_list_or_a_sum_goes_on_in_the_next_run(task_over):
+def test_list_and_sum_waiters_resume_next_run(task_over):
+    """A record that waits for a list or a sum goes on in the next run."""
     whole, straight = task_over("straight", Collects())
     straight.run([ELEMENTS], [])
     keep(whole, straight)
@@ -103,14 +104,16 @@ def test_a_record_that_waits_for_a_list_or_a_sum_goes_on_in_the_next_run(task_ov
     assert sorted(backend.items()) == sorted(whole.items())
 
 
-def test_a_record_that_waits_for_one_entry_or_in_a_namespace_is_finished(task_over):
+def test_entry_and_namespace_waiters_are_finished(task_over):
+    """A record that waits for one entry, or in a namespace, is finished."""
     _, task = task_over("looking", Looks())
     held = task.run([ELEMENTS[:2], ELEMENTS[2:]], [], stop=lambda: True).requests
     assert [request.block_id for request in held] == ["", "", ""]
     assert [what for _, what, _ in told(task)] == ["told", "told"]
 
 
-def test_a_state_that_became_a_map_cannot_go_on_where_a_list_was_read(task_over):
+def test_list_changed_to_map_cannot_resume(task_over):
+    """A state that became a map cannot go on where a list was read."""
     _, task = task_over("collecting", Collects())
     held = task.run([ELEMENTS], [], stop=lambda: True).requests
     _, task = task_over("collecting", Anew())

@@ -26,9 +26,8 @@ def test_what_a_record_causes_sorts_with_the_record(one, other, path, other_path
 
 
 @given(ordinal=ordinals, path=paths, stage=st.integers(0, 5), time=times, key=keys)
-def test_a_timer_comes_after_all_that_precedes_its_watermark_and_before_all_that_follows(
-    ordinal, path, stage, time, key
-):
+def test_timer_sorts_between_records_around_its_watermark(ordinal, path, stage, time, key):
+    """A timer comes after all that precedes its watermark, and before all that follows."""
     watermark = record_order(ordinal)
     timer = timer_order(watermark, time, key, stage)
     assert nested(record_order(ordinal - 1), path) < timer < nested(watermark, path)
@@ -40,9 +39,9 @@ fired = st.tuples(st.integers(0, 3), times, keys)
 
 
 @given(ordinal=ordinals, one=fired, other=fired, path=paths, other_path=paths)
-def test_timers_of_a_watermark_sort_by_stage_then_time_then_key_whatever_they_cause(
-    ordinal, one, other, path, other_path
-):
+def test_watermark_timers_sort_by_stage_time_key(ordinal, one, other, path, other_path):
+    """This holds whatever the timers cause."""
+
     def place(timer, path):
         stage, time, key = timer
         return nested(timer_order(record_order(ordinal), time, key, stage), path)
@@ -55,7 +54,7 @@ def tick(ordinal, micro_batch, stage, time, key):
 
 
 @given(ordinal=ordinals, micro_batch=ordinals, one=fired, other=fired, path=paths, other_path=paths)
-def test_timers_of_a_processing_time_stand_between_micro_batches(ordinal, micro_batch, one, other, path, other_path):
+def test_processing_timers_sort_between_micro_batches(ordinal, micro_batch, one, other, path, other_path):
     timer = tick(ordinal, micro_batch, *one)
     assert nested(record_order(ordinal - 1), path) < timer
     event_stage, event_time, event_key = other
@@ -64,16 +63,16 @@ def test_timers_of_a_processing_time_stand_between_micro_batches(ordinal, micro_
 
 
 @given(ordinal=ordinals, one=fired, other=fired, path=paths, other_path=paths)
-def test_timers_of_a_processing_time_sort_by_stage_from_the_last_then_time_then_key(
-    ordinal, one, other, path, other_path
-):
+def test_processing_timers_sort_by_reversed_stage_time_key(ordinal, one, other, path, other_path):
+    """Stages sort from the last to the first."""
     places = [nested(tick(ordinal, 1, *timer), path) for timer, path in ((one, path), (other, other_path))]
     wanted = [(-timer[0], *timer[1:], path) for timer, path in ((one, path), (other, other_path))]
     assert (places[0] < places[1]) is (wanted[0] < wanted[1])
 
 
 @given(ordinal=ordinals, stage=st.integers(0, 5), time=times, key=keys)
-def test_an_operators_own_timers_of_processing_time_come_before_what_those_upstream_caused(ordinal, stage, time, key):
+def test_own_processing_timers_precede_upstream_ones(ordinal, stage, time, key):
+    """An operator's own timers of processing time come before those that upstream ones caused."""
     assert processing_time_order(ordinal, 1) < tick(ordinal, 1, stage + 1, time, key) < tick(ordinal, 1, stage, 0, b"")
 
 

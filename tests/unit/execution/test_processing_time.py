@@ -136,7 +136,8 @@ def micro_batches(backends):
 #    noon: record sets 1010, 1005      1004: -      1010: both, in order, then the record
 
 
-def test_a_due_timer_fires_before_the_records_of_the_first_micro_batch_that_has_reached_it(micro_batches):
+def test_due_timer_precedes_records_of_its_micro_batch(micro_batches):
+    """A due timer fires before the records of the first micro-batch that has reached it."""
     job = micro_batches()
     assert job.run(NOON, Ask("a", wake=(1010, 1005))) == [("a", "record at 1000")]
     assert job.run(1004, Ask("b")) == [("b", "record at 1004")]
@@ -159,14 +160,14 @@ def test_it_fires_without_any_record(micro_batches):
     ]
 
 
-def test_one_that_was_set_twice_fires_once_and_one_that_was_taken_back_never(micro_batches):
+def test_repeated_timer_fires_once_deleted_timer_never(micro_batches):
     job = micro_batches()
     job.run(NOON, Ask("a", wake=(1001, 1002)), Ask("a", wake=(1001,)))
     job.run(NOON, Ask("a", wake=(1001,), forget=(1002, 1003)))
     assert job.run(5000) == [("a", "processing_time 1001")]
 
 
-def test_one_that_is_due_already_fires_right_after_the_record_that_set_it(micro_batches):
+def test_due_timer_fires_after_record_that_set_it(micro_batches):
     job = micro_batches()
     assert job.run(NOON, Ask("a", wake=(1000, 7, 1001)), Ask("a")) == [
         ("a", "record at 1000"),
@@ -177,7 +178,9 @@ def test_one_that_is_due_already_fires_right_after_the_record_that_set_it(micro_
     assert job.run(1001) == [("a", "processing_time 1001")]
 
 
-def test_a_timer_set_by_a_timer_takes_its_turn_or_follows_at_once_if_that_has_passed(micro_batches):
+def test_timer_set_by_timer_fires_in_turn(micro_batches):
+    """If its time has passed, it follows at once."""
+
     def again(timestamp, ctx):
         if timestamp == 1050:
             for time in (1060, 1020, 9999):
@@ -229,7 +232,7 @@ def test_each_sets_overdue_ones_of_the_other_domain(micro_batches):
     ]
 
 
-def test_outputs_sort_after_all_earlier_micro_batches_and_apart(micro_batches):
+def test_outputs_sort_apart_after_earlier_micro_batches(micro_batches):
     def again(timestamp, ctx):
         if ctx.time_domain is PROCESSING and timestamp > NOON:
             ctx.timers.register_processing_time(timestamp + 5)
@@ -291,7 +294,7 @@ def by_hand(history):
 
 
 @given(history=histories)
-def test_any_history_at_any_parallelism_is_that_of_a_plain_loop(backends, history):
+def test_any_history_at_any_parallelism_equals_loop(backends, history):
     with backends.lent() as new:
         job, told, now = MicroBatches(new), {}, 0
         for step, batch, tasks in history:
@@ -352,7 +355,7 @@ def in_blocks(backend, ordinal, number, now, asks, **how):
     return [(out.record.what, out.record.number) for out in process.emitted], held
 
 
-def test_a_run_that_has_to_stop_finishes_timers_that_have_begun():
+def test_stopping_run_finishes_started_timers():
     backend = Slow()
     in_blocks(backend, 1, 1, NOON, [Ask("a", wake=(1001,))])
     told, held = in_blocks(backend, 2, 2, 1001, [Ask("b")], stop=lambda: True)
@@ -363,7 +366,7 @@ def test_a_run_that_has_to_stop_finishes_timers_that_have_begun():
 #    held: a's second record      in the next run it comes before the timer, which is of a later micro-batch
 
 
-def test_what_an_earlier_run_held_comes_before_the_timers_of_this_one():
+def test_held_records_precede_timers_of_this_run():
     backend = Slow()
     in_blocks(backend, 1, 1, NOON, [Ask("a", wake=(1001,))])
     told, held = in_blocks(backend, 2, 2, NOON, [Ask("a"), Ask("b")], cut=record_order(2))
@@ -401,7 +404,7 @@ def test_moving_the_harness_clock_fires_them(harness):
     assert [told.what for told in harness.output()] == ["processing_time 20", "record at 60", "processing_time 30"]
 
 
-def test_a_harness_goes_on_from_a_snapshot_at_its_time(harness):
+def test_harness_resumes_from_snapshot_at_its_time(harness):
     harness.clock.advance(5)
     harness.process(Ask("a", wake=(10,)))
     snapshot = harness.snapshot()
@@ -415,7 +418,7 @@ def test_a_harness_goes_on_from_a_snapshot_at_its_time(harness):
 #    a: its record asks for state, its timer waits for the record      b: its timer asks for state
 
 
-def test_a_due_timer_waits_for_the_running_record_of_its_key_alone():
+def test_due_timer_waits_for_own_key_only():
     with KeyedHarness(Waking(), key=lambda ask: ask.key, automatic=False) as h:
         h.process(Ask("a", wake=(10,)))
         h.process(Ask("b", wake=(10,)))

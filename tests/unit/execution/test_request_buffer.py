@@ -21,7 +21,7 @@ def unblocked(buffer, key=b"k"):
     return waiter and waiter.context.record
 
 
-def test_active_requests_are_taken_out_at_once_and_in_order(buffer):
+def test_active_requests_are_taken_together_in_order(buffer):
     requests = [AsyncRequest(record("r"), number, print) for number in range(3)]
     buffer.active += requests
     assert (buffer.take_active(), buffer.active) == (requests, [])
@@ -39,7 +39,7 @@ def test_records_of_a_key_wait_in_line(buffer):
     assert [unblocked(buffer) for _ in range(4)] == ["first", "second", "third", None]
 
 
-def test_unblocking_lets_one_record_go_and_no_other_key(buffer):
+def test_unblocking_releases_one_record_of_the_key(buffer):
     for name, key in (("a1", b"a"), ("b1", b"b"), ("a2", b"a")):
         buffer.block(record(name, key))
     assert unblocked(buffer, b"a") == "a1"
@@ -54,13 +54,13 @@ def test_one_may_wait_before_all_others(buffer):
     assert [unblocked(buffer), unblocked(buffer)] == ["first", "second"]
 
 
-def test_a_key_that_nobody_waits_for_leaves_nothing_behind(buffer):
+def test_unused_keys_leave_nothing_behind(buffer):
     buffer.block(record("only"))
     unblocked(buffer)
     assert buffer._blocking == {}
 
 
-def test_further_requests_of_a_record_that_waits_join_its_first_one(buffer):
+def test_later_requests_join_the_waiting_first_one(buffer):
     waiting = record("r")
     requests = [AsyncRequest(waiting, number, print) for number in range(3)]
     assert not buffer.join(requests[0])
@@ -71,7 +71,7 @@ def test_further_requests_of_a_record_that_waits_join_its_first_one(buffer):
     assert not buffer.join(requests[0])
 
 
-def test_a_record_that_has_to_wait_again_keeps_what_has_joined_it(buffer):
+def test_record_waiting_again_keeps_joined_requests(buffer):
     waiting = record("r")
     first, second = (AsyncRequest(waiting, number, print) for number in range(2))
     buffer.block(waiting, first)

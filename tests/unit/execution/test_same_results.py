@@ -33,7 +33,7 @@ stages = pytest.mark.parametrize("count", [1, 3])
 
 @stages
 @given(steps=step_lists(), function=functions)
-def test_what_is_sent_sorts_as_a_plain_loop_sends_it(backends, count, steps, function):
+def test_outputs_sort_as_in_a_plain_loop(backends, count, steps, function):
     _, expected = run_by_hand([function() for _ in range(count)], steps, bucket=BUCKET, lag=LAG)
     with backends.lent() as new:
         sent, *_ = Job(operators(count, function), new).take(steps).outcome()
@@ -41,7 +41,7 @@ def test_what_is_sent_sorts_as_a_plain_loop_sends_it(backends, count, steps, fun
 
 
 @given(steps=step_lists())
-def test_state_and_timers_are_those_of_a_plain_loop(backends, steps):
+def test_state_and_timers_equal_a_plain_loop(backends, steps):
     (stage,), _ = run_by_hand([Steps()], steps, bucket=BUCKET, lag=LAG)
     with backends.lent() as new:
         job = Job(operators(1), new).take(steps)
@@ -77,7 +77,8 @@ def test_parallelism_changes_nothing(backends, parallelism, steps, cuts):
     parallelism=st.permutations([1, 2, 7]),
     function=functions,
 )
-def test_state_rebuilt_from_its_changelog_is_the_same_at_any_parallelism(backends, steps, cuts, parallelism, function):
+def test_rebuilt_state_is_equal_at_any_parallelism(backends, steps, cuts, parallelism, function):
+    """State rebuilt from its changelog is the same at any parallelism."""
     with backends.lent() as new:
         whole = Job(operators(1, function), new).take(steps).outcome()
         job = RebuiltJob(operators(1, function), new)

@@ -62,20 +62,20 @@ def test_each_request_is_answered_with_its_entry(executor_of):
     assert executor.in_flight == 0
 
 
-def test_an_entry_that_is_not_there_is_answered_with_none(executor_of):
+def test_missing_entry_is_answered_with_none(executor_of):
     executor = executor_of(HashMapBackend())
     executor.submit(requests(1))
     (request,) = executor.completed(wait=True)
     assert (request.answer, request.error) == (None, None)
 
 
-def test_an_error_of_the_backend_is_kept_for_the_task(executor_of):
+def test_backend_error_is_kept_for_the_task(executor_of):
     executor = executor_of(Broken())
     executor.submit(requests(0, 1))
     assert [str(request.error) for request in executor.completed(wait=True)] == ["the disk is gone"] * 2
 
 
-def test_a_backend_that_answers_too_little_is_an_error_and_no_hang(executor_of):
+def test_backend_with_missing_answers_raises_without_hanging(executor_of):
     backend = filled()
     backend.get_many = lambda _: [b""]
     executor = executor_of(backend)
@@ -115,7 +115,7 @@ def test_batches_overtake_each_other(gated):
     assert (executor.in_flight, executor.has_room) == (1, True)
 
 
-def test_there_is_room_for_as_many_batches_as_threads(gated):
+def test_as_many_batches_run_as_threads(gated):
     backend, executor = gated
     for number in range(3):
         executor.submit(requests(number))

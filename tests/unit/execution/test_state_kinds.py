@@ -52,6 +52,7 @@ one_number = st.tuples(numbers)
 some_numbers = st.tuples(st.lists(numbers, max_size=4))
 one_key = st.tuples(user_keys)
 merging = st.tuples(st.sampled_from(NAMESPACES), sources)
+several = st.tuples(sources)
 
 calls = {
     "value": calls_of(
@@ -83,6 +84,7 @@ calls = {
         ("get", no_arguments, False),
         ("iterate", no_arguments, False),
         ("clear", no_arguments, False),
+        ("get_namespaces", several, False),
         ("merge_namespaces", merging, False),
     ),
     **{
@@ -92,11 +94,15 @@ calls = {
             ("get", no_arguments, False),
             ("clear", no_arguments, False),
             ("remaining", no_arguments, False),
+            ("get_namespaces", several, False),
             ("merge_namespaces", merging, False),
         )
         for name in ("reducing", "aggregating")
     },
 }
+
+
+cache_sizes = st.sampled_from([1, 3, 1_000_000])
 
 
 def steps_of(kinds):
@@ -122,10 +128,16 @@ def steps_of(kinds):
 @pytest.mark.parametrize("kind", sorted(calls))
 @settings(max_examples=60)
 @given(
-    data=st.data(), ttl=ttls, style=st.sampled_from(STYLES), automatic=st.booleans(), order=st.sampled_from(KeyOrder)
+    data=st.data(),
+    ttl=ttls,
+    style=st.sampled_from(STYLES),
+    automatic=st.booleans(),
+    order=st.sampled_from(KeyOrder),
+    cache_entries=cache_sizes,
 )
-def test_a_kind_of_state_shows_what_plain_collections_would(backends, kind, data, ttl, style, automatic, order):
-    run(backends, data.draw(steps_of([kind])), ttl, style, automatic=automatic, order=order)
+def test_state_kinds_behave_like_plain_collections(backends, kind, data, ttl, style, automatic, order, cache_entries):
+    steps = data.draw(steps_of([kind]))
+    run(backends, steps, ttl, style, automatic=automatic, order=order, cache_entries=cache_entries)
 
 
 @settings(max_examples=60)
@@ -135,9 +147,10 @@ def test_a_kind_of_state_shows_what_plain_collections_would(backends, kind, data
     style=st.sampled_from(STYLES),
     automatic=st.booleans(),
     order=st.sampled_from(KeyOrder),
+    cache_entries=cache_sizes,
 )
-def test_states_of_all_kinds_in_one_function_keep_apart(backends, steps, ttl, style, automatic, order):
-    run(backends, steps, ttl, style, automatic=automatic, order=order)
+def test_states_of_all_kinds_keep_apart(backends, steps, ttl, style, automatic, order, cache_entries):
+    run(backends, steps, ttl, style, automatic=automatic, order=order, cache_entries=cache_entries)
 
 
 @settings(max_examples=150)
@@ -146,10 +159,12 @@ def test_states_of_all_kinds_in_one_function_keep_apart(backends, steps, ttl, st
     ttl=ttls,
     style=st.sampled_from(STYLES),
     order=st.sampled_from(KeyOrder),
+    cache_entries=cache_sizes,
     answers_by=st.lists(st.integers(0, 9), min_size=1, max_size=9),
 )
-def test_the_order_in_which_requests_are_answered_makes_no_difference(steps, ttl, style, order, answers_by):
-    run(Backends("hashmap", None), steps, ttl, style, automatic=False, order=order, answers_by=answers_by)
+def test_answer_order_makes_no_difference(steps, ttl, style, order, cache_entries, answers_by):
+    options = {"order": order, "cache_entries": cache_entries, "answers_by": answers_by}
+    run(Backends("hashmap", None), steps, ttl, style, automatic=False, **options)
 
 
 def short_lived(state, name, *arguments):
@@ -179,13 +194,13 @@ def test_a_read_ends_what_it_shows_dead(backends, written, reads, visibility, st
     run(backends, steps, ttl, style, automatic=True, order=KeyOrder.RECORD_ORDERED)
 
 
-def run(backends, steps, ttl, style, *, automatic, order, answers_by=None):
+def run(backends, steps, ttl, style, *, automatic, **options):
     """Take the steps with an engine and with the model, and see the same answers to every call."""
     expected: dict[int, Any] = {}
     model, clock, watermark = Model(ttl), 0, NO_WATERMARK
     with (
         backends.lent() as new,
-        Rig(new, partial(function_of, style, ttl), automatic=automatic, order=order, answers_by=answers_by) as rig,
+        Rig(new, partial(function_of, style, ttl), automatic=automatic, **options) as rig,
     ):
         for step in [*steps, *everything()]:
             match step:

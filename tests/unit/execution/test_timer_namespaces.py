@@ -60,7 +60,7 @@ def fired(harness):
     return [(one.key, one.at, one.namespace) for one in harness.output() if isinstance(one, Fired)]
 
 
-def test_a_timer_fires_once_for_each_namespace_and_says_which(kind):
+def test_timer_fires_once_per_namespace_and_names_it(kind):
     with KeyedHarness(Windows(), key=lambda visit: visit.key, backend=kind) as h:
         twice = ((10, "b"), (10, ""), (10, "a"), (10, "b"), (9, "c"))
         h.process(Visit("k", event=twice, forget=((10, "a"), (9, ""))), timestamp=1)
@@ -68,7 +68,7 @@ def test_a_timer_fires_once_for_each_namespace_and_says_which(kind):
         assert fired(h) == [("k", 9, "c"), ("k", 10, ""), ("k", 10, "b")]
 
 
-def test_overdue_timers_of_all_namespaces_fire_right_after_the_record(kind):
+def test_overdue_timers_of_all_namespaces_follow_record(kind):
     with KeyedHarness(Windows(), key=lambda visit: visit.key, backend=kind) as h:
         h.watermark(100)
         h.process(Visit("k", event=((60, "b"), (60, "a"), (50, "z"))), timestamp=1)
@@ -121,7 +121,7 @@ def process_over(backend):
     return KeyedProcess(operator, backend, records=(Visit,), watermark=None, last_watermark=20)
 
 
-def test_an_internal_timer_never_reaches_the_function_and_comes_first_of_its_moment(backend):
+def test_internal_timers_fire_first_and_stay_hidden(backend):
     def clean(timestamp, ctx, /):
         told.append((timestamp, ctx.namespace, ctx.watermark))
 
@@ -147,7 +147,7 @@ def test_an_internal_timer_never_reaches_the_function_and_comes_first_of_its_mom
     assert process.timers.changes() == []
 
 
-def test_outputs_of_timers_at_one_moment_have_places_of_their_own_in_order_of_namespace(backend):
+def test_simultaneous_timers_order_outputs_by_namespace(backend):
     process = process_over(backend)
     visit = Visit("k", event=((10, "b"), (10, ""), (10, "ab"), (10, "a"), (10, "\x01")))
     process.run([[element_of(record_order(1), 1, visit)]], [Watermark(record_order(2), 20)])

@@ -59,7 +59,7 @@ def test_seq_follows_emission_and_a_retraction_comes_first(rows):
     assert keys == sorted(keys)
 
 
-def test_a_row_shows_the_flight_before_or_after_its_event(rows):
+def test_row_shows_flight_before_or_after_its_event(rows):
     departed = rows[rows["event"] == "departed"]
     arrived = rows[rows["event"] == "arrived"]
     assert (departed["departure"].notna() == (departed["kind"] == "+U")).all()
@@ -73,13 +73,13 @@ def test_an_arrival_is_after_its_departure(rows):
     assert (rows["scheduled_arrival"] > rows["scheduled_departure"]).all()
 
 
-def test_about_one_row_in_a_hundred_is_delivered_twice(rows):
+def test_about_one_percent_of_rows_are_delivered_twice(rows):
     again = rows.duplicated("seq").sum()
     assert 0.005 < again / len(rows) < 0.02
     assert rows.groupby("seq").size().max() == 2
 
 
-def test_a_first_delivery_is_in_the_file_of_its_day(rows):
+def test_first_delivery_is_in_its_days_file(rows):
     first = rows.drop_duplicates("seq")
     assert (first["emitted_at"].dt.strftime("%Y-%m-%d") == first["file"]).all()
 
@@ -89,7 +89,7 @@ def test_disorder_stays_below_five_minutes(rows):
     assert 60 < behind.max().total_seconds() < 300
 
 
-def test_a_second_delivery_after_midnight_is_in_the_next_file():
+def test_second_delivery_after_midnight_is_in_next_file():
     #  a million rows one second before midnight: some ten thousand second deliveries, nearly all of them after it
     count = 1_000_000
     numbers = np.arange(count)
@@ -132,7 +132,7 @@ def test_a_file_that_is_there_is_left_alone(raw, tmp_path):
     assert (tmp_path / "2013-03-07.parquet").read_text() == "mine"
 
 
-def test_seq_and_disorder_do_not_depend_on_the_dates(raw, rows, tmp_path):
+def test_seq_and_disorder_are_independent_of_dates(raw, rows, tmp_path):
     write_events(tmp_path, first=date(2013, 3, 8), last=date(2013, 3, 9), seed=13, raw=raw)
     part = [(path.stem, seq) for path in sorted(tmp_path.iterdir()) for seq in pq.read_table(path)["seq"].to_pylist()]
     chosen = rows["flight_id"].str.slice(0, 10).isin(["2013-03-08", "2013-03-09"])
@@ -174,7 +174,8 @@ def test_daylight_saving_time_begins_between_departure_and_arrival():
     assert reading("2013-03-10T03:00", 5 * 60, -6, saves=False) == "2013-03-10T11:00"
 
 
-def test_the_first_of_two_equal_readings_counts_when_daylight_saving_time_ends():
+def test_first_of_equal_readings_counts_at_dst_end():
+    """Two readings are equal when daylight saving time ends."""
     assert reading("2013-11-03T03:00", 90, -6) == "2013-11-03T06:30"
     assert reading("2013-11-03T06:30", 90, -6) == "2013-11-03T07:30"
 

@@ -10,7 +10,7 @@ from pipelines.flights.delay_propagation import Legs, Watches
 from pipelines.flights.records import BoardRow, HourlyDepartures, OverdueAlert
 
 
-def test_the_operators_are_in_the_order_of_the_flow():
+def test_operators_are_in_order_of_the_flow():
     names = [operator.name for operator in pipeline.operators]
     assert names == [
         "flight_events",

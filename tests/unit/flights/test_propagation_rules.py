@@ -18,7 +18,7 @@ def two_legs(scenario):
     return scenario
 
 
-def test_a_scheduled_leg_goes_on_the_board_without_an_expectation(scenario):
+def test_scheduled_leg_enters_board_without_expectation(scenario):
     scenario.scheduled("A", departs=600, block=120)
     assert scenario.emitted() == [("+I", "A", "scheduled", None)]
 
@@ -39,7 +39,7 @@ def test_the_arrival_corrects_the_forecast(two_legs):
     assert two_legs.emitted()[-2:] == [("-U", "B", "scheduled", 25), ("+U", "B", "scheduled", 10)]
 
 
-def test_a_forecast_that_stays_the_same_is_not_repeated(two_legs):
+def test_unchanged_forecast_is_not_repeated(two_legs):
     two_legs.departed("A", late=25)
     two_legs.emitted()
     two_legs.arrived("A", late=25)
@@ -51,7 +51,7 @@ def test_time_to_spare_makes_a_delay_of_nothing(two_legs):
     assert two_legs.expected("B") == 0
 
 
-def test_a_leg_scheduled_after_the_departure_expects_at_once(scenario):
+def test_leg_scheduled_after_departure_expects_at_once(scenario):
     scenario.scheduled("A", departs=600, block=120)
     scenario.departed("A", late=30)
     scenario.emitted()
@@ -73,14 +73,15 @@ def test_a_departed_leg_keeps_its_expectation(two_legs):
     assert two_legs.expected("B") == 10
 
 
-def test_a_leg_that_departs_out_of_turn_expects_nothing(two_legs):
+def test_leg_departing_out_of_turn_expects_nothing(two_legs):
     two_legs.scheduled("C", departs=READY + 10, block=60)
     two_legs.departed("A", late=30)
     two_legs.departed("C")
     assert two_legs.expected("C") is None
 
 
-def test_a_cancelled_leg_leaves_the_board_and_its_turn_goes_to_the_next(two_legs):
+def test_cancelled_leg_passes_its_turn_on(two_legs):
+    """It leaves the board."""
     two_legs.scheduled("C", departs=READY + 60, block=60)
     two_legs.departed("A", late=90)
     two_legs.emitted()
@@ -121,7 +122,7 @@ def test_a_second_delivery_changes_nothing(two_legs, step):
     assert two_legs.simulation.legs.writes == written
 
 
-def test_twelve_hours_without_an_event_make_an_aircraft_unknown(scenario):
+def test_aircraft_is_unknown_after_twelve_hours_without_events(scenario):
     scenario.scheduled("A", departs=600, block=120)
     scenario.departed("A")
     scenario.arrived("A")
@@ -147,14 +148,14 @@ def test_a_forgotten_leg_departs_without_a_retraction(scenario):
 #   A departs 600, deadline 600 + 120 + 60 = 780.
 
 
-def test_no_alert_for_a_flight_that_arrives_at_its_deadline(two_legs):
+def test_flight_arriving_at_its_deadline_gets_no_alert(two_legs):
     two_legs.departed("A")
     two_legs.arrived("A", late=60)
     two_legs.advance(2_000)
     assert two_legs.alerts() == []
 
 
-def test_an_alert_when_the_watermark_gets_to_the_deadline(two_legs):
+def test_watermark_at_the_deadline_makes_an_alert(two_legs):
     two_legs.departed("A")
     two_legs.advance(779)
     assert two_legs.alerts() == []
@@ -168,7 +169,8 @@ def test_a_late_arrival_alerts_even_before_the_watermark(two_legs):
     assert two_legs.alerts() == ["A"]
 
 
-def test_one_alert_a_flight_whether_it_still_arrives_or_not(two_legs):
+def test_each_flight_gets_one_alert_at_most(two_legs):
+    """This holds whether it still arrives or not."""
     two_legs.departed("A")
     two_legs.advance(785)
     two_legs.arrived("A", late=500)

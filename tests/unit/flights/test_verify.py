@@ -99,7 +99,7 @@ def test_a_row_that_is_there_twice_is_found(case):
     assert (found.missing, found.unexpected, found.different) == (0, 2, 0)
 
 
-def test_a_null_in_place_of_a_value_is_found(case):
+def test_null_in_place_of_value_is_found(case):
     nothing = pa.nulls(case.board.num_rows, pa.float64())
     board = case.board.set_column(case.board.schema.get_field_index("temp"), "temp", nothing)
     assert case.verify(board=board).board.by_column.keys() == {"temp"}

@@ -105,7 +105,7 @@ def test_the_same_seed_fails_at_the_same_requests(service_data):
     assert one == same != other
 
 
-def test_an_outage_fails_everything_until_it_is_switched_off(reliable):
+def test_outage_fails_everything_until_switched_off(reliable):
     async def run():
         async with client_of(reliable) as client:
             seen = [await (await client.post("/outage", json={"on": True})).json()]
@@ -138,7 +138,7 @@ def test_answers_are_counted_by_kind(reliable):
     assert asyncio.run(run()) == {"requests": 2, "found": 1, "not_found": 1, "unavailable": 0, "refused": 0}
 
 
-def test_the_ready_file_has_the_url_of_a_free_port(reliable, tmp_path):
+def test_ready_file_has_url_of_free_port(reliable, tmp_path):
     ready = tmp_path / "ready"
 
     async def run():
@@ -242,7 +242,7 @@ def test_an_answer_that_cannot_be_read_is_refused(service_data):
     asyncio.run(run())
 
 
-def test_a_wrong_address_is_not_taken_for_missing_weather(reliable):
+def test_wrong_address_is_not_missing_weather(reliable):
     async def run():
         async with TestServer(reliable.application()) as server:
             lookup = WeatherLookup()
@@ -256,7 +256,7 @@ def test_a_wrong_address_is_not_taken_for_missing_weather(reliable):
         asyncio.run(run())
 
 
-def test_one_that_gives_up_leaves_the_answer_to_the_others(reliable):
+def test_request_that_gives_up_leaves_answer_to_others(reliable):
     async def run():
         async with lookup_of(reliable) as lookup:
             first, second = (asyncio.create_task(lookup.invoke(EVENT)) for _ in range(2))
@@ -280,7 +280,7 @@ def test_a_closed_lookup_can_be_opened_again(reliable):
     assert reliable.statistics()["requests"] == 2
 
 
-def test_an_outage_may_begin_after_so_many_more_requests(reliable):
+def test_outage_may_begin_after_more_requests(reliable):
     async def ask():
         async with client_of(reliable) as client:
             await client.post("/outage", json={"on": True, "after": 2})

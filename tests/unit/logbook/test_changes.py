@@ -52,7 +52,7 @@ def test_a_day_without_changes_has_a_file(tmp_path, raw):
     assert any(not rows for rows in rows_of(tmp_path).values())
 
 
-def test_changes_of_a_flight_do_not_depend_on_dates(raw):
+def test_flight_changes_do_not_depend_on_dates(raw):
     shorter = [*entry_changes(raw, DAY_ONE, 1, TROUBLE)]
     assert shorter == [*entry_changes(raw, LAST, 1, TROUBLE)][: len(shorter)]
 

@@ -154,7 +154,7 @@ layouts = st.just([Strategy.LEGACY]) | st.lists(
 
 @pytest.mark.parametrize("time", TtlTime)
 @given(steps=steps, offset=st.integers(1, 3), strategies=layouts)
-def test_rows_that_die_are_no_longer_looked_back_at(backends, time, steps, offset, strategies):
+def test_dead_rows_are_not_looked_back_at(backends, time, steps, offset, strategies):
     model = LagByHand(offset, TTL, legacy=strategies == [Strategy.LEGACY])
     by_event = time is TtlTime.EVENT
     with backends.lent() as new:
@@ -190,7 +190,8 @@ def assert_same(table, model):
     assert table.unmatched == model.unmatched
 
 
-def test_what_was_made_with_a_row_stays_when_it_dies(backend):
+def test_derived_values_outlive_the_dead_row(backend):
+    """What was made with a row stays when the row dies."""
     table = Table(backend, lag(ttl=StateTtl(TTL * MILLISECOND)).operators[-1], [Strategy.MAP])
     table.run([(INSERT, Reading("s", 1, 10, at=0)), (INSERT, Reading("s", 2, 15, at=5)), 10])
     assert table.rows == {b"1": Step(1, 10, None), b"2": Step(2, 15, 5)}
@@ -209,12 +210,12 @@ def test_what_was_made_with_a_row_stays_when_it_dies(backend):
         (StateTtl(MILLISECOND, on_gap=OnGap.PROLONG, gap_threshold=MILLISECOND), "`on_gap` must be EXPIRE"),
     ],
 )
-def test_a_ttl_that_rows_of_a_history_cannot_have_is_refused(ttl, message):
+def test_ttl_impossible_for_history_rows_is_refused(ttl, message):
     with pytest.raises(ValueError, match=f"ttl of 'steps': .*{message}"):
         lag(ttl=ttl)
 
 
-def test_only_the_rows_that_a_change_concerns_are_told(backend):
+def test_only_rows_of_a_change_are_reported(backend):
     table = Table(backend, lag().operators[-1], [Strategy.MAP])
     table.run([(INSERT, Reading("s", number, number)) for number in range(100)])
     told = table.run([(DELETE, Reading("s", 50, 0))])
@@ -224,7 +225,7 @@ def test_only_the_rows_that_a_change_concerns_are_told(backend):
     ]
 
 
-def test_a_function_that_fails_is_told_with_its_row(backend):
+def test_failing_function_is_reported_with_its_row(backend):
     table = Table(backend, lag(function=lambda reading, _: 1 // reading.level).operators[-1], [Strategy.VALUE])
     with pytest.raises(
         UserFunctionError, match=r'operator \'steps\', key "s", record .*"level":0[^$]*ZeroDivisionError'
@@ -232,7 +233,7 @@ def test_a_function_that_fails_is_told_with_its_row(backend):
         table.run([(INSERT, Reading("s", 1, 0))])
 
 
-def test_a_plan_keys_it_by_its_partition_and_merges_by_its_primary_key():
+def test_plan_keys_by_partition_merges_by_primary_key():
     plan = plan_stages(lag().sink("steps_of_sensors"))
     (stage,) = plan.keyed
     assert isinstance(stage.operator, Lag)

@@ -59,7 +59,7 @@ def give(h, *texts, at):
         h.process(*change(text), at)
 
 
-def test_a_row_dies_in_silence_and_what_comes_next_is_an_insert(harness):
+def test_row_dies_silently_and_next_is_insert(harness):
     h = harness(ttl=EVENT)
     give(h, "+1a", at=0)
     h.watermark(9)
@@ -70,7 +70,7 @@ def test_a_row_dies_in_silence_and_what_comes_next_is_an_insert(harness):
     assert h.statistics().expired == 2
 
 
-def test_each_row_has_a_life_of_its_own_but_not_with_legacy(harness, strategy):
+def test_rows_live_separately_except_with_legacy(harness, strategy):
     h = harness(ttl=EVENT)
     give(h, "+1a", at=0)
     give(h, "+2b", at=5)
@@ -81,7 +81,7 @@ def test_each_row_has_a_life_of_its_own_but_not_with_legacy(harness, strategy):
     assert told(h.output())[2:] == ["+U 1a" if legacy else "-D 2b"]
 
 
-def test_legacy_renews_its_one_stamp_with_matched_retractions_alone(backend):
+def test_legacy_renews_stamp_with_matched_retractions_only(backend):
     with MaterializerHarness(Row, ("key",), strategy=Strategy.LEGACY, ttl=EVENT, backend=backend) as h:
         give(h, "+1a", "+2b", at=0)
         give(h, "-2b", at=6)
@@ -92,7 +92,7 @@ def test_legacy_renews_its_one_stamp_with_matched_retractions_alone(backend):
         assert h.history("k") == []
 
 
-def test_a_row_updated_in_the_middle_lives_longer_than_those_after_it(harness, strategy):
+def test_updated_middle_row_outlives_later_rows(harness, strategy):
     if strategy is Strategy.LEGACY:
         return
     # position  1 2 3 4      age  2 3 4 1, since 1 was replaced last
@@ -104,7 +104,7 @@ def test_a_row_updated_in_the_middle_lives_longer_than_those_after_it(harness, s
         assert [row.part for row in h.history("k")] == left
 
 
-def test_a_late_row_never_dies_before_one_that_came_earlier(harness):
+def test_late_row_never_dies_before_earlier_one(harness):
     h = harness(ttl=EVENT)
     give(h, "+1a", at=8)
     give(h, "+2b", at=1)
@@ -136,7 +136,7 @@ def test_processing_time_is_that_of_the_micro_batch(harness):
     assert told(h.output()) == ["+I 1a", "+I 1b"]
 
 
-def test_a_sink_is_rid_of_a_row_whose_history_died_before(harness):
+def test_sink_drops_row_whose_history_died(harness):
     h = harness(ttl=EVENT, emit=Emit.NET_CHANGE)
     give(h, "+1a", at=0)
     assert told(h.output()) == ["+I 1a"]
@@ -162,7 +162,7 @@ def test_the_strategy_decides_what_is_a_map(backend, strategy):
         StateTtl(timedelta(1), visibility=Visibility.RETURN_IF_NOT_CLEANED_UP),
     ],
 )
-def test_a_ttl_that_rows_of_a_history_cannot_have_is_refused(ttl):
+def test_ttl_impossible_for_history_rows_is_refused(ttl):
     with pytest.raises(ValueError, match=r"ttl of 'materializer': .* must be"):
         MaterializerHarness(Row, ("key",), ttl=ttl)
 
@@ -180,7 +180,7 @@ def test_a_harness_refuses_what_a_pipeline_would(fields, message):
         MaterializerHarness(Row, **fields)
 
 
-def test_a_harness_has_the_keys_that_a_job_has():
+def test_harness_has_the_keys_of_a_job():
     class Fare(Struct, frozen=True):
         price: float | None
 
@@ -192,7 +192,8 @@ def test_a_harness_has_the_keys_that_a_job_has():
             h.process(INSERT, Fare(None))
 
 
-def test_a_key_without_rows_leaves_nothing_behind_after_another_upsert_key(harness, strategy):
+def test_key_without_rows_leaves_nothing_behind(harness, strategy):
+    """This holds after another upsert key, too."""
     h = harness(upsert_key=("key",))
     give(h, "+1a", at=1)
     arguments = {"primary_key": ("key",), "upsert_key": ("part",), "strategy": strategy, **THRESHOLDS}
@@ -202,12 +203,14 @@ def test_a_key_without_rows_leaves_nothing_behind_after_another_upsert_key(harne
         assert again.snapshot().entries == ()
 
 
-def test_a_ttl_by_another_clock_than_that_of_conflicts_is_refused():
+def test_ttl_by_another_clock_is_refused():
+    """The TTL's clock must be the clock of conflicts."""
     with pytest.raises(ValueError, match=r"on_conflict goes by the watermark, so its ttl must be in event time"):
         MaterializerHarness(Row, ("key",), ttl=PROCESSING, on_conflict=OnConflict.DO_NOTHING)
 
 
-def test_the_first_row_stays_and_later_ones_are_dropped_at_the_watermark(harness):
+def test_first_row_stays_and_later_are_dropped(harness):
+    """They are dropped at the watermark."""
     h = harness(on_conflict=OnConflict.DO_NOTHING)
     give(h, "+1a", "+2b", at=1)
     h.watermark(1)
@@ -219,7 +222,7 @@ def test_the_first_row_stays_and_later_ones_are_dropped_at_the_watermark(harness
 
 
 @pytest.mark.parametrize("policy", [OnConflict.DO_NOTHING, OnConflict.ERROR, OnConflict.DEDUPLICATE])
-def test_a_row_that_came_before_its_predecessors_retraction_is_no_conflict(harness, policy):
+def test_row_before_its_predecessors_retraction_is_no_conflict(harness, policy):
     h = harness(on_conflict=policy)
     give(h, "+1a", at=1)
     h.watermark(5)
@@ -231,7 +234,7 @@ def test_a_row_that_came_before_its_predecessors_retraction_is_no_conflict(harne
     assert h.statistics().conflicts == 0
 
 
-def test_a_conflict_that_the_watermark_has_not_reached_waits_over_restarts(harness):
+def test_conflict_before_watermark_waits_over_restarts(harness):
     h = harness(on_conflict=OnConflict.ERROR)
     give(h, "+1a", "+2b", at=5)
     h.snapshot()
@@ -240,7 +243,7 @@ def test_a_conflict_that_the_watermark_has_not_reached_waits_over_restarts(harne
         h.watermark(5)
 
 
-def test_a_conflict_names_operator_and_key_and_blames_no_function(harness):
+def test_conflict_names_operator_and_key_not_function(harness):
     h = harness(on_conflict=OnConflict.ERROR)
     give(h, "+1a", "+2b", "+3c", "+4d", at=5)
     with pytest.raises(ConflictError) as conflict:
@@ -251,7 +254,8 @@ def test_a_conflict_names_operator_and_key_and_blames_no_function(harness):
     assert "function" not in said
 
 
-def test_a_late_row_waits_for_the_next_watermark_and_not_for_the_end_of_a_micro_batch(harness):
+def test_late_row_waits_for_the_next_watermark(harness):
+    """It does not wait for the end of a micro-batch."""
     h = harness(on_conflict=OnConflict.DO_NOTHING)
     h.watermark(7)
     give(h, "+1a", "+2b", at=1)
@@ -364,7 +368,7 @@ policies = st.sampled_from([OnConflict.KEEP_HISTORY, OnConflict.DO_NOTHING, OnCo
 
 @pytest.mark.parametrize("upsert_key", [None, ("part",)])
 @given(actions=actions, strategy=st.sampled_from(Strategy), policy=policies, has_ttl=st.booleans())
-def test_lives_and_conflicts_are_as_the_rules_have_them(backends, upsert_key, actions, strategy, policy, has_ttl):
+def test_lifetimes_and_conflicts_follow_the_rules(backends, upsert_key, actions, strategy, policy, has_ttl):
     model = Model(upsert_key, strategy, policy, has_ttl)
     options = {"upsert_key": upsert_key, "on_conflict": policy, "ttl": EVENT if has_ttl else None, **THRESHOLDS}
     with backends.lent() as new:

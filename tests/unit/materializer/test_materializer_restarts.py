@@ -166,7 +166,8 @@ TOUCHED = [(RowKind.DELETE, key, 9, "", 0) for key in "jk"]
 
 
 @pytest.mark.parametrize("strategy", Strategy)
-def test_of_several_watermarks_in_one_micro_batch_each_ends_what_it_has_reached(backend, strategy):
+def test_each_watermark_ends_what_it_reached(backend, strategy):
+    """This holds for several watermarks in one micro-batch."""
     # DO_NOTHING   +1a at 1   +2b at 4   watermark 5: 1a stays, and 2b goes   watermark 12: 1a dies, and nothing is left
     insert, watermark = RowKind.INSERT, "watermark"
     changes = [(insert, "k", 1, "a", 1), (insert, "k", 2, "b", 3), (watermark, "", 0, "", 4), (watermark, "", 0, "", 6)]
@@ -182,7 +183,7 @@ def test_of_several_watermarks_in_one_micro_batch_each_ends_what_it_has_reached(
     has_ttl=st.booleans(),
     policy=policies,
 )
-def test_layouts_and_backends_come_and_go_between_micro_batches(backends, runs, upsert_key, has_ttl, policy):
+def test_layouts_and_backends_may_change_between_micro_batches(backends, runs, upsert_key, has_ttl, policy):
     with backends.lent() as new:
         life, was_legacy = Life(new), None
         for part, chosen in runs:
@@ -195,7 +196,7 @@ def test_layouts_and_backends_come_and_go_between_micro_batches(backends, runs, 
 
 
 @pytest.mark.parametrize("strategy", Strategy)
-def test_a_ttl_that_is_switched_on_lets_what_is_there_begin_anew(backend, strategy):
+def test_ttl_switched_on_restarts_existing_rows(backend, strategy):
     insert, delete, watermark = RowKind.INSERT, RowKind.DELETE, "watermark"
     without = Choices(strategy, (3, 1), Emit.NET_CHANGE, None, False, OnConflict.KEEP_HISTORY, False, 4)
     life = Life(lambda: backend)
@@ -209,7 +210,7 @@ def test_a_ttl_that_is_switched_on_lets_what_is_there_begin_anew(backend, strate
 
 @settings(max_examples=30)
 @given(runs=st.lists(st.tuples(events, choices), max_size=6))
-def test_upsert_key_ttl_and_policy_may_come_and_go_too(backends, runs):
+def test_upsert_key_ttl_and_policy_may_change(backends, runs):
     with backends.lent() as new:
         life = Life(new)
         for part, chosen in runs:
@@ -227,7 +228,7 @@ def test_upsert_key_ttl_and_policy_may_come_and_go_too(backends, runs):
         max_size=4,
     )
 )
-def test_other_numbers_of_tasks_rebuild_their_share_and_go_on(runs):
+def test_other_parallelism_rebuilds_shares_and_continues(runs):
     tables, model, ordinal = no_rows(), {}, itertools.count(1)
     for checkpoint, (parallelism, strategy, part) in enumerate(runs):
         elements = []

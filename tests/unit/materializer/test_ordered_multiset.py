@@ -106,7 +106,7 @@ def test_a_layout_does_what_a_plain_list_does(backends, strategy, steps):
         assert bool(model.rows) == bool(dict(backend.items()))  # nothing is left of what is gone
 
 
-def test_what_is_not_needed_of_a_map_is_neither_read_nor_written(backend):
+def test_unneeded_map_entries_are_not_accessed(backend):
     if not MaterializerOptions().layouts(Strategy.MAP, "rocksdb").stores_maps:
         pytest.fail("rocksdb stores maps")
     histories = Histories(backend, Layouts(Strategy.MAP, 4, 2), projection(()))

@@ -48,7 +48,7 @@ def test_the_last_change_of_each_key_goes_on():
     ]
 
 
-def test_every_change_goes_on_but_the_old_row_of_an_update():
+def test_all_changes_pass_except_update_before():
     a, b = Row("k", 1), Row("k", 2)
     changes = [(INSERT, a), (UPDATE_BEFORE, a), (UPDATE_AFTER, b), (DELETE, b)]
     assert [kind for kind, _ in passed(changes, Emit.EVERY_CHANGE)] == [INSERT, UPDATE_AFTER, DELETE]
@@ -58,7 +58,7 @@ def test_every_change_goes_on_but_the_old_row_of_an_update():
     updates=st.lists(st.tuples(st.sampled_from("jk"), st.integers(0, 3) | st.none()), max_size=30),
     size=st.integers(1, 5),
 )
-def test_the_table_is_the_one_that_a_history_leads_to(updates, size):
+def test_table_equals_that_of_a_history(updates, size):
     # A changelog whose keys are each in order, as it comes where the upsert key is the primary key.
     live, changes = {}, []
     for key, level in updates:

@@ -128,11 +128,12 @@ def told(changes):
     return [f"{kind.symbol} {row.part}{row.text}" for kind, row in changes]
 
 
-def test_a_first_row_is_an_insert_and_any_other_an_update(harness):
+def test_first_row_is_insert_and_others_update(harness):
     assert told(harness().run(*rows("+1a", "i2b", "+3c"))) == ["+I 1a", "+U 2b", "+U 3c"]
 
 
-def test_taking_back_the_last_row_brings_back_the_one_before_it_as_stored(harness):
+def test_retracting_last_row_restores_the_one_before(harness):
+    """It is emitted as it was stored."""
     h = harness()
     h.run(*rows("+1a", "+2b"))
     assert told(h.run(*rows("-2b"))) == ["+U 1a"]
@@ -142,23 +143,23 @@ def test_taking_back_any_other_row_is_silent(harness):
     assert told(harness().run(*rows("+1a", "+2b", "+3c", "-1a", "-2b")))[3:] == []
 
 
-def test_taking_back_the_only_row_deletes_with_the_retractions_own_columns(harness):
+def test_retracting_only_row_deletes_with_retractions_columns(harness):
     found = harness(upsert_key=("part",)).run(*rows("+1a", "d1z"))
     assert told(found) == ["+I 1a", "-D 1z"]
 
 
-def test_rows_are_duplicates_of_each_other_and_the_first_goes_first(harness):
+def test_first_of_duplicate_rows_is_retracted_first(harness):
     assert told(harness().run(*rows("+1a", "+2b", "+1a", "-1a", "-1a"))) == ["+I 1a", "+U 2b", "+U 1a", "+U 2b"]
 
 
-def test_an_upsert_key_replaces_in_place_and_is_sent_on_all_the_same(harness):
+def test_upsert_key_replaces_in_place_and_emits(harness):
     h = harness(upsert_key=("part",))
     assert told(h.run(*rows("+1a", "+2b", "+1c"))) == ["+I 1a", "+U 2b", "+U 1c"]
     # 1c stands first: taking it back is silent, and taking 2b back deletes
     assert told(h.run(*rows("-1x", "-2x"))) == ["-D 2x"]
 
 
-def test_replacing_a_row_does_not_move_sequence_numbers_back(harness):
+def test_replacing_a_row_never_lowers_sequence_numbers(harness):
     # FLINK-39740: this order of changes ends Flink's MAP strategy with a NullPointerException
     h = harness(upsert_key=("part",))
     assert told(h.run(*rows("+1a", "+2b", "+1c", "-1c", "+3d"))) == ["+I 1a", "+U 2b", "+U 1c", "+U 3d"]
@@ -172,7 +173,7 @@ def test_null_equals_null_in_an_upsert_key(harness):
 
 
 @pytest.mark.parametrize("upsert_key", [None, ("part",)])
-def test_a_retraction_that_matches_nothing_changes_nothing_and_is_counted(harness, upsert_key):
+def test_unmatched_retraction_changes_nothing_and_counts(harness, upsert_key):
     h = harness(upsert_key=upsert_key)
     assert told(h.run(*rows("-1a", "+1a", "+2b", "-3c"))) == ["+I 1a", "+U 2b"]
     assert h.last.metrics == {"records": 4, "unmatched_retractions": 2}
@@ -227,7 +228,7 @@ def test_a_number_that_json_has_not_is_told(harness):
         harness(record=Weight).run((INSERT, Weight("k", float("nan"))))
 
 
-def test_a_key_that_came_and_went_makes_no_net_change(harness):
+def test_added_and_removed_key_has_no_net_change(harness):
     h = harness(emit=Emit.NET_CHANGE)
     assert h.run(*rows("+1a", "-1a")) == []
     h.run(*rows("+1a"))
@@ -236,14 +237,15 @@ def test_a_key_that_came_and_went_makes_no_net_change(harness):
     assert told(h.run(*rows("-2b", "-3c", "+1a", "-1a"))) == ["-D 1a"]
 
 
-def test_a_row_replaced_in_place_is_the_net_change_even_if_it_is_not_the_last(harness):
+def test_row_replaced_in_place_is_net_change(harness):
+    """This holds even if the row is not the last one."""
     h = harness(upsert_key=("part",), emit=Emit.NET_CHANGE)
     h.run(*rows("+1a", "+2b"))
     assert told(h.run(*rows("+1c"))) == ["+U 1c"]
     assert told(h.run(*rows("+2b"))) == ["+U 2b"]  # as it was before, but the sink holds 1c
 
 
-def test_an_upsert_key_within_the_primary_key_allows_one_row(harness):
+def test_upsert_key_within_primary_key_allows_one_row(harness):
     h = harness(primary_key=("key", "part"), upsert_key=("part",), emit=Emit.NET_CHANGE)
     assert told(h.run(*rows("+1a", "+1b"))) == ["+I 1b"]
     assert h.run(*rows("-1b", "+1b")) == []
@@ -265,7 +267,7 @@ upsert_keys = pytest.mark.parametrize("upsert_key", [None, (), ("part",)])
 
 @upsert_keys
 @given(changes=changes, batch=st.integers(1, 5), cuts=st.lists(st.integers(0, 40), max_size=3), strategies=strategies)
-def test_every_change_is_as_the_rules_have_it_over_restarts(backends, upsert_key, changes, batch, cuts, strategies):
+def test_changes_follow_the_rules_over_restarts(backends, upsert_key, changes, batch, cuts, strategies):
     model = Model(upsert_key)
     places = [0, *sorted(cuts), len(changes)]
     with backends.lent() as new:
@@ -281,7 +283,7 @@ def test_every_change_is_as_the_rules_have_it_over_restarts(backends, upsert_key
 
 @upsert_keys
 @given(changes=changes, cuts=st.lists(st.integers(0, 40), max_size=3), strategies=strategies)
-def test_net_changes_bring_the_sink_to_the_same_table_over_restarts(backends, upsert_key, changes, cuts, strategies):
+def test_net_changes_give_same_table_over_restarts(backends, upsert_key, changes, cuts, strategies):
     model, table = Model(upsert_key), {}
     places = [0, *sorted(cuts), len(changes)]
     with backends.lent() as new:
@@ -296,7 +298,8 @@ def test_net_changes_bring_the_sink_to_the_same_table_over_restarts(backends, up
 
 
 @given(changes=changes, strategies=strategies)
-def test_net_changes_of_whole_rows_say_nothing_that_the_sink_knows(backends, changes, strategies):
+def test_net_changes_repeat_nothing_the_sink_knows(backends, changes, strategies):
+    """This holds for net changes of whole rows."""
     with backends.lent() as new:
         h = Harness(new(), emit=Emit.NET_CHANGE, strategies=strategies)
         table = {}
@@ -308,7 +311,7 @@ def test_net_changes_of_whole_rows_say_nothing_that_the_sink_knows(backends, cha
 
 @upsert_keys
 @given(changes=changes, cut=st.integers(0, 40), strategies=strategies)
-def test_a_history_rebuilt_from_its_changelog_is_the_same(backends, upsert_key, changes, cut, strategies):
+def test_history_rebuilt_from_changelog_is_the_same(backends, upsert_key, changes, cut, strategies):
     tables = no_rows()
     with backends.lent() as new:
         h = Harness(new(), upsert_key=upsert_key, strategies=strategies)

@@ -39,7 +39,7 @@ def test_a_window_before_the_calendar_is_an_error():
         harness.process(Bid("a", FIRST, 1), timestamp=FIRST)
 
 
-def test_a_late_record_of_the_year_1_is_late():
+def test_late_record_of_year_1_is_late():
     with harness_of(Hopping(2 * DAY, DAY)) as harness:
         harness.watermark(0)
         harness.process(Bid("a", FIRST, 1), timestamp=FIRST)

@@ -177,7 +177,7 @@ def test_a_session_of_the_same_span_is_updated():
 
 
 @pytest.mark.parametrize("backend", ["hashmap", "rocksdb", "delta"])
-def test_an_early_result_is_taken_back_after_a_restart(backend):
+def test_early_result_is_retracted_after_a_restart(backend):
     with harness_of(early=2, backend=backend) as harness:
         give(harness, Bid("a", 0, 1))
         harness.watermark(1)

@@ -188,7 +188,7 @@ class Flat(Struct, frozen=True):
         return cls(order.item, offer is not None)
 
 
-def test_a_window_behind_a_join_counts_what_is_left():
+def test_window_behind_a_join_counts_remaining_rows():
     pipeline, orders, offers = sources("kind")
     stream = orders.join("joined", offers, emit=Flat.of, how=JoinType.LEFT, state_ttl=Lifetime.FOREVER)
     counted = stream.key_by("item").window(Tumbling(timedelta(milliseconds=10)))

@@ -70,7 +70,7 @@ def test_each_type_has_its_column():
     }
 
 
-def test_a_sink_has_timestamps_in_microseconds_and_keys_that_are_never_null():
+def test_sink_has_microsecond_times_and_non_null_keys():
     schema = sink_schema(Everything, ("maybe",))
     assert schema.field("at").type == pa.timestamp("us", tz="UTC")
     assert schema.field("maybe_at").nullable
@@ -115,7 +115,7 @@ class Pair(Struct, array_like=True):
         Struct,
     ],
 )
-def test_a_type_without_a_column_is_refused_by_name(kind):
+def test_type_without_column_is_refused_by_name(kind):
     record = msgspec.defstruct("Odd", [("x", kind)])
     with pytest.raises(ConfigError, match=r"field 'x' of Odd is .*, which has no column: use int"):
         columns_of(record)
@@ -155,7 +155,7 @@ def test_records_survive_a_sink_and_a_source(records):
     assert (found, kinds, bad) == (records, [0] * len(records), [])
 
 
-def test_a_missing_column_is_missed_unless_it_has_a_default():
+def test_missing_column_is_reported_unless_it_defaults():
     reader = RecordReader(Everything, "op")
     assert reader.missing(["number", "share", "text", "flag", "data", "at", "kind"]) == ["colour", "op"]
     required = to_columns([FULL], sink_schema(Everything)).drop_columns(["maybe", "maybe_at", "maybe_colour"])
@@ -163,13 +163,13 @@ def test_a_missing_column_is_missed_unless_it_has_a_default():
     assert (found.maybe, found.maybe_at, found.maybe_colour, bad) == (None, None, None, [])
 
 
-def test_a_table_with_no_column_that_is_wanted_gives_defaults():
+def test_table_without_wanted_columns_gives_defaults():
     record = msgspec.defstruct("Free", [("x", int, 7)])
     records, _, errors = read(record, other=[1, 2])
     assert ([found.x for found in records], errors) == ([7, 7], {})
 
 
-def test_rows_that_do_not_fit_are_named_one_by_one_and_the_rest_is_read():
+def test_misfit_rows_are_named_and_others_read():
     records, _, errors = read(
         msgspec.defstruct("Two", [("x", int), ("kind", Literal["a", "b"])]),
         x=pa.array([1, None, 3, 4], pa.int64()),
@@ -179,7 +179,7 @@ def test_rows_that_do_not_fit_are_named_one_by_one_and_the_rest_is_read():
     assert errors == {1: "x is null", 2: "kind is 'c', not one of a, b", 3: "kind is null"}
 
 
-def test_only_the_first_error_of_a_row_is_told():
+def test_only_first_error_of_row_is_reported():
     record = msgspec.defstruct("Two", [("x", int), ("y", int)])
     assert read(record, x=pa.nulls(1), y=["text"])[2] == {0: "x is null"}
 
@@ -248,7 +248,7 @@ def test_text_is_never_taken_for_anything_else(text, kind):
         (Colour, pa.array([1]), "x is 1, which is not string"),
     ],
 )
-def test_a_value_of_another_type_is_an_error_of_its_row_alone(kind, values, error):
+def test_value_of_other_type_fails_only_its_row(kind, values, error):
     found, errors = one(kind, pa.chunked_array([values, pa.nulls(1, values.type)]), default="bad")
     assert found[0] == "bad"
     assert error in errors[0]
@@ -260,7 +260,7 @@ def test_among_wrong_values_the_right_ones_are_read():
     assert (found, errors) == ([1, None, None, 4], {1: "x is 1.5, which is not int64", 2: "x is null"})
 
 
-def test_enums_are_members_in_records_and_texts_in_columns():
+def test_enums_are_members_in_records_texts_in_columns():
     assert one(Colour, ["red", "blue"])[0] == [Colour.RED, Colour.BLUE]
     table = to_columns([FULL], sink_schema(Everything))
     assert table["colour"].to_pylist() == ["red"]
@@ -274,7 +274,7 @@ def test_constraints_of_annotations_hold_for_sources_too():
     assert errors == {1: "Expected `int` >= 0 - at `$.x`", 2: "Expected `int` <= 9 - at `$.x`"}
 
 
-def test_a_record_that_refuses_its_values_is_a_bad_row():
+def test_record_that_refuses_values_is_bad_row():
     class Even(Struct):
         x: int
 
@@ -302,7 +302,7 @@ def test_row_kinds_are_read_from_their_column():
     assert errors == {4: "op is 'I', not one of +I, -U, +U, -D", 5: "op is None, not one of +I, -U, +U, -D"}
 
 
-def test_an_empty_table_has_no_records_and_no_errors():
+def test_empty_table_has_no_records_or_errors():
     table = sink_schema(Everything).empty_table()
     assert RecordReader(Everything, None).read(table) == ([], [], [])
     assert to_columns([], sink_schema(Everything)).num_rows == 0

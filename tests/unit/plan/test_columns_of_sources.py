@@ -105,7 +105,7 @@ def test_good_rows_are_read_as_columns():
     assert (kinds, bad) == (pa.array([0], pa.int32()), [])
 
 
-def test_records_that_check_values_are_not_read_as_columns():
+def test_checking_records_are_not_read_as_columns():
     class Checked(Struct):
         n: int
 
@@ -122,7 +122,7 @@ def test_records_that_check_values_are_not_read_as_columns():
         assert RecordReader(record, None).read_columns(pa.table({"n": [1]}))[0] is None
 
 
-def test_default_of_a_factory_is_not_read_as_column():
+def test_default_factory_is_not_read_as_column():
     record = msgspec.defstruct("One", [("n", int), ("m", int, msgspec.field(default_factory=int))])
     reader = RecordReader(record, None)
     assert reader.read_columns(pa.table({"n": [1]}))[0] is None
@@ -165,7 +165,7 @@ def test_first_and_last_time_are_read(unit):
     assert [found.at // 1_000 for found in records] == [FIRST // 1_000, LAST // 1_000]
 
 
-def test_text_that_is_not_utf8_is_a_bad_row():
+def test_text_not_in_utf8_is_bad_row():
     record = msgspec.defstruct("One", [("x", str)])
     records, _, bad = RecordReader(record, None).read(pa.table({"x": broken(b"a", b"\xffb")}))
     assert [found and found.x for found in records] == ["a", None]

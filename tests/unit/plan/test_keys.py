@@ -18,7 +18,8 @@ class Line(Struct, frozen=True):
     leg: int | None
 
 
-def test_a_key_is_a_field_or_a_tuple_and_null_if_any_part_is():
+def test_key_is_null_if_any_part_is():
+    """A key is a field, or a tuple of fields."""
     assert stage_key(Line("UA1", None), ("flight",)) == "UA1"
     assert stage_key(Line("UA1", 2), ("flight", "leg")) == ("UA1", 2)
     assert stage_key(Line("UA1", None), ("flight", "leg")) is None
@@ -34,7 +35,7 @@ class Fare(Struct):
 
 
 @pytest.mark.parametrize("price", [5, 5.0, -0.5])
-def test_a_key_is_the_same_before_and_after_it_was_stored(price):
+def test_key_is_unchanged_by_storing(price):
     fields = ("price", "discount", "either", "limited")
     emitted = Fare(price, 3, 2, 4)
     stored = msgspec.json.decode(encode(emitted), type=Fare)

@@ -52,7 +52,7 @@ times = st.lists(st.none() | st.integers(-50, 50), max_size=60)
 
 
 @given(times=times, cuts=st.lists(st.integers(0, 60), max_size=8), size=st.integers(1, 12), lag=st.integers(1, 20))
-def test_any_split_gives_the_same_watermarks_as_a_plain_loop(times, cuts, size, lag):
+def test_any_split_gives_watermarks_of_plain_loop(times, cuts, size, lag):
     assert split(times, cuts, size, lag) == naive(times, size, lag)
 
 
@@ -74,7 +74,7 @@ def test_the_example_in_the_documentation():
     assert bucket == Bucket(26, open_max=250, closed_max=190)
 
 
-def test_a_bucket_that_brings_nothing_later_gives_no_watermark():
+def test_bucket_without_later_times_gives_no_watermark():
     _, found = advance(Bucket(0, closed_max=99), {0: 99, 1: 80, 2: 100}, 30, size=10, lag=9, watermark=90)
     assert found == [(30, 91)]
 

@@ -66,12 +66,12 @@ def test_an_unknown_checkpoint_names_the_known_ones(state):
         opened("after")
 
 
-def test_a_job_that_never_ran_says_how_to_start_it(home):
+def test_job_never_run_says_how_to_start(home):
     with pytest.raises(ConfigError, match="headrace run demo"):
         opened()
 
 
-def test_a_table_that_the_checkpoint_does_not_name_is_empty(state):
+def test_table_unknown_to_the_checkpoint_is_empty(state):
     at = opened()
     versions = {name: version for name, version in at.checkpoint.versions.items() if name != "timers"}
     at.checkpoint = msgspec.structs.replace(at.checkpoint, versions=versions)

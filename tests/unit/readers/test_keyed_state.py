@@ -6,21 +6,21 @@ from headrace.readers import keyed_state
 from tests.unit.support.opened_jobs import opened, values
 
 
-def test_the_last_change_of_an_entry_is_its_state(state):
+def test_last_change_of_entry_is_its_state(state):
     assert values(keyed_state.get(opened(), "N1", state="last_leg")) == ['"LAX-SFO"']
 
 
-def test_a_removed_entry_is_gone_but_was_there_before(state):
+def test_removed_entry_is_gone_but_was_there(state):
     assert values(keyed_state.get(opened(2), "N2")) == []
     assert values(keyed_state.get(opened(1), "N2")) == ['"JFK-BOS"']
 
 
-def test_expired_entries_are_hidden_at_the_instant_of_the_watermark(state):
+def test_expired_entries_hide_exactly_at_the_watermark(state):
     assert values(keyed_state.get(opened(2), "N3")) == []
     assert values(keyed_state.get(opened(2, with_expired=True), "N3")) == ['"X"']
 
 
-def test_the_rows_of_a_materializer_belong_to_a_key_too(state):
+def test_materializer_rows_belong_to_their_key(state):
     (row,) = keyed_state.get(opened(2), "N1", state="history").dicts()
     assert (row["operator"], row["user_key"], row["value"]) == ("latest", "4", '{"tail":"N1"}')
 

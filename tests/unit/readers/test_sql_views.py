@@ -21,7 +21,7 @@ def test_a_view_may_be_used_twice(state):
     assert ask_sql(opened(1), "select count(*) from timers a join timers b using (key)").rows == [(2,)]
 
 
-def test_a_sink_is_read_as_it_was_at_the_checkpoint(state):
+def test_sink_is_read_as_of_the_checkpoint(state):
     assert ask_sql(opened(1), "select leg from board").rows == [("JFK-LAX",)]
     assert ask_sql(opened(2), "select leg from board").rows == [("LAX-SFO",)]
     assert ask_sql(opened(), "select leg from board").rows == [("LAX-SFO",)]

@@ -98,7 +98,7 @@ def test_killed_publications_send_all_at_least_once(job, power):
     assert "deliver.half" in repeated
 
 
-def test_dead_brokers_stop_the_run_until_they_are_back(job):
+def test_dead_brokers_stop_run_until_they_return(job):
     job.run("ann")
     job.refusal = ServiceError("no broker answers")
     for _ in range(2):
@@ -111,7 +111,7 @@ def test_dead_brokers_stop_the_run_until_they_are_back(job):
     assert job.customers() == ["ann", "bob", "cyd"]
 
 
-def test_commands_without_spark_leave_rows_to_the_next_run(job):
+def test_commands_without_spark_leave_rows_for_run(job):
     job.run("ann")
     job.without_spark("bob", "cyd")
     compact(job.config, "command")
@@ -123,7 +123,7 @@ def test_commands_without_spark_leave_rows_to_the_next_run(job):
     assert [dict(headers)[CHECKPOINT] for _, headers in job.messages] == ["1", "2", "3"]
 
 
-def test_restores_take_no_message_back_and_send_none_twice(job):
+def test_restores_undo_no_message_and_repeat_none(job):
     job.run("ann", "bob")
     restore(job.config, 1, "test", "command")
     assert job.sink_rows(REMINDERS, "customer") == ["ann"]
@@ -145,7 +145,7 @@ def test_restored_rows_were_sent_before(job):
     assert job.sink_rows(REMINDERS, "customer") == ["ann", "bob", "dan"]
 
 
-def test_lost_rows_are_named_before_any_is_passed_over(job):
+def test_lost_rows_are_named_before_any_skip(job):
     job.run("ann")
     job.without_spark("bob")
     (file,) = job.last.outputs[REMINDERS]

@@ -18,8 +18,8 @@ from headrace.sources.arrival import EARLIEST, Queue, release
 from headrace.sources.intake import Intake, numbered
 from headrace.sources.interval import Interval
 from headrace.sources.offset import SourceOffset
-from headrace.sources.source import Ahead, SourceFile, TakenIn
-from headrace.sources.wanted import Standing, Wanted
+from headrace.sources.slice_request import JobPosition, SliceRequest
+from headrace.sources.source import SourceFile, SourceScan, TakenIn
 
 HOUR = 10
 
@@ -37,13 +37,13 @@ class Files:
     def latest(self):
         return max(self.contents, default=None)
 
-    def ahead(self, offset, _taken_in, *, interval=None, until=None, meets=False):
+    def scan(self, offset, _taken_in, *, interval=None, until=None, meets=False):
         listed = [SourceFile(name, f"{self.name}/{name}", 0) for name in sorted(self.contents)]
         new = [file for file in listed if offset.last_file is None or file.name > offset.last_file]
         new = [file for file in new if until is None or file.name <= until]
         if interval is not None and until is None:
             new = [file for file in new if interval.start <= self.interval_of(file.name).start < interval.end]
-        return Ahead((*(file for file in listed if file.name in offset.unread), *new), tuple(listed))
+        return SourceScan((*(file for file in listed if file.name in offset.unread), *new), tuple(listed))
 
     def within_limits(self, files):
         return files[: self.limit]
@@ -54,7 +54,7 @@ class Files:
     def event_times(self, file):
         return pa.array(self.contents[file.name], pa.int64())
 
-    def passed(self, offset, _look, files, _taken_in, _interval=None):
+    def offset_after(self, offset, _scan, files, _taken_in, _interval=None):
         last = max([file.name for file in files] + [offset.last_file or ""]) or None
         return msgspec.structs.replace(offset, last_file=last)
 
@@ -88,8 +88,8 @@ class Job:
 
     def step(self, **wanted):
         """Take in a slice; return whether there was one."""
-        at = Standing(self.offsets, {name: TakenIn() for name in self.sources}, self.now, 0, str(self.folder))
-        taken = self.intake.next(at, Wanted(**wanted))
+        at = JobPosition(self.offsets, {name: TakenIn() for name in self.sources}, self.now, 0, str(self.folder))
+        taken = self.intake.next(at, SliceRequest(**wanted))
         if taken is None:
             return False
         for file in taken.files:
@@ -128,7 +128,7 @@ class Job:
 
     @property
     def waiting(self):
-        at = Standing(self.offsets, {}, self.now, 0, str(self.folder))
+        at = JobPosition(self.offsets, {}, self.now, 0, str(self.folder))
         intake = self.intake
         assert intake.next(at) is None
         return intake.waiting
@@ -329,7 +329,9 @@ def test_a_complete_interval_closes_despite_disorder(tmp_path):
 def test_a_file_that_shrank_is_refused(shop):
     shop.drain()
     shop.sources["orders"].contents["000"] = [1]
-    with pytest.raises(SourceError, match="orders/000 has 1 rows, but 2 of it were taken in: it has changed"):
+    with pytest.raises(
+        SourceError, match="orders/000 has 1 rows, but 2 of its rows were taken in already: the file has changed"
+    ):
         shop.step()
 
 

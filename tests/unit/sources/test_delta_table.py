@@ -114,7 +114,7 @@ def test_a_commit_that_removes_rows_stops(change, operation):
     assert job.configure(skip_versions=2).took() == ["r"]
 
 
-def test_a_restore_of_the_table_says_how_to_follow():
+def test_restore_of_the_table_says_how_to_follow():
     written = TableWriter()
     written.append("p")
     job = TableJob(written)
@@ -207,7 +207,7 @@ def test_a_vacuumed_file_is_never_passed_over(on_bad_file):
     written.vacuum()
     job = TableJob(written, on_bad_file=on_bad_file)
     nothing_taken(
-        job, r"\.parquet is gone, which version 1 of the table names: a VACUUM has removed it.*skip_versions: 1$"
+        job, r"\.parquet is gone. Version 1 of the table needs it; a VACUUM has removed it.*skip_versions: 1$"
     )
     assert sorted(job.configure(start="snapshot").took()) == ["p", "q"]
 
@@ -505,4 +505,4 @@ def test_vacuumed_changes_are_refused():
     written.append("p")
     written.merge("p", sizes=[2])
     shutil.rmtree(Path(written.path, "_change_data"))
-    nothing_taken(TableJob(written, change_feed=True, start="version 2"), "is gone, which version 2 of the table names")
+    nothing_taken(TableJob(written, change_feed=True, start="version 2"), "is gone. Version 2 of the table needs it")

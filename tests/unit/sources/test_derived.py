@@ -27,8 +27,8 @@ from headrace.sources.dimension_tables import DimensionTables
 from headrace.sources.intake import Intake
 from headrace.sources.kinds import read_rows_of
 from headrace.sources.offset import SourceOffset, TableVersion
+from headrace.sources.slice_request import JobPosition, SliceRequest
 from headrace.sources.step_rows import input_schema, misfits
-from headrace.sources.wanted import Standing, Wanted
 from headrace.tables.files import read_parquet
 from headrace.testing import MemoryTopic, PipelineHarness
 from tests.unit.support.stepped_job import SCHEMA, Copies, order, pipeline
@@ -81,8 +81,8 @@ class Slices:
 
     def take_in(self, *, crashes=False, until=None, ends=True):
         """Take the next slice in, or crash before it is committed; tell whether there was one."""
-        at = Standing({"rows": self.offset} if self.offset else {}, {}, 0, 0, str(self.harness.folder / "transit"))
-        taken = self.intake.next(at, Wanted(ends=ends, until=until))
+        at = JobPosition({"rows": self.offset} if self.offset else {}, {}, 0, 0, str(self.harness.folder / "transit"))
+        taken = self.intake.next(at, SliceRequest(ends=ends, until=until))
         if crashes:
             self.restart()
         if taken is None or crashes:
@@ -199,7 +199,7 @@ def test_a_changed_step_makes_new_rows():
     assert slices.drain() == [("a.0", 1)]
 
 
-def test_rows_refused_before_the_step_are_behind_the_others():
+def test_rows_refused_before_the_step_come_last():
     slices = Slices()
     (slices.folder / "a.json").write_text(
         '{"name": "a", "copies": "x", "at": 1}\n{"name": "b", "copies": 1, "at": 2}\n'
@@ -220,7 +220,7 @@ def test_rows_that_wait_keep_the_former_step():
     assert slices.drain() == [("first.0", 0), ("early.0", 0), ("late.0", 0), ("late.1", 0)]
 
 
-def test_a_landed_file_that_is_gone_stops_a_changed_step():
+def test_missing_landed_file_stops_a_changed_step():
     topic = MemoryTopic("rows", 2)
     slices = Slices(topic)
     topic.append([order("first", 1, 0), order("late", 2, 100)], partition=0)
@@ -229,7 +229,7 @@ def test_a_landed_file_that_is_gone_stops_a_changed_step():
     for file in slices.harness.folder.glob("state/shop/landed/rows/*~*"):
         file.unlink()
     slices.restart(digest="00000002")
-    with pytest.raises(SourceError, match="is gone, the step that made its rows has changed since"):
+    with pytest.raises(SourceError, match="is gone, .* The step that made them has changed since"):
         slices.take_in()
 
 

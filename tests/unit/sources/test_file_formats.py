@@ -221,15 +221,15 @@ def test_bad_csv_rows_move_no_other_row():
     assert bad == {
         1: "line 4 has 2 fields, the header has 3",
         2: "line 5 has 4 fields, the header has 3",
-        3: "line 6 has text behind a closing quote",
-        5: "line 8 has text behind a closing quote",
+        3: "line 6 has text after a closing quote",
+        5: "line 8 has text after a closing quote",
         6: "line 9 is not utf-8",
         7: "number is 'x', which is not int64",
     }
     assert [rows.raw(number) for number in (1, 3, 6, 8)] == ["b,2", '"d,4,4', "\\xff,7,7", '"i\ni",9,']
 
 
-def test_a_quote_that_is_never_closed_costs_one_row():
+def test_quote_never_closed_costs_one_row():
     records, bad, _ = read(b'id,at\n"a,1\nb,2\nc,3', "csv")
     assert bad == {0: "line 2 has a quote that is not closed"}
     assert [record and record.id for record in records] == [None, "b", "c"]
@@ -311,7 +311,7 @@ def test_avro_times_are_in_any_unit():
         assert read(avro(schema, [{"id": "a", "at": -1 * factor, "number": 1}]), "avro")[0] == [Flat("a", -1, 1)]
 
 
-def test_an_avro_time_outside_all_years_is_a_bad_row():
+def test_avro_time_outside_all_years_is_bad():
     at = {"type": "long", "logicalType": "local-timestamp-millis"}  # fastavro's writer takes numbers as they are
     records, bad, _ = read(
         avro(schema_of(id="string", at=at), [{"id": "a", "at": 2**60}, {"id": "b", "at": 1}]), "avro"
@@ -333,7 +333,7 @@ def test_avro_values_of_other_types_are_bad_rows():
     assert rows.raw(0) == """{"id":"a","at":1,"weight":"Decimal('1.50')"}"""
 
 
-def test_avro_text_that_is_not_utf8_is_a_bad_row():
+def test_avro_text_not_in_utf8_is_bad():
     content = avro(FLAT_AVRO, [{"id": "abc", "at": 1, "number": None}, {"id": "b", "at": 2, "number": 1}])
     records, bad, rows = read(content.replace(b"abc", b"a\xffc"), "avro")
     assert (records[1].id, list(bad)) == ("b", [0])
@@ -370,7 +370,7 @@ def test_nested_avro_values_are_read():
 
 
 @given(cut=st.integers(1, 200))
-def test_an_avro_file_that_is_cut_off_is_refused(cut):
+def test_truncated_avro_file_is_refused(cut):
     content = avro(
         FLAT_AVRO, [{"id": "a" * 70, "at": number, "number": None} for number in range(99)], sync_interval=300
     )

@@ -19,8 +19,8 @@ from headrace.sources.folder import FolderSource, digest
 from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval, moment_text
 from headrace.sources.offset import SourceOffset
+from headrace.sources.slice_request import JobPosition, SliceRequest
 from headrace.sources.source import TakenIn
-from headrace.sources.wanted import Standing, Wanted
 from headrace.tables.files import touch
 from headrace.tables.memory_disk import forget_disk, memory_disk
 from tests.jobs.home import Home
@@ -56,8 +56,8 @@ class Job:
     def plan(self, until=None, **what):
         config = self.home.config()
         recorded = None if until is None else {"purchases": SourceOffset(until)}
-        at = Standing({"purchases": self.offset}, {"purchases": taken_in(self.trail, "purchases")}, 0, 0, "")
-        return Intake(plan_of(config.code), config).next(at, Wanted(**what, until=recorded))
+        at = JobPosition({"purchases": self.offset}, {"purchases": taken_in(self.trail, "purchases")}, 0, 0, "")
+        return Intake(plan_of(config.code), config).next(at, SliceRequest(**what, until=recorded))
 
     def take_in(self, *, names=True, **what):
         """Commit the next slice, with a count alone unless `names`; return the files."""
@@ -224,7 +224,7 @@ def test_an_interval_needs_a_pattern(job):
         ("%Y", "2024", "2025-01-01"),
     ],
 )
-def test_a_file_is_as_long_as_its_pattern_says(job, pattern, stem, end):
+def test_file_interval_follows_its_pattern(job, pattern, stem, end):
     job.home.configure({"sources": {"purchases": {"interval": pattern}}})
     write_rows(job.home.input, f"{stem}.parquet", [])
     assert moment_text(job.plan().interval.end) == end
@@ -233,7 +233,7 @@ def test_a_file_is_as_long_as_its_pattern_says(job, pattern, stem, end):
 def test_times_that_are_none_are_null(job):
     rows = purchases_of(0, rows=4)
     write_rows(job.home.input, day_name(0), rows[::-1])
-    (file,) = job.source.ahead(SourceOffset(), TakenIn()).files
+    (file,) = job.source.scan(SourceOffset(), TakenIn()).files
     assert job.source.event_times(file).to_pylist() == [row["at"] for row in rows]
     wrong = pa.table({**{name: [None] for name in ("customer", "item")}, "seq": [1], "at": ["yesterday"]})
     pq.write_table(wrong, job.home.input / day_name(0))

@@ -337,7 +337,7 @@ def test_compacted_messages_are_gaps():
     assert job.positions() == {0: 7}
 
 
-def test_a_crash_before_the_first_commit_forgets_another_topic():
+def test_crash_before_first_commit_forgets_another_topic():
     job = TopicJob()
     job.put("old")
     assert job.run(crash_at="commit.before") is None

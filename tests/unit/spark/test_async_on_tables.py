@@ -94,7 +94,7 @@ class Task:
         self.checkpoint += 1
         batch = BatchSettings(
             code=PipelineCode("", ""), job_folder=self.folder, checkpoint_id=self.checkpoint, attempt_id="attempt", max_parallelism=8,
-            parallelism=1, local_folder="", backend="hashmap", cache_bytes=0, versions=self.versions, sinks={},
+            parallelism=1, local_folder="", backend="hashmap", cache_bytes=0, inline_reads_below=0, versions=self.versions, sinks={},
         )  # fmt: skip
         output = TaskOutput(batch, "source", "t0")
         settings = AsyncSettings(services={}, resumes=True, **settings)

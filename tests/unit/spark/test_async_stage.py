@@ -93,7 +93,7 @@ class Job:
             batch = BatchSettings(
                 code=self.config.code, job_folder=self.config.job_folder, checkpoint_id=job.next_id,
                 attempt_id=job.attempt_id, max_parallelism=128, parallelism=1, local_folder="", backend="hashmap",
-                cache_bytes=0, versions=job.versions, sinks={},
+                cache_bytes=0, inline_reads_below=0, versions=job.versions, sinks={},
             )  # fmt: skip
             output = TaskOutput(batch, "ask" if wait.key else "purchases", "t")
             stage = AsyncStage(

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.commit.verify import verify
+from headrace.local.local_tasks import LocalTasks
+from headrace.spark.job_run import run_on
 from headrace.spark.options import RunOptions
-from headrace.spark.runner import run_on
-from headrace.testing._local_tasks import LocalTasks
 from tests.jobs.home import PROJECT, Home
 from tests.jobs.outcome import assert_well_formed, checkpoints, sink_rows
 from tests.jobs.purchase_files import day_start, purchases_of

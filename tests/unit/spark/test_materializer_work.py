@@ -46,6 +46,7 @@ def task(tmp_path):
             local_folder="",
             backend="hashmap",
             cache_bytes=0,
+            inline_reads_below=0,
             versions={},
             sinks={"board": str(tmp_path / "board")},
             appended=appended,

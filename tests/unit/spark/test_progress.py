@@ -10,7 +10,7 @@ import pytest
 
 from headrace import AsyncFunction, KeyedProcessFunction, OutputMode, Pipeline, Struct, clock, threads
 from headrace.commit.progress_file import ProgressFiles, TaskProgress
-from headrace.spark import runner
+from headrace.spark import job_run
 from headrace.tables.memory_disk import forget_disk, memory_disk
 from headrace.testing import PipelineHarness
 from tests.unit.support.stepped_threads import SteppedThreads
@@ -60,7 +60,7 @@ BEATS = []
 def looking(monkeypatch):
     BEATS.append(SteppedThreads())
     before = threads.use(BEATS[-1])
-    monkeypatch.setattr(runner, "run_on", partial(runner.run_on, shows_progress=True))
+    monkeypatch.setattr(job_run, "run_on", partial(job_run.run_on, shows_progress=True))
     yield
     threads.use(before)
     BEATS.clear()

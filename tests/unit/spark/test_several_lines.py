@@ -23,13 +23,14 @@ from headrace import (
     Timestamp,
     ValueState,
 )
-from headrace.cli import _arrow, app
+from headrace.cli import app
 from headrace.commit.compaction import compact
 from headrace.commit.restore import restore
 from headrace.errors import StateSchemaError
 from headrace.readers import keyed_state
 from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 from headrace.readers.key_history import key_history
+from headrace.tables import late_pandas
 from headrace.testing import PipelineHarness
 from tests.jobs.outcome import assert_well_formed, checkpoints, live_rows
 
@@ -349,7 +350,7 @@ def test_status_shows_the_watermark_of_each_line(monkeypatch):
     feed(harness, "one", ("a", 1_001))
     feed(harness, "two", ("b", 11))
     harness.run()
-    monkeypatch.setattr(_arrow, "without_pandas", lambda: None)
+    monkeypatch.setattr(late_pandas, "without_pandas", lambda: None)
     monkeypatch.setenv("HEADRACE_HOME", str(harness.config.file.parents[2]))
     shown = CliRunner().invoke(app, ["status"]).stdout
     assert "lines: watermark of source 'one': 2020-01-01T00:00:01Z" in shown

@@ -12,7 +12,7 @@ from headrace.commit.log import CheckpointLog
 from headrace.commit.requeue import requeue
 from headrace.commit.restore import restore
 from headrace.plan.pipelines import plan_of
-from headrace.spark import runner
+from headrace.spark import job_run
 from headrace.tables.schemas import QUARANTINE
 from headrace.tables.stores import state_view
 from headrace.testing import PipelineHarness
@@ -26,8 +26,8 @@ class SteppedJob:
         bound = {"format": "json", "tables": {"dims": "dims"}, **source}
         self.harness = PipelineHarness(pipeline(), job={"sources": {"rows": bound}})
         self.change_dims()
-        run_on = runner.run_on
-        monkeypatch.setattr(runner, "run_on", lambda *args, **options: run_on(*args, **options, steps=self.steps()))
+        run_on = job_run.run_on
+        monkeypatch.setattr(job_run, "run_on", lambda *args, **options: run_on(*args, **options, steps=self.steps()))
 
     def steps(self):
         return {

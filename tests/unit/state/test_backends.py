@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +24,7 @@ batches = st.lists(st.lists(st.tuples(entries, st.none() | st.binary(max_size=3)
 
 
 @given(batches=batches, asked=st.lists(entries))
-def test_a_backend_is_a_map_from_bytes_to_bytes(backends, batches, asked):
+def test_backend_is_a_map_of_bytes(backends, batches, asked):
     expected = {}
     with backends.lent() as new:
         backend = new()
@@ -35,7 +37,7 @@ def test_a_backend_is_a_map_from_bytes_to_bytes(backends, batches, asked):
 
 
 @given(batches=batches, start=bounds, end=bounds)
-def test_a_scan_gives_timers_from_start_up_to_end_in_byte_order(backends, batches, start, end):
+def test_timer_scan_is_half_open_in_byte_order(backends, batches, start, end):
     expected = {}
     with backends.lent() as new:
         backend = new()
@@ -61,6 +63,27 @@ def test_what_rocksdb_was_given_is_there_after_closing(tmp_path):
     second = RocksDbBackend(tmp_path)
     assert dict(second.items()) == {b"va": b"1", b"vb": b""}
     second.close()
+
+
+def test_rocksdb_reads_inline_while_it_is_small(tmp_path):
+    first = RocksDbBackend(tmp_path, inline_reads_below=10_000)
+    assert first.answers_at_once
+    first.write_batch([(b"v", random.Random(1).randbytes(20_000))])
+    first.close()
+    second = RocksDbBackend(tmp_path, inline_reads_below=10_000)
+    assert not second.answers_at_once
+    second.remove_range(b"v", b"w")
+    second.write_batch([(b"v", b"1")])
+    assert second.answers_at_once
+    second.close()
+
+
+def test_rocksdb_without_inline_reads_always_waits(tmp_path):
+    backend = RocksDbBackend(tmp_path, inline_reads_below=0)
+    assert not backend.answers_at_once
+    backend.write_batch([(b"v", b"1")])
+    assert not backend.answers_at_once
+    backend.close()
 
 
 def test_scans_of_rocksdb_end_at_their_bound(tmp_path):

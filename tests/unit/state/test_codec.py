@@ -46,7 +46,7 @@ def test_a_value_survives_its_json(leg):
 
 
 @given(key=st.text() | st.integers(-(2**63), 2**63 - 1) | st.tuples(st.text(), st.integers(0, 9)))
-def test_a_key_survives_its_json_which_has_no_raw_zero_byte(key):
+def test_key_survives_json_without_raw_zero_bytes(key):
     raw = encode(key)
     assert b"\x00" not in raw
     found = decode_key(raw)
@@ -68,7 +68,7 @@ def test_a_field_may_be_added_with_a_default():
         (b"{not json", Leg, ["JSON is malformed"]),
     ],
 )
-def test_state_that_does_not_fit_names_state_field_and_both_types(stored, kind, words):
+def test_state_misfit_names_state_field_and_types(stored, kind, words):
     with pytest.raises(StateSchemaError) as raised:
         codec(kind).decode(stored)
     for word in ["state 'legs' of operator 'delay'", stored.decode(), "restore an older checkpoint", *words]:
@@ -96,7 +96,8 @@ def test_a_long_value_is_cut_in_the_message():
         ("\ud800", str),
     ],
 )
-def test_a_value_that_could_not_be_read_back_is_refused_before_it_is_stored(value, kind):
+def test_unreadable_value_is_refused_before_storing(value, kind):
+    """A value that could not be read back is refused before it is stored."""
     with pytest.raises(StateSchemaError, match=r"state 'legs' of operator 'delay' was given .* does not fit"):
         codec(kind).encode(value)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.state.backend import Page, after, answers, end_of_group
 from headrace.state.codec import encode
-from headrace.state.entry import entry_group, named, stored_value, value_entry
+from headrace.state.entry import entry_group, entry_groups, named, stored_value, value_entry
 from headrace.state.state_cache import StateCache
 from headrace.tables import state_files
 from headrace.tables.schemas import KEYED_STATE
@@ -37,7 +37,7 @@ def pages(backend, group, size):
 @given(
     batches=st.lists(st.dictionaries(entries, st.none() | st.binary(max_size=2)), max_size=4), size=st.integers(1, 4)
 )
-def test_a_group_is_scanned_in_byte_order_and_without_its_neighbours(backends, batches, size):
+def test_group_scan_is_ordered_without_neighbours(backends, batches, size):
     with backends.lent() as new:
         backend, expected = new(), {}
         for batch in batches:
@@ -47,6 +47,17 @@ def test_a_group_is_scanned_in_byte_order_and_without_its_neighbours(backends, b
             for group in {entry_group(*place) for place in _places(live)}:
                 assert pages(backend, group, size) == sorted(e for e in live.items() if e[0].startswith(group))
             assert dict(backend.items()) == live
+
+
+@pytest.mark.parametrize("backends", ["rocksdb"], indirect=True)
+@given(made=st.dictionaries(entries, st.binary(max_size=2)), state=states, key=keys)
+def test_one_scan_finds_a_key_in_all_namespaces(backends, made, state, key):
+    with backends.lent() as new:
+        backend = new()
+        backend.write_batch(made.items())
+        start = entry_groups(state, key)
+        expected = sorted(pair for pair in made.items() if named(pair[0])[:2] == (state, key))
+        assert list(backend.scan(start, end_of_group(start))) == expected
 
 
 def _places(entries):
@@ -68,7 +79,7 @@ def test_actions_are_answered_in_their_order(backend):
 
 
 @pytest.mark.parametrize("namespace", ["", "w", "wé"])
-def test_the_parts_of_an_entry_can_be_told_apart(namespace):
+def test_parts_of_an_entry_are_unambiguous(namespace):
     assert named(entry_group("m", b'"k"', namespace) + b'"u"') == ("m", b'"k"', namespace, b'"u"')
     assert named(value_entry("m", b'"k"', namespace)) == ("m", b'"k"', namespace, None)
 
@@ -81,7 +92,7 @@ commits = st.lists(st.tuples(states, changes, st.booleans()), max_size=5)
 
 @settings(max_examples=15)
 @given(made=commits, written=st.dictionaries(entries, raws), size=st.integers(1, 5), rows=st.sampled_from([1, 2, 5]))
-def test_what_was_committed_is_found_by_entry_and_by_page(tmp_path_factory, made, written, size, rows):
+def test_committed_data_is_found_by_entry_and_page(tmp_path_factory, made, written, size, rows):
     committed = _committed(str(tmp_path_factory.mktemp("state")), made, rows)
     expected = committed.of((0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
     for asked_first in (True, False):
@@ -124,19 +135,19 @@ def large(tmp_path):
     return committed.backend(StateCache(Memory(), 1 << 24)), names
 
 
-def test_one_entry_of_a_large_map_is_found_in_one_group_of_rows(large):
+def test_entry_of_large_map_needs_one_row_group(large):
     backend, names = large
     assert backend.get_many([entry_group("m", b'"a"') + names[70_000]]) == [stored_value(7, b"1", 9)]
     assert backend.statistics().rows_read <= state_files.ROWS_PER_GROUP
 
 
-def test_a_value_is_found_without_the_map_of_its_key(large):
+def test_value_is_found_without_its_keys_map(large):
     backend, _ = large
     assert backend.get_many([value_entry("v", b'"a"')]) == [stored_value(7, b"2")]
     assert backend.statistics().rows_read == 1
 
 
-def test_pages_of_a_large_map_read_each_group_of_rows_once(large):
+def test_pages_of_large_map_read_groups_once(large):
     backend, names = large
     group = entry_group("m", b'"a"')
     first = list(islice(backend.scan(group, end_of_group(group)), 1000))

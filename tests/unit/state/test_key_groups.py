@@ -33,14 +33,14 @@ sizes = st.integers(1, 300)
 
 
 @given(max_parallelism=sizes, parallelism=sizes)
-def test_the_ranges_of_all_tasks_cover_each_key_group_once(max_parallelism, parallelism):
+def test_task_ranges_cover_each_key_group_once(max_parallelism, parallelism):
     ranges = [key_group_range(task, max_parallelism, parallelism) for task in range(parallelism)]
     covered = [group for found in ranges for group in range(found.first, found.last + 1)]
     assert covered == list(range(max_parallelism))
 
 
 @given(max_parallelism=sizes, parallelism=sizes, data=st.data())
-def test_the_owner_of_a_key_group_is_the_task_with_its_range(max_parallelism, parallelism, data):
+def test_key_group_owner_has_its_range(max_parallelism, parallelism, data):
     group = data.draw(st.integers(0, max_parallelism - 1))
     owner = task_of(group, max_parallelism, parallelism)
     assert [t for t in range(parallelism) if group in key_group_range(t, max_parallelism, parallelism)] == [owner]
@@ -53,7 +53,8 @@ def test_tasks_own_about_as_many_key_groups_each(max_parallelism, parallelism):
     assert max(counts) - min(counts) <= 1
 
 
-def test_a_range_is_written_as_in_paths_and_knows_its_members():
+def test_range_is_written_as_in_paths():
+    """A range also knows its members."""
     found = KeyGroupRange(0, 63)
     assert str(found) == "0-63"
     assert 0 in found

@@ -37,11 +37,11 @@ def read(path):
     return found
 
 
-def test_a_copy_belongs_to_an_operator_a_range_a_checkpoint_and_an_attempt(copies, tmp_path):
+def test_copy_has_operator_range_checkpoint_and_attempt(copies, tmp_path):
     assert copies.path(copy_name(7, "abc")) == tmp_path / "delay" / "0-63" / "7-f2-abc"
 
 
-def test_an_attempt_sees_its_base_and_leaves_it_as_it_was(copies, base):
+def test_attempt_sees_its_base_without_changing_it(copies, base):
     attempt = copies.link(base, "2-attempt")
     assert read(attempt) == {b"vk": b"1"}
     write(attempt, b"vk", b"2")
@@ -50,7 +50,7 @@ def test_an_attempt_sees_its_base_and_leaves_it_as_it_was(copies, base):
     assert read(copies.path(base)) == {b"vk": b"1"}
 
 
-def test_table_files_are_hard_links_and_nothing_else_is(copies, base):
+def test_only_table_files_are_hard_links(copies, base):
     attempt = copies.link(base, "2-attempt")
     shared = {file.name for file in attempt.iterdir() if file.samefile(copies.path(base) / file.name)}
     assert shared
@@ -64,7 +64,7 @@ def test_two_attempts_on_one_base_do_not_meet(copies, base):
     assert (read(first)[b"vk"], read(second)[b"vk"]) == (b"first", b"second")
 
 
-def test_a_copy_that_its_task_never_finished_is_no_base(copies, base):
+def test_unfinished_copy_is_no_base(copies, base):
     write(copies.link(base, KILLED), b"vk", b"2")
     assert copies.is_complete(base)
     assert not copies.is_complete(KILLED)
@@ -73,7 +73,7 @@ def test_a_copy_that_its_task_never_finished_is_no_base(copies, base):
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut off", "too much"])
-def test_a_copy_that_has_lost_something_is_no_base(copies, base, damage):
+def test_damaged_copy_is_no_base(copies, base, damage):
     manifest = next(copies.path(base).glob("MANIFEST-*"))
     if damage == "missing":
         manifest.unlink()
@@ -84,30 +84,30 @@ def test_a_copy_that_has_lost_something_is_no_base(copies, base, damage):
     assert not copies.is_complete(base)
 
 
-def test_an_attempt_on_a_finished_base_is_not_finished_itself(copies, base):
+def test_attempt_on_finished_base_is_unfinished(copies, base):
     copies.link(base, "2-attempt")
     assert not copies.is_complete("2-attempt")
 
 
-def test_a_copy_of_a_former_format_is_no_base(copies):
+def test_copy_of_former_format_is_no_base(copies):
     write(copies.fresh("1-base"), b"vk", b"1")
     copies.complete("1-base")
     assert not copies.is_complete("1-base")
 
 
 @pytest.mark.parametrize("copy", [None, copy_name(9, "never-made")])
-def test_a_copy_that_is_not_there_is_not_complete(copies, copy):
+def test_missing_copy_is_not_complete(copies, copy):
     assert not copies.is_complete(copy)
 
 
-def test_an_attempt_never_writes_into_a_folder_that_is_there(copies, base):
+def test_attempt_never_writes_to_existing_folder(copies, base):
     with pytest.raises(FileExistsError):
         copies.fresh(base)
     with pytest.raises(FileExistsError):
         copies.link(base, base)
 
 
-def test_discarding_a_base_leaves_the_attempts_that_share_its_files(copies, base):
+def test_discarding_base_keeps_attempts_with_shared_files(copies, base):
     attempt = copies.link(base, "2-attempt")
     copies.discard(base)
     assert not copies.path(base).exists()
@@ -119,7 +119,7 @@ def test_discarding_what_is_not_there_is_no_error(copies):
     copies.discard_before(5)
 
 
-def test_copies_of_older_checkpoints_are_removed_and_strangers_stay(copies, base):
+def test_old_copies_are_removed_and_strangers_stay(copies, base):
     for name in ("2-a", "2-b", "10-c"):
         copies.fresh(name)
     (copies.folder / "notes").mkdir()

@@ -38,6 +38,7 @@ class Counting:
     def __init__(self, backend):
         self.backend = backend
         self.answers_at_once = backend.answers_at_once
+        self.scans_keys = backend.scans_keys
         self.entries = self.scans = self.scanned = 0
         self.items, self.close = backend.items, backend.close
         self.write_batch, self.visit = backend.write_batch, backend.visit
@@ -104,7 +105,7 @@ def cells_of(harness):
     return sum(len(cells.by_name) for store in harness._process.stores for cells in store.groups())
 
 
-def test_putting_an_entry_into_a_large_map_reads_nothing_and_writes_one_row(many):
+def test_put_in_large_map_reads_nothing_writes_one(many):
     async def body(numbers):
         await numbers.put("new", 1)
 
@@ -129,7 +130,7 @@ def test_putting_many_entries_reads_nothing_either(many):
         assert many.counted() == (0, 0, 0)
 
 
-def test_a_ttl_from_creation_has_to_know_the_entry_and_no_other(many):
+def test_ttl_from_creation_reads_only_its_entry(many):
     async def body(numbers):
         await numbers.put_all({"00001": 10, "new": 11})
 
@@ -139,7 +140,7 @@ def test_a_ttl_from_creation_has_to_know_the_entry_and_no_other(many):
         assert [(change.user_key, change.stamp) for change in changes_of(harness)] == [(b'"00001"', 5), (b'"new"', 7)]
 
 
-def test_an_entry_that_was_put_in_this_task_keeps_the_life_that_it_began(backend):
+def test_entry_put_in_task_keeps_its_lifetime(backend):
     async def body(numbers):
         await numbers.put_all({"a": 1, "b": 2})
 
@@ -149,7 +150,7 @@ def test_an_entry_that_was_put_in_this_task_keeps_the_life_that_it_began(backend
         assert [change.stamp for change in changes_of(harness)] == [7, 7]
 
 
-def test_an_entry_that_is_forgotten_while_a_call_waits_is_read_again(many):
+def test_entry_evicted_while_call_waits_is_reread(many):
     seen = []
 
     async def body(numbers):
@@ -162,12 +163,14 @@ def test_an_entry_that_is_forgotten_while_a_call_waits_is_read_again(many):
         harness.drain()
         harness.process(Go(), 8)
         for store in harness._process.stores:
-            store.trim(0)
+            store.trim()
         harness.drain()
         assert seen == [1, 2, 1]
 
 
-def test_removing_reads_the_entry_when_the_task_ends_and_writes_a_row_if_it_was_there(many):
+def test_removal_reads_entry_at_end_of_task(many):
+    """It writes a row if the entry was there."""
+
     async def body(numbers):
         await numbers.remove("00001")
         await numbers.remove("never")
@@ -178,7 +181,7 @@ def test_removing_reads_the_entry_when_the_task_ends_and_writes_a_row_if_it_was_
         assert many.counted() == (2, 0, 0)
 
 
-def test_adding_to_lists_reads_nothing_and_writes_a_row_an_element(backend):
+def test_list_add_reads_nothing_and_writes_one(backend):
     class Collect(KeyedProcessFunction[Go, Go]):
         numbers = ListState("numbers", int)
 
@@ -193,7 +196,59 @@ def test_adding_to_lists_reads_nothing_and_writes_a_row_an_element(backend):
         assert [change.user_key for change in found] == [b'"%016x%08x"' % (1, place) for place in range(3)]
 
 
-def test_looking_whether_a_map_is_empty_reads_a_page(many):
+def collecting(seen, namespaces):
+    """A function that asks for lists at once, then adds to the first, and clears the last, all of it twice."""
+
+    class Collect(KeyedProcessFunction[Go, Go]):
+        numbers = ListState("numbers", int)
+
+        async def process(self, go, ctx, /):
+            for _ in range(2):
+                asked = [self.numbers.namespace(name).get() for name in namespaces]
+                seen.append([await one for one in asked])
+                await self.numbers.namespace(namespaces[0]).add(9)
+                await self.numbers.namespace(namespaces[-1]).clear()
+
+    return Collect()
+
+
+def stored_lists(backend, sizes):
+    for namespace, size in sizes.items():
+        group = entry_group("numbers", b'"k"', namespace)
+        backend.write_batch((group + encode(f"{n:05}"), stored_value(5, encode(n))) for n in range(size))
+    return Counting(backend)
+
+
+def test_read_list_is_asked_for_once(backend):
+    seen, counting = [], stored_lists(backend, {"b": 2, "c": 1})
+    with run(collecting(seen, ["a", "b", "c"]), counting) as harness:
+        assert seen == [[[], [0, 1], [0]], [[9], [0, 1], []]]
+        assert counting.counted() == (0, 1 if backend.scans_keys else 3, 3)
+        assert sorted((change.namespace, change.raw) for change in changes_of(harness)) == [
+            ("a", b"9"),
+            ("a", b"9"),
+            ("c", None),
+        ]
+        assert counting.counted() == (0, 0, 0)
+
+
+def test_large_key_reads_each_list_alone(backend):
+    seen, counting = [], stored_lists(backend, {"b": PAGE, "c": 1})
+    with run(collecting(seen, ["a", "c"]), counting):
+        assert seen == [[[], [0]], [[9], []]]
+        _, scans, scanned = counting.counted()
+        assert (scans, scanned) == ((3, PAGE + 1) if backend.scans_keys else (2, 1))
+
+
+@pytest.mark.parametrize("size", [PAGE - 1, PAGE])
+def test_list_of_a_page_stays_out_of_memory(backend, size):
+    seen, counting = [], stored_lists(backend, {"": size})
+    with run(collecting(seen, [""]), counting) as harness:
+        assert seen == [[[*range(size)]], [[]]]
+        assert (cells_of(harness) > 2) is (size < PAGE)
+
+
+def test_emptiness_check_of_map_reads_a_page(many):
     seen = []
 
     async def body(numbers):
@@ -221,7 +276,7 @@ def test_several_requests_of_a_record_join_one_batch(many):
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_iterating_over_a_large_map_leaves_nothing_in_memory(many, plain):
+def test_iterating_large_map_keeps_nothing_in_memory(many, plain):
     seen, largest = count(), []
 
     async def walk(numbers):
@@ -267,7 +322,7 @@ def test_leaving_off_reads_no_further_page(many):
         assert many.counted() == (0, 1, PAGE)
 
 
-def test_an_iteration_shows_the_map_as_it_was_when_it_was_asked_for(many):
+def test_iteration_shows_map_at_its_start(many):
     seen = []
 
     async def body(numbers):
@@ -290,7 +345,7 @@ def test_an_iteration_shows_the_map_as_it_was_when_it_was_asked_for(many):
         assert harness.state("numbers", "k") == {"zzz": 1}
 
 
-def test_a_cleared_map_is_gone_from_the_backend_but_for_what_was_put_later(many):
+def test_cleared_map_keeps_only_later_entries(many):
     async def body(numbers):
         await numbers.put("00001", 0)
         await numbers.clear()
@@ -350,7 +405,7 @@ def test_a_key_of_another_type_is_refused(name):
         harness.process(Go(), 1)
 
 
-def test_a_value_of_another_type_is_refused_before_it_is_stored():
+def test_value_of_other_type_is_refused_before_storing():
     async def body(numbers):
         await numbers.put("a", "text")
 

@@ -45,7 +45,7 @@ def entry(number):
 
 
 @pytest.mark.parametrize("database", ["rocksdb", "memory"])
-def test_what_is_used_stays_and_what_is_not_is_dropped(tmp_path, database):
+def test_used_entries_stay_and_unused_are_dropped(tmp_path, database):
     # An entry is 8 bytes, and 2 more for its generation and its kind: a generation is full with the 11th.
     cache = StateCache(RocksDbBackend(tmp_path) if database == "rocksdb" else Memory(), 200)
     for number in range(100):

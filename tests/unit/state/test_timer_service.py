@@ -56,14 +56,15 @@ def test_a_timer_fires_once_at_its_time(service_of):
     assert service.fired == 1
 
 
-def test_a_keys_timers_fire_in_time_order_and_keys_by_their_first_timer(service_of):
+def test_key_timers_fire_in_time_order(service_of):
+    """Keys take turns by their first timer."""
     service = service_of(100)
     for timer in (Timer(30, A), Timer(10, B), Timer(-5, B), Timer(10, A)):
         service.register(timer)
     assert list(fire(service, 30)) == [Timer(-5, B), Timer(10, B), Timer(10, A), Timer(30, A)]
 
 
-def test_a_timer_registered_while_others_fire_takes_its_turn(service_of):
+def test_timer_registered_during_firing_takes_its_turn(service_of):
     service = service_of(100)
     service.register(Timer(10, A))
     service.register(Timer(30, A))
@@ -83,7 +84,7 @@ def test_a_deleted_timer_does_not_fire(service_of):
     assert list(fire(service, 100)) == [Timer(10, B)]
 
 
-def test_a_timer_that_was_deleted_and_registered_again_fires_once(service_of):
+def test_deleted_and_reregistered_timer_fires_once(service_of):
     service = service_of(100)
     service.register(Timer(10, A))
     service.delete(Timer(10, A))
@@ -143,7 +144,7 @@ timers = st.builds(Timer, times, st.sampled_from([A, B, b"1", b"12"]), st.sample
 
 
 @given(one=timers, other=timers)
-def test_entries_sort_as_their_timers_do_domain_by_domain(one, other):
+def test_entries_sort_like_timers_in_each_domain(one, other):
     def place(timer):
         return DOMAINS[timer.domain].code, *timer
 
@@ -155,7 +156,7 @@ def test_an_entry_says_which_timer_it_is_of(timer):
     assert timer_of(timer_entry(timer)) == timer
 
 
-def test_namespaces_keep_timers_apart_and_fire_in_their_order(service_of, commit):
+def test_namespaces_separate_timers_and_order_them(service_of, commit):
     first = service_of(None)
     for namespace in ("b", "", "a", "b"):
         first.register(Timer(10, A, namespace=namespace))
@@ -167,7 +168,7 @@ def test_namespaces_keep_timers_apart_and_fire_in_their_order(service_of, commit
     assert fired == [(5, "z"), (10, ""), (10, "b")]
 
 
-def test_of_one_moment_cleanup_comes_before_what_users_set(service_of, commit):
+def test_cleanup_precedes_user_timers_of_same_moment(service_of, commit):
     first = service_of(None)
     for timer in (Timer(10, A), Timer(10, A, EVENT_TIME_CLEANUP, "z"), Timer(9, A), Timer(11, A, EVENT_TIME_CLEANUP)):
         first.register(timer)
@@ -178,7 +179,8 @@ def test_of_one_moment_cleanup_comes_before_what_users_set(service_of, commit):
     assert later.fired == 2
 
 
-def test_a_task_is_told_up_to_where_timers_have_fired_and_reads_none_of_them(backend):
+def test_fired_timers_are_not_read_again(backend):
+    """A task is told up to where timers have fired."""
     backend.write_batch((timer_entry(Timer(time, A)), b"") for time in range(100))
     backend.write_batch((timer_entry(Timer(time, A, PROCESSING)), b"") for time in range(100))
     counting = Counting(backend)
@@ -189,7 +191,7 @@ def test_a_task_is_told_up_to_where_timers_have_fired_and_reads_none_of_them(bac
     assert service.fired_until() == {"event_time": 60, "processing_time": 70}
 
 
-def test_a_timer_that_was_left_is_looked_for_again(backend):
+def test_skipped_timer_is_searched_again(backend):
     service = TimerService(backend, 60, 70, fired_until={"event_time": 57, "processing_time": 68})
     service.register(Timer(40, A))
     service.register(Timer(69, B, PROCESSING_TIME_CLEANUP))
@@ -197,7 +199,7 @@ def test_a_timer_that_was_left_is_looked_for_again(backend):
     assert TimerService(backend, None, 7).fired_until() == {"processing_time": 7}
 
 
-def test_time_that_goes_back_finds_nothing_twice_and_loses_nothing(backend):
+def test_backward_time_repeats_and_loses_no_timers(backend):
     backend.write_batch([(timer_entry(Timer(95, A, PROCESSING)), b"")])
     service = TimerService(backend, None, 90, fired_until={"processing_time": 94})
     assert list(fire(service, 90, PROCESSING)) == []
@@ -234,7 +236,7 @@ def test_processing_time_may_move_on_within_a_task(backend, commit):
     assert later.processing_time == 20
 
 
-def test_without_a_processing_time_it_is_what_the_clock_says(backend, clock):
+def test_default_processing_time_is_the_clocks(backend, clock):
     assert TimerService(backend, None).processing_time == clock.now()
 
 
@@ -250,7 +252,7 @@ class Counting:
             yield item
 
 
-def test_looking_for_due_timers_costs_as_many_steps_as_are_due(backend):
+def test_due_timers_cost_as_many_steps_as_due(backend):
     domains = TimeDomain
     backend.write_batch((timer_entry(Timer(time, A, domain)), b"") for time in range(1000) for domain in domains)
     counting = Counting(backend)
@@ -274,7 +276,7 @@ def test_looking_for_due_timers_costs_as_many_steps_as_are_due(backend):
         )
     )
 )
-def test_any_history_of_slices_leaves_just_the_timers_that_are_live(backends, slices):
+def test_any_slice_history_leaves_exactly_live_timers(backends, slices):
     expected, watermark, fired = set(), 0, {}
     with backends.lent() as new:
         backend = new()

@@ -45,7 +45,7 @@ known_gaps = st.builds(at_watermarks, gaps, st.lists(st.integers(0, 90), max_siz
 
 
 @given(times, st.integers(1, 20), gaps, times, st.integers(0, 1) | st.integers(0, 30))
-def test_an_entry_is_dead_when_it_has_lived_its_ttl_gaps_apart(stamp, ttl, gaps, clock, own):
+def test_entry_dies_after_ttl_without_gaps(stamp, ttl, gaps, clock, own):
     live = LiveTtl.of(prolonging(ttl), gaps)
     counted = [gap[:2] for gap in gaps if gap.end - gap.start > 1]
     dead = lived(stamp, clock, counted) >= (own or ttl)
@@ -54,7 +54,8 @@ def test_an_entry_is_dead_when_it_has_lived_its_ttl_gaps_apart(stamp, ttl, gaps,
 
 
 @given(times, st.integers(1, 20), known_gaps, st.integers(0, 100), st.integers(0, 30))
-def test_by_the_watermark_no_time_is_taken_back_that_it_has_passed(stamp, ttl, gaps, clock, own):
+def test_watermark_lifetime_ignores_time_already_passed(stamp, ttl, gaps, clock, own):
+    """By the watermark, no time is taken back that it has passed."""
     left = [(max(gap.start, gap.watermark or 0), gap.end) for gap in gaps if gap.end - gap.start > 1]
     assert LiveTtl.of(prolonging(ttl), gaps).is_dead_at(clock, stamp, own) is (
         lived(stamp, clock, left) >= (own or ttl)
@@ -99,7 +100,8 @@ def test_only_pauses_longer_than_the_threshold_count():
     assert live.expires_at(0) == 16
 
 
-def test_the_threshold_is_for_the_pause_and_not_for_what_the_watermark_leaves_of_it():
+def test_threshold_applies_to_pause_not_watermark_gap():
+    """The threshold is for the pause, not for the part of it that the watermark leaves."""
     live = LiveTtl.of(prolonging(10, threshold=5), [Gap(1, 6, 4), Gap(7, 13, 12), Gap(20, 30, 30), Gap(40, 50, 70)])
     assert live.gaps == [(12, 13)]
     assert live.expires_at(3) == 14

@@ -172,14 +172,15 @@ def test_all_differences_are_told_at_once():
     assert len(told(old, struct(("a", str), ("b", bool), ("d", int)))) == 3
 
 
-def test_the_name_of_a_class_does_not_matter_and_two_of_one_name_are_apart():
+def test_class_names_do_not_matter_but_identity_does():
+    """Two classes of one name are apart."""
     one, other = struct(("a", int)), struct(("a", str))
     both = struct(("one", one), ("other", other))
     assert told(both, both) == []
     assert told(msgspec.defstruct("Renamed", [("a", int)]), one) == []
 
 
-def test_a_schema_is_shown_as_one_would_write_it():
+def test_schema_is_shown_like_source_code():
     leg = struct(
         ("at", int), ("gate", str | None, None), ("stops", list[Literal["a", "b"]], msgspec.field(default_factory=list))
     )
@@ -331,7 +332,7 @@ def test_what_is_accepted_decodes_and_means_the_same(pair, data):
 
 
 @given(pair=changed_pairs())
-def test_what_is_refused_names_a_field_of_one_of_the_types(pair):
+def test_refusal_names_a_field_of_either_type(pair):
     names = {info.name for kind in pair for info in msgspec.structs.fields(kind)}
     for each in told(*pair):
         assert any(f"'{name}" in each for name in names) or "Drawn" in each

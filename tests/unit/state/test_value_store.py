@@ -84,7 +84,7 @@ def write(store, value, at, watermark=0, key=KEY):
     return awaited(store.update(value))
 
 
-def test_a_value_is_the_keys_own_and_outlives_the_task(store_of, commit):
+def test_value_is_per_key_and_outlives_task(store_of, commit):
     store = store_of(kind=Leg)
     write(store, Leg("EWR"), at=1)
     write(store, Leg("JFK"), at=1, key=b'"other"')
@@ -119,7 +119,7 @@ def test_only_what_changed_is_a_change(store_of, commit):
     assert [(c.key_json, c.raw, c.stamp) for c in commit(later)] == [(b"2", b"8", 9), (b"3", None, 5)]
 
 
-def test_what_came_and_went_within_a_task_is_no_change(store_of, commit, backend):
+def test_value_added_and_cleared_is_no_change(store_of, commit, backend):
     store = store_of()
     write(store, 1, at=0)
     awaited(store.clear())
@@ -138,14 +138,14 @@ def test_updating_with_none_clears(store_of, commit):
     assert [change.raw for change in commit(later)] == [None]
 
 
-def test_a_value_of_another_type_is_refused_before_it_is_stored(store_of, commit):
+def test_value_of_other_type_is_refused_before_storing(store_of, commit):
     store = store_of()
     write(store, "text", at=0)
     with pytest.raises(StateSchemaError, match="state 'legs' of operator 'delay' was given 'text'"):
         commit(store)
 
 
-def test_stored_state_of_another_type_is_an_error_that_names_the_state(store_of, commit):
+def test_stored_state_of_other_type_names_state(store_of, commit):
     store = store_of(kind=str)
     write(store, "text", at=0)
     commit(store)
@@ -157,7 +157,7 @@ def test_stored_state_of_another_type_is_an_error_that_names_the_state(store_of,
 
 
 @pytest.mark.parametrize(("watermark", "expected"), [(14, 1), (15, None), (16, None)])
-def test_an_entry_is_dead_at_stamp_plus_ttl_inclusive(store_of, commit, watermark, expected):
+def test_entry_dies_at_stamp_plus_ttl_inclusive(store_of, commit, watermark, expected):
     store = store_of(StateTtl(TEN))
     write(store, 1, at=5)
     assert read(store, 5, watermark) == expected
@@ -165,7 +165,7 @@ def test_an_entry_is_dead_at_stamp_plus_ttl_inclusive(store_of, commit, watermar
     assert read(store_of(StateTtl(TEN)), 5, watermark) == expected
 
 
-def test_an_expired_entry_is_cleared_on_access_and_counted_once(store_of, commit, backend):
+def test_expired_entry_is_cleared_on_access_once(store_of, commit, backend):
     store = store_of(StateTtl(TEN))
     write(store, 1, at=5)
     commit(store)
@@ -215,7 +215,7 @@ def test_the_update_type_says_what_renews_a_life(store_of, update, after_write, 
     assert (change.stamp, store.expires_at(change.stamp)) == (after_read, after_read + 10)
 
 
-def test_a_read_that_renews_a_life_is_a_change(store_of, commit):
+def test_renewing_read_is_a_change(store_of, commit):
     ttl = StateTtl(TEN, update=UpdateType.ON_READ_AND_WRITE)
     store = store_of(ttl)
     write(store, 1, at=5)
@@ -232,7 +232,7 @@ def test_a_late_read_never_shortens_a_life(store_of):
     assert read(store, 29, 29) == 1
 
 
-def test_a_new_life_begins_with_the_first_write_after_death(store_of):
+def test_write_after_death_begins_a_new_life(store_of):
     store = store_of(StateTtl(TEN, update=UpdateType.ON_CREATE))
     write(store, 1, at=5)
     write(store, 2, at=30, watermark=15)
@@ -247,7 +247,8 @@ def test_a_disabled_ttl_is_none_at_all(store_of):
     assert store.expires_at(5) is None
 
 
-def test_ttl_may_be_switched_on_changed_and_off_for_state_that_is_there(store_of, commit):
+def test_ttl_may_change_for_existing_state(store_of, commit):
+    """It may be switched on, changed, and switched off."""
     store = store_of()
     write(store, 1, at=5)
     commit(store)
@@ -257,7 +258,8 @@ def test_ttl_may_be_switched_on_changed_and_off_for_state_that_is_there(store_of
     assert read(store_of(), 10_000, 10_000) == 1
 
 
-def test_processing_time_is_that_of_the_micro_batch_for_stamp_and_age(store_of):
+def test_processing_time_is_that_of_micro_batch(store_of):
+    """It is used for stamps and for ages."""
     store = store_of(StateTtl(TEN, time=TtlTime.PROCESSING))
     enter(store, KEY, 5, 0, processing_time=1_000)
     awaited(store.update(1))

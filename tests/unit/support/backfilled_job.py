@@ -11,14 +11,14 @@ from headrace import clock, faults
 from headrace.commit.backfill_branches import default_name
 from headrace.commit.run_check import checked_plan
 from headrace.config import Promote
+from headrace.local.local_tasks import LocalTasks
 from headrace.plan.columns import sink_schema, to_columns
 from headrace.sources.interval import Interval
 from headrace.spark.backfill_plan import plan_backfill
 from headrace.spark.backfill_request import BackfillRequest
+from headrace.spark.job_run import run_on
 from headrace.spark.options import RunOptions
-from headrace.spark.runner import run_on
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
-from headrace.testing._local_tasks import LocalTasks
 from headrace.testing._pipeline_harness import _CrashError
 from tests.unit.support.branched_job import HOUR, BranchedJob, Order
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 
 from headrace import KeyedProcessFunction, Pipeline, RowKind, StateTtl, Struct, Timestamp, ValueState, clock
+from headrace.commit.branch_settings import on_branch
 from headrace.commit.log import CheckpointLog
+from headrace.config import with_settings
+from headrace.local.local_tasks import LocalTasks
+from headrace.spark.job_run import run_on
 from headrace.spark.options import RunOptions
-from headrace.spark.runner import run_on
 from headrace.tables.schemas import STATE_TABLES
 from headrace.tables.stores import state_view, table_store
 from headrace.testing import PipelineHarness
-from headrace.testing._local_tasks import LocalTasks
 
 CUSTOMERS = ("ann", "bob", "cyd", "dee", "eve")
 HOUR = 3_600_000
@@ -91,10 +93,11 @@ class BranchedJob:
         records = [Order(customer, number * HOUR + place, amount) for place, (customer, amount) in enumerate(orders)]
         self.harness.feed("orders", records, file=name)
 
-    def run(self, branch=None, **options):
-        """Run the job, or a branch of it, once."""
+    def run(self, branch=None, settings=None, **options):
+        """Run the job, or a branch of it, once; `settings` are new ones of the branch."""
         self._runs += 1
-        config = self.config if branch is None else self.config.on_branch(branch)
+        config = self.config if branch is None else on_branch(self.config, branch)
+        config = with_settings(config, config.settings | (settings or {}))
         before = clock.use(self.harness.clock)
         try:
             wishes = RunOptions(run_id=f"run-{self._runs}", backend=self.harness.backend, parallelism=2, **options)

@@ -33,7 +33,7 @@ class Line:
         self.checkpoints = []
         self.add(Kind.INITIAL)
 
-    def add(self, kind, start=None, end=None, *, run="r", attempt="a", **fields):
+    def add(self, kind, start=None, end=None, *, run="r", attempt="a", has_state=True, **fields):
         last = self.checkpoints[-1] if self.checkpoints else None
         checkpoint = Checkpoint(
             checkpoint_id=0 if last is None else last.checkpoint_id + 1,
@@ -41,7 +41,7 @@ class Line:
             run_id=run,
             attempt_id=attempt,
             max_parallelism=128,
-            versions={},
+            versions={"keyed_state": 0} if has_state else {},
             committed_at=0,
             parent_id=None if last is None else last.checkpoint_id,
             interval_start=start,

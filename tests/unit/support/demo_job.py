@@ -21,10 +21,11 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from typer.testing import CliRunner, Result
 
 from headrace import clock
-from headrace.cli import _arrow, app
+from headrace.cli import app
 from headrace.commit.checkpoint import Checkpoint, Kind, Lease
 from headrace.commit.log import CheckpointLog
 from headrace.state.key_groups import key_group
+from headrace.tables import late_pandas
 from headrace.tables.schemas import STATE_TABLES
 
 START = 1_359_590_400_000  # 2013-01-31T00:00:00Z
@@ -90,7 +91,7 @@ def at_nine():
 def headrace(home, monkeypatch) -> Callable[..., Result]:
     """Run the command; the words are split at blanks, unless several are given."""
     # It lasts as long as the process, which other tests share.
-    monkeypatch.setattr(_arrow, "without_pandas", lambda: None)
+    monkeypatch.setattr(late_pandas, "without_pandas", lambda: None)
     # As in a pipe, wherever the tests run: no line is wrapped.
     monkeypatch.delenv("COLUMNS", raising=False)
     runner = CliRunner()

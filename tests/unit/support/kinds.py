@@ -159,6 +159,7 @@ class Rig:
     new_function: Any
     automatic: bool = True
     order: KeyOrder = KeyOrder.RECORD_ORDERED
+    cache_entries: int = 1_000_000
     answers_by: list[int] | None = None
     """Numbers that say in which order requests are answered."""
     harnesses: list[Any] = field(default_factory=list)
@@ -186,7 +187,7 @@ class Rig:
     def trim(self):
         for harness in self.harnesses:
             for store in harness._process.stores:
-                store.trim(0)
+                store.trim()
 
     def restore(self, parallelism, new_function):
         """Go on from a snapshot in so many tasks, with other code, on empty backends."""
@@ -239,7 +240,7 @@ class Rig:
             backend=self.new(),
             max_parallelism=GROUPS,
             automatic=self.automatic,
-            options=AsyncStateOptions(order_with_same_key=self.order, buffer_size=3),
+            options=AsyncStateOptions(order_with_same_key=self.order, buffer_size=3, cache_entries=self.cache_entries),
         )
 
 
@@ -377,6 +378,9 @@ class Model:
                     self.group("list", target).update({n: e for n, e in moving.items() if not self.is_dead(e)})
                     moving.clear()
                 return None
+            case "get_namespaces":
+                lists = {name: self.all(self.group("list", name)) for name in dict.fromkeys(*call.arguments)}
+                return {name: [value for _, value in found] for name, found in lists.items() if found}
             case "iterate":
                 return [value for _, value in self.walk(group)]
             case _:
@@ -396,6 +400,8 @@ class Model:
             (0, 0),
             lambda one, other: (one[0] + other[0], one[1] + other[1]),
         )
+        if isinstance(found, dict):
+            return {name: f"{total}/{count}" for name, (count, total) in found.items()}
         return f"{found[1]}/{found[0]}" if isinstance(found, tuple) else found
 
     def accumulating(self, call, add, nothing, merge):
@@ -410,6 +416,9 @@ class Model:
                 return group.clear()
             case "remaining":
                 return self.left(group, None)
+            case "get_namespaces":
+                parts = {name: self.read(self.group(call.state, name), None) for name in dict.fromkeys(*call.arguments)}
+                return {name: part for name, part in parts.items() if part is not None}
             case _:
                 target, sources = call.arguments
                 return self.merge(call.state, dict.fromkeys([target, *sources]), merge)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from headrace.commit.checkpoint import Kind
 from headrace.commit.lineage import Lineage
+from headrace.local.local_tasks import LocalTasks
 from headrace.plan.watermarks import advance
-from headrace.spark import batch_sequence, runner
+from headrace.spark import batch_sequence, job_run
 from headrace.spark.batch_result import BatchResult
 from headrace.spark.line_watermarks import LineResult
 from headrace.spark.options import RunOptions
-from headrace.testing._local_tasks import LocalTasks
 from tests.jobs.home import Home
 from tests.jobs.outcome import checkpoints
 from tests.jobs.purchase_files import day_name, day_start, write_rows
@@ -34,7 +34,7 @@ class Job:
         self._runs += 1
         self.events.clear()
         wishes = RunOptions(**{"run_id": f"run {self._runs}", **options})
-        return runner.run_on(LocalTasks(), self.home.config(), wishes, self.events.append)
+        return job_run.run_on(LocalTasks(), self.home.config(), wishes, self.events.append)
 
     def days(self, first, end=None, **options):
         interval = {"interval_start": day_start(first), "interval_end": day_start(first + 1 if end is None else end)}

@@ -19,7 +19,7 @@ from headrace.plan.pipelines import plan_of
 from headrace.sources.delta_rows import read_rows
 from headrace.sources.intake import Intake
 from headrace.sources.offset import SourceOffset
-from headrace.sources.wanted import Standing
+from headrace.sources.slice_request import JobPosition
 from headrace.tables.schemas import QUARANTINE
 from headrace.tables.stores import state_view
 from headrace.testing import PipelineHarness
@@ -212,7 +212,7 @@ class TableSlices:
 
     def take_in(self):
         """Take the next slice in; tell whether there was one."""
-        taken = self._intake.next(Standing({"rows": self.offset}, {}, 0, 0, ""))
+        taken = self._intake.next(JobPosition({"rows": self.offset}, {}, 0, 0, ""))
         if taken is None:
             return False
         rows = 0

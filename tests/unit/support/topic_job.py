@@ -12,7 +12,7 @@ from headrace.plan.pipelines import plan_of
 from headrace.sources.intake import Intake
 from headrace.sources.messages import read_messages
 from headrace.sources.offset import SourceOffset
-from headrace.sources.wanted import Standing, Wanted
+from headrace.sources.slice_request import JobPosition, SliceRequest
 from headrace.tables.files import read_parquet
 from headrace.tables.schemas import QUARANTINE
 from headrace.tables.stores import state_view
@@ -104,8 +104,10 @@ class TopicSlices:
 
     def take_in(self, *, crashes=False, ends=False):
         """Take the next slice in, or crash before it is committed; tell whether there was one."""
-        at = Standing({"rows": self.offset} if self.offset else {}, {}, 0, 0, str(self.job.harness.folder / "transit"))
-        taken = self._intake.next(at, Wanted(ends=ends))
+        at = JobPosition(
+            {"rows": self.offset} if self.offset else {}, {}, 0, 0, str(self.job.harness.folder / "transit")
+        )
+        taken = self._intake.next(at, SliceRequest(ends=ends))
         if crashes:
             self.restart()
         if taken is None or crashes:

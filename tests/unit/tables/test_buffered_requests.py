@@ -38,5 +38,5 @@ def test_held_records_come_back_with_their_input(stored):
     assert stored(*held) == held
 
 
-def test_rows_of_older_formats_are_of_the_first_input(stored):
+def test_rows_of_older_formats_are_first_input(stored):
     assert stored(request(1), without=["input"]) == [request(1, input=0)]

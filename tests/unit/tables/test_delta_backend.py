@@ -95,7 +95,7 @@ def test_it_has_what_was_committed_and_nothing_else(tmp_path_factory, made, para
     start=moments,
     end=moments,
 )
-def test_a_scan_gives_the_timers_of_a_span_of_time_in_order(tmp_path_factory, made, written, start, end):
+def test_timer_scan_covers_span_in_order(tmp_path_factory, made, written, start, end):
     committed = CommittedState(str(tmp_path_factory.mktemp("state")))
     for changes in made:
         committed.timers("counts", changes)
@@ -117,7 +117,7 @@ steps = st.lists(
 
 @FEW
 @given(steps=steps, bound=st.sampled_from([1, 60, 500, LARGE]))
-def test_a_cache_goes_on_from_attempt_to_attempt_as_local_copies_do(tmp_path_factory, steps, bound):
+def test_cache_continues_between_attempts_like_local_copies(tmp_path_factory, steps, bound):
     committed, base = CommittedState(str(tmp_path_factory.mktemp("state"))), Memory()
     for asked, changes, succeeds in steps:
         attempt = base.copy()
@@ -141,7 +141,7 @@ def test_what_the_task_wrote_is_what_it_reads(committed):
     assert dict(backend.items()) == expected
 
 
-def test_a_request_for_many_entries_is_one_look_up(committed):
+def test_many_entries_need_one_look_up(committed):
     committed.values("counts", "n", {encode(number): b"1" for number in range(50)})
     backend = committed.backend(cache())
     backend.get_many([value(number) for number in range(100)])
@@ -150,7 +150,7 @@ def test_a_request_for_many_entries_is_one_look_up(committed):
     assert found.bytes_read > 0
 
 
-def test_an_entry_is_looked_up_once_whether_it_is_there_or_not(committed):
+def test_entry_is_looked_up_once_present_or_not(committed):
     committed.values("counts", "n", {encode("there"): b"1"})
     known = cache()
     backend = committed.backend(known)
@@ -160,7 +160,7 @@ def test_an_entry_is_looked_up_once_whether_it_is_there_or_not(committed):
     assert (found.entries_asked, found.cache_hits, found.look_ups) == (6, 4, 1)
 
 
-def test_a_key_s_second_state_comes_with_its_first(committed):
+def test_second_state_of_key_comes_with_first(committed):
     committed.values("counts", "n", {encode("a"): b"1"})
     committed.values("counts", "sum", {encode("a"): b"2"})
     backend = committed.backend(cache())
@@ -169,14 +169,14 @@ def test_a_key_s_second_state_comes_with_its_first(committed):
     assert backend.statistics().look_ups == 1
 
 
-def test_nothing_is_read_at_the_start_and_nothing_for_nothing(committed):
+def test_nothing_is_read_at_start_or_for_nothing(committed):
     committed.values("counts", "n", {encode("a"): b"1"})
     backend = committed.backend(cache())
     assert backend.get_many([]) == []
     assert backend.statistics() == DeltaStatistics()
 
 
-def test_files_of_other_operators_key_groups_and_keys_are_not_read(committed):
+def test_files_of_other_operators_groups_keys_are_skipped(committed):
     for number in range(6):
         committed.values("counts", "n", {encode(number): b"1"})
     committed.values("other", "n", {encode(3): b"1"})
@@ -189,7 +189,7 @@ def test_files_of_other_operators_key_groups_and_keys_are_not_read(committed):
     assert elsewhere.statistics().files_read == 0
 
 
-def test_row_groups_that_cannot_hold_a_key_are_not_read(committed, monkeypatch):
+def test_row_groups_that_cannot_match_are_skipped(committed, monkeypatch):
     monkeypatch.setattr("headrace.tables.state_files.ROWS_PER_GROUP", 10)
     committed.values("counts", "n", {encode(number): b"1" for number in range(1000)})
     committed.compact(KEYED_STATE)
@@ -198,7 +198,7 @@ def test_row_groups_that_cannot_hold_a_key_are_not_read(committed, monkeypatch):
     assert backend.statistics().rows_read < 50
 
 
-def test_timers_far_from_the_time_that_is_asked_for_are_not_read(committed, monkeypatch):
+def test_timers_far_from_wanted_time_are_skipped(committed, monkeypatch):
     monkeypatch.setattr("headrace.tables.state_files.ROWS_PER_GROUP", 10)
     committed.timers("counts", {Timer(number, encode(number)): True for number in range(1000)})
     backend = committed.backend(cache())
@@ -218,7 +218,7 @@ def test_timers_of_the_other_domain_are_not_read(committed, domain):
     assert backend.statistics().rows_read == 100
 
 
-def test_registering_a_timer_finds_none_of_the_others_that_its_key_has(committed):
+def test_registering_timer_reads_no_others_of_key(committed):
     namespaces = ("", "w")
     timers = {Timer(n, encode("k"), namespace=namespace): True for n in range(20_000) for namespace in namespaces}
     committed.timers("counts", timers)
@@ -243,7 +243,7 @@ def test_registering_a_timer_finds_none_of_the_others_that_its_key_has(committed
     assert found.rows.num_rows == len(namespaces)
 
 
-def test_threads_that_ask_at_once_get_the_same_answers(committed):
+def test_concurrent_threads_get_the_same_answers(committed):
     committed.values("counts", "n", {encode(number): b"%d" % number for number in range(200)})
     backend, together = committed.backend(cache(2000)), Barrier(4)
     asked = [value(number) for number in range(250)]
@@ -259,7 +259,7 @@ def test_threads_that_ask_at_once_get_the_same_answers(committed):
     assert all(answer == answers[0] for answer in answers)
 
 
-def test_what_is_written_during_a_look_up_is_not_overwritten_by_it(committed, monkeypatch):
+def test_writes_during_look_up_are_not_overwritten(committed, monkeypatch):
     committed.values("counts", "n", {encode("a"): b"old"})
     known = cache()
     backend = committed.backend(known)
@@ -274,7 +274,7 @@ def test_what_is_written_during_a_look_up_is_not_overwritten_by_it(committed, mo
     assert known.get([value("a")]) == {}
 
 
-def test_a_file_that_is_gone_is_an_error_that_names_the_table(committed, tmp_path):
+def test_missing_file_is_error_naming_the_table(committed, tmp_path):
     committed.values("counts", "n", {encode("a"): b"1"})
     for file in Path(tmp_path, KEYED_STATE).glob("*.parquet"):
         file.unlink()

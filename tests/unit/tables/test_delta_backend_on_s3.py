@@ -41,7 +41,7 @@ def test_it_has_what_was_committed(committed):
         committed.compact(KEYED_STATE)
 
 
-def test_a_file_that_is_gone_is_an_error_that_names_the_table(committed):
+def test_missing_file_is_error_naming_the_table(committed):
     committed.values("counts", "n", {encode("a"): b"1"})
     store = committed.backend(StateCache(Memory(), 1))._table(KEYED_STATE)._store
     folder = committed.folder.removeprefix("s3://")

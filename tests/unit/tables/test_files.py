@@ -7,7 +7,7 @@ import os
 from headrace.tables.files import list_files
 
 
-def test_files_of_others_with_other_names_are_left_out(tmp_path):
+def test_foreign_files_with_other_names_are_ignored(tmp_path):
     (tmp_path / "deeper").mkdir()
     for name in (b"ours.parquet", b"deeper/ours.parquet", b"theirs-\xff.parquet", b"deeper/\xe9t\xe9.parquet"):
         with open(os.fsencode(tmp_path) + b"/" + name, "w"):  # noqa: PTH123 - no Path has such a name

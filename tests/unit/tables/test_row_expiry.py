@@ -92,7 +92,8 @@ def test_mask_takes_rows_without_operator_for_its_own():
     assert expiry.mask(rows.drop_columns(["operator"])).to_pylist() == [True, True, False]
 
 
-def test_who_may_be_left_out_of_a_rebuilt_copy():
+def test_rebuilt_copy_omits_rows_of_cleaned_up_states():
+    """A state without cleanup at compaction keeps its rows, and so does one with exact cleanup."""
     declared = {
         "by_watermark": StateTtl(TEN),
         "by_processing_time": StateTtl(TEN, time=TtlTime.PROCESSING),
@@ -107,14 +108,14 @@ def test_who_may_be_left_out_of_a_rebuilt_copy():
     assert [expiry.state for expiry in without_watermark] == ["by_processing_time"]
 
 
-def test_only_the_last_row_of_an_entry_says_whether_it_is_dead():
+def test_only_last_row_decides_about_expiry():
     expiry = RowExpiry("op", "s", LiveTtl.of(StateTtl(TEN)), 20)
     renewed = [row(5, checkpoint=1), row(15, checkpoint=2)]
     late = [row(15, user_key="1", checkpoint=1), row(5, user_key="1", checkpoint=2)]
     assert survivors([*renewed, *late], dead_sql([expiry])) == ["0"]
 
 
-def test_states_of_other_names_and_rows_without_stamp_stay():
+def test_other_states_and_unstamped_rows_stay():
     expiry = RowExpiry("op", "s", LiveTtl.of(StateTtl(TEN)), 1_000)
     rows = [row(0), row(0, state="other", user_key="1"), row(None, user_key="2")]
     assert survivors(rows, dead_sql([expiry])) == ["1", "2"]
@@ -126,7 +127,8 @@ def test_a_state_or_operator_name_is_never_sql():
     assert survivors([row(0)], dead_sql([expiry])) == ["0"]
 
 
-def test_sql_is_small_enough_for_a_gap_a_day_for_ten_years():
+def test_sql_stays_small_for_daily_gaps():
+    """Ten years with a gap each day."""
     gaps = [Gap(day * 100, day * 100 + 50) for day in range(3_650)]
     ttl = StateTtl(TEN, on_gap=OnGap.PROLONG, gap_threshold=timedelta(milliseconds=1))
     live = LiveTtl.of(ttl, gaps)

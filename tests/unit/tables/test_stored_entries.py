@@ -49,7 +49,7 @@ def write(process, backend):
     backend.write_batch(process.timers.writes(process.timers.changes()))
 
 
-def test_state_rebuilt_from_delta_is_the_state_that_was_committed(backends, tables, tmp_path):
+def test_rebuilt_state_is_the_committed_state(backends, tables, tmp_path):
     with backends.lent() as new:
         backend, versions, watermark = new(), tables.create(), None
         for checkpoint, part in enumerate((STEPS[:3], STEPS[3:], [])):
@@ -66,7 +66,7 @@ def test_state_rebuilt_from_delta_is_the_state_that_was_committed(backends, tabl
         assert len(dict(rebuilt.items())) > len(STEPS)
 
 
-def test_a_task_loads_the_state_of_its_operator_and_key_groups_alone(backends, tables, tmp_path):
+def test_task_loads_only_its_operator_and_groups(backends, tables, tmp_path):
     with backends.lent() as new:
         backend = new()
         process = KeyedProcess(steps_operator(), backend, records=(Step,), watermark=None, last_watermark=None)
@@ -84,7 +84,7 @@ def test_a_task_loads_the_state_of_its_operator_and_key_groups_alone(backends, t
         assert list(foreign.items()) == []
 
 
-def test_timers_of_both_domains_come_back_from_files_of_their_own(tables, tmp_path):
+def test_timers_of_domains_have_own_files(tables, tmp_path):
     event, processing = TimeDomain
     changes = [Timer(5, b'"a"'), Timer(5, b'"a"', processing), Timer(-7, b'"b"', processing)]
     gone = Timer(9, b'"b"', event)

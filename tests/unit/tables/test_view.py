@@ -105,6 +105,6 @@ def test_a_column_that_the_table_lacks_is_null(tmp_path):
     assert rows["ttl_ms"].to_pylist() == [None, None]
 
 
-def test_a_stream_has_the_rows_that_are_asked_for(tmp_path):
+def test_stream_has_only_the_wanted_rows(tmp_path):
     rows = read(old_view(tmp_path).of(keys=["b"]).stream(["ttl_ms", "value"]))
     assert rows.to_pylist() == [{"value": "b", "ttl_ms": None}]

@@ -41,7 +41,7 @@ def numbers(output):
 # ------------------------------------------------------------------------------------------------------- order
 
 
-def test_ordered_a_result_waits_for_those_before_it_and_so_does_a_watermark():
+def test_ordered_results_and_watermarks_wait_for_earlier():
     #  1 ─────────10   2 ──5   W   3 ─7
     with harness(Promised({1: after(10), 2: after(5), 3: after(7)}), OutputMode.ORDERED) as h:
         h.process(Question(1))
@@ -55,7 +55,7 @@ def test_ordered_a_result_waits_for_those_before_it_and_so_does_a_watermark():
         assert numbers(h.output()) == [1, 2, Watermark(100), 3]
 
 
-def test_unordered_results_pass_each_other_but_not_a_watermark():
+def test_unordered_results_overtake_results_not_watermarks():
     #  set {1 ────10, 2 ─5}  W  set {3 ──7, 4 ─3}
     with harness(Promised({1: after(10), 2: after(5), 3: after(7), 4: after(3)})) as h:
         h.process(Question(1))
@@ -78,7 +78,7 @@ def test_unordered_in_processing_time_watermarks_hold_nobody_up():
         assert numbers(h.output()) == [Watermark(100), 2, 1]
 
 
-def test_keyed_ordered_a_call_waits_for_the_one_before_it_of_its_key():
+def test_keyed_ordered_call_waits_for_keys_earlier():
     with harness(Promised({1: after(10), 2: after(5), 3: after(5)}), OutputMode.KEYED_ORDERED) as h:
         h.process(Question(1, "a"))
         h.process(Question(2, "a"))
@@ -118,7 +118,9 @@ def test_a_retry_begins_when_the_strategy_says():
         assert h.output() == [Answer(1, 3)]
 
 
-def test_the_timeout_is_over_all_attempts_its_outcome_is_final_and_comes_in_time():
+def test_timeout_over_all_attempts_is_final():
+    """The outcome comes in time."""
+
     class Hooked(Promised):
         async def timeout(self, question, /):
             return [Answer(question.number, -1)]
@@ -140,7 +142,8 @@ def test_by_default_a_timeout_fails_the_run():
             h.clock.advance(1000)
 
 
-def test_an_answer_that_the_strategy_refuses_is_asked_for_again_and_emitted_when_retries_are_used_up():
+def test_refused_answer_is_retried_then_emitted():
+    """It is emitted when retries are used up."""
     retry = FixedDelay(max_retries=2, delay=10 * MS, results=lambda answers: answers[0].attempt < 99)
     with harness(Promised(), retry=retry) as h:
         h.process(Question(1))
@@ -160,7 +163,8 @@ def test_back_off_belongs_to_the_record():
         assert h.output() == [Answer(1, 3)]
 
 
-def test_at_the_end_of_input_waiting_retries_are_made_at_once_and_for_the_last_time():
+def test_end_of_input_makes_waiting_retries_last():
+    """They are made at once, and for the last time."""
     retry = FixedDelay(max_retries=9, delay=timedelta(milliseconds=500))
     with harness(Promised({1: after(1, 1, fails=(0,)), 2: after(1, 1, fails=(0, 1))}), retry=retry) as h:
         h.process(Question(1))
@@ -177,7 +181,7 @@ def test_at_the_end_of_input_waiting_retries_are_made_at_once_and_for_the_last_t
 # --------------------------------------------------------------------------------------------------- giving up
 
 
-def test_what_is_given_up_on_goes_to_quarantine_with_its_last_error():
+def test_given_up_element_is_quarantined_with_last_error():
     with harness(Promised({1: after(0, fails=(0,))}), on_failure=OnFailure.QUARANTINE) as h:
         h.process(Question(1))
         h.process(Question(2))
@@ -194,7 +198,7 @@ def test_or_its_default_is_emitted():
         assert h.output() == [Answer(1, 0)]
 
 
-def test_a_default_that_is_missing_is_the_functions_fault():
+def test_missing_default_is_the_functions_fault():
     with (
         harness(Promised({1: after(0, fails=(0,))}), on_failure=OnFailure.DEFAULT) as h,
         pytest.raises(UserFunctionError, match=r"no default\(\)"),
@@ -206,7 +210,7 @@ def test_a_default_that_is_missing_is_the_functions_fault():
 
 
 @pytest.mark.parametrize("mode", UNORDERED)
-def test_a_parked_element_takes_no_capacity_and_holds_nobody_up(mode):
+def test_parked_element_takes_no_capacity(mode):
     retry = FixedDelay(max_retries=5, delay=timedelta(hours=1))
     with harness(
         Promised({1: after(0, fails=(0,))}), mode, capacity=1, retry=retry, park_after=timedelta(seconds=1)
@@ -219,7 +223,7 @@ def test_a_parked_element_takes_no_capacity_and_holds_nobody_up(mode):
         assert h.output() == [Answer(1, 2)]
 
 
-def test_parked_elements_that_are_due_together_are_taken_up_within_capacity():
+def test_parked_elements_due_together_respect_capacity():
     function = Promised({number: after(0, 5, fails=(0,)) for number in range(3)})
     with harness(function, capacity=1, retry=FixedDelay(max_retries=1, delay=50 * MS), park_after=0 * MS) as h:
         for number in range(3):
@@ -229,7 +233,8 @@ def test_parked_elements_that_are_due_together_are_taken_up_within_capacity():
         assert function.most == 1
 
 
-def test_the_deadline_of_a_parked_element_is_forgotten_with_the_call_that_had_it():
+def test_deadline_of_parked_element_ends_with_call():
+    """It is forgotten with the call that had it."""
     # Accepted at 0 with 1,000 ms; parked at 900 until 950, with 100 ms left of the timeout, but at least half of it.
     retry = FixedDelay(max_retries=1, delay=50 * MS)
     options = {"retry": retry, "park_after": 0 * MS, "recovery": RecoveryOption.COST_TIME}
@@ -253,7 +258,7 @@ def test_parked_elements_that_come_due_take_their_turn(mode):
         assert len(h.output()) == 6
 
 
-def test_keyed_ordered_what_comes_for_a_key_that_is_blocked_waits_behind_it():
+def test_keyed_ordered_blocked_keys_elements_wait_behind():
     retry = FixedDelay(max_retries=5, delay=1000 * MS)
     with harness(Promised({1: after(0, fails=(0,))}), OutputMode.KEYED_ORDERED, retry=retry, park_after=0 * MS) as h:
         for number, key in ((1, "a"), (2, "a"), (3, "b")):
@@ -265,7 +270,8 @@ def test_keyed_ordered_what_comes_for_a_key_that_is_blocked_waits_behind_it():
         assert (numbers(h.output()), h.function.calls) == ([1, 2, 4], [1, 3, 1, 2, 4])
 
 
-def test_keyed_ordered_at_the_end_of_input_a_blocked_key_is_called_for_to_its_last_element():
+def test_keyed_ordered_end_calls_blocked_keys_last_element():
+    """At the end of input, a blocked key is called for, to its last element."""
     retry = FixedDelay(max_retries=5, delay=1000 * MS)
     scripts = {1: after(0, 5, fails=(0, 1)), 2: after(5), 3: after(1)}
     with harness(
@@ -279,7 +285,7 @@ def test_keyed_ordered_at_the_end_of_input_a_blocked_key_is_called_for_to_its_la
 
 
 @pytest.mark.parametrize("mode", OutputMode)
-def test_a_function_that_cannot_be_opened_leaves_the_clock_as_it_was(mode):
+def test_function_failing_to_open_leaves_clock_unchanged(mode):
     class Closed(Promised):
         async def open(self, services, /):
             await asyncio.sleep(1)
@@ -293,7 +299,9 @@ def test_a_function_that_cannot_be_opened_leaves_the_clock_as_it_was(mode):
 
 
 @pytest.mark.parametrize("mode", OutputMode)
-def test_opening_and_closing_may_take_time_and_closing_interrupts_calls(mode):
+def test_opening_and_closing_may_take_time(mode):
+    """Closing interrupts calls."""
+
     class Slow(Promised):
         async def open(self, services, /):
             await asyncio.sleep(1)
@@ -313,7 +321,7 @@ def test_opening_and_closing_may_take_time_and_closing_interrupts_calls(mode):
     drawn=st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40), st.integers(0, 3)), max_size=20),
     delay=st.sampled_from([0, 15]),
 )
-def test_keyed_ordered_calls_begin_at_the_moments_at_which_a_job_makes_them(drawn, delay):
+def test_keyed_ordered_calls_begin_as_in_jobs(drawn, delay):
     questions = [Question(number, key) for number, (key, _, _) in enumerate(drawn)]
     scripts = {number: after(*[ms] * 3, fails=range(fails)) for number, (_, ms, fails) in enumerate(drawn)}
     options = {
@@ -364,7 +372,7 @@ def test_in_ordered_mode_nothing_overtakes_a_parked_element():
     ("recovery", "left", "attempts"),
     [(RecoveryOption.RESTART, 1000, 4), (RecoveryOption.LATENCY_FIRST, 200, 2), (RecoveryOption.COST_TIME, 700, 2)],
 )
-def test_what_is_left_of_the_timeout_after_a_restart(recovery, left, attempts):
+def test_remaining_timeout_after_a_restart(recovery, left, attempts):
     retry = FixedDelay(max_retries=4, delay=300 * MS)
     with harness(Promised({1: after(0, 0, fails=(0, 1))}), retry=retry) as h:
         h.process(Question(1))
@@ -381,7 +389,7 @@ def test_what_is_left_of_the_timeout_after_a_restart(recovery, left, attempts):
             h.clock.advance(1)
 
 
-def test_a_clock_that_was_put_back_gives_no_more_than_the_whole_timeout():
+def test_clock_set_back_gives_whole_timeout_at_most():
     silent = Promised({1: after(99_000)})
     with harness(silent) as h:
         h.clock.advance(90_000)
@@ -395,7 +403,8 @@ def test_a_clock_that_was_put_back_gives_no_more_than_the_whole_timeout():
         h.clock.advance(1000)
 
 
-def test_with_restart_all_attempts_are_there_again_and_without_only_what_is_left():
+def test_restart_recovery_gives_all_attempts_again():
+    """Any other recovery option leaves only the remaining attempts."""
     for recovery, calls in ((RecoveryOption.RESTART, 3), (RecoveryOption.COST_TIME, 1)):
         retry = FixedDelay(max_retries=2, delay=10 * MS)
         with harness(Promised({1: after(0, 0, fails=(0, 1))}), retry=retry) as h:
@@ -509,7 +518,7 @@ class Story:
     retries=st.integers(0, 3),
     recovery=st.sampled_from(RecoveryOption),
 )
-def test_every_element_is_emitted_quarantined_or_pending_in_the_order_of_its_mode(
+def test_elements_are_emitted_quarantined_or_pending_in_order(
     mode, drawn, scripts, capacity, park_after, retries, recovery
 ):
     story = Story(

@@ -68,7 +68,7 @@ def harness(request):
         yield h
 
 
-def test_records_and_timers_see_the_state_of_their_place(harness):
+def test_records_and_timers_see_state_in_order(harness):
     harness.process(Order(1, "egg", at=1), 1)
     harness.process_broadcast(Price("egg", 30), 2)
     harness.process(Order(2, "egg", at=3), 3)
@@ -85,7 +85,7 @@ def test_records_and_timers_see_the_state_of_their_place(harness):
     ]
 
 
-def test_what_came_before_is_done_with_the_old_state():
+def test_earlier_records_finish_with_the_old_state():
     with new(automatic=False) as h:
         h.process(Order(1, "egg"), 1)
         assert h.statistics().in_flight == 1

@@ -41,7 +41,7 @@ def source():
 
 
 @pytest.mark.parametrize(("keep", "shown"), [(Keep.FIRST, [1, 2, 2]), (Keep.LAST, [1, 2, 3, 2, 2])])
-def test_what_is_taken_back_gives_way_to_its_neighbour(backend, keep, shown):
+def test_retracted_row_gives_way_to_neighbour(backend, keep, shown):
     with MaterializerHarness(Reading, ("sensor",), keep=keep, backend=backend) as h:
         for level in (1, 2, 3):
             h.process(INSERT, reading(level))
@@ -68,7 +68,7 @@ def apply(table, changes):
     emit=st.sampled_from(Emit),
     cut=st.integers(0, 40),
 )
-def test_the_sink_always_holds_the_end_of_what_was_not_taken_back(backends, changes, keep, strategy, emit, cut):
+def test_sink_holds_the_end_of_unretracted_rows(backends, changes, keep, strategy, emit, cut):
     rows, table = [], {}
     with backends.lent() as new:
         h = MaterializerHarness(
@@ -93,7 +93,7 @@ def test_the_sink_always_holds_the_end_of_what_was_not_taken_back(backends, chan
         h.close()
 
 
-def test_a_key_is_new_again_when_its_row_has_died(backend):
+def test_key_is_new_after_its_row_died(backend):
     ttl = StateTtl(timedelta(milliseconds=10))
     with MaterializerHarness(Reading, ("sensor",), keep=Keep.FIRST, ttl=ttl, backend=backend) as h:
         for at in (0, 5, 9):
@@ -132,6 +132,6 @@ def test_a_policy_that_wants_another_row_is_refused(policy):
         (("k",), {"ttl": StateTtl(timedelta(1))}, True),
     ],
 )
-def test_no_history_is_needed_where_the_upsert_key_is_the_primary_key(upsert_key, more, needed):
+def test_no_history_if_upsert_key_is_primary_key(upsert_key, more, needed):
     operator = UpsertMaterialize("m", ("k",), upsert_key, Strategy.VALUE, Emit.NET_CHANGE, **more)
     assert operator.is_needed is needed

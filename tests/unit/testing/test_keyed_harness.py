@@ -97,7 +97,7 @@ def test_state_can_be_looked_at(harness):
     assert [harness.state("total", key) for key in ("a", "b")] == [5, None]
 
 
-def test_kinds_tells_the_row_kind_of_all_records_emitted(harness):
+def test_kinds_returns_row_kinds_of_emitted_records(harness):
     harness.process(Visit("a"), 1)
     harness.snapshot()
     harness.watermark(20)
@@ -114,7 +114,7 @@ def test_processing_time_is_that_of_its_clock(harness):
     assert harness.output() == [Total("a", 0)] * 2
 
 
-def test_without_a_timestamp_a_record_has_the_clocks_time(harness):
+def test_record_without_timestamp_has_the_clocks_time(harness):
     harness.clock.advance(5)
     harness.process(Visit("a"))
     harness.watermark(14)
@@ -155,7 +155,7 @@ def test_a_step_answers_one_batch_of_requests(steps):
     assert not steps.step()
 
 
-def test_a_watermark_waits_for_the_steps_of_what_comes_before(steps):
+def test_watermark_waits_for_steps_of_earlier_records(steps):
     steps.process(Visit("a"), 1)
     steps.watermark(5)
     assert (steps.statistics().epochs, steps.output()) == (2, [])
@@ -201,7 +201,7 @@ def visits(h, *numbers):
 
 @pytest.mark.parametrize("other", ["hashmap", "rocksdb", "delta"])
 @pytest.mark.parametrize("automatic", [True, False])
-def test_a_restored_harness_goes_on_as_if_nothing_had_been(harness, other, automatic):
+def test_restored_harness_continues_unchanged(harness, other, automatic):
     visits(harness, *range(1, 30))
     snapshot = harness.snapshot()
     harness.output()

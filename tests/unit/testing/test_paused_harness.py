@@ -73,7 +73,7 @@ def visit(h, **arguments):
     return told
 
 
-def test_a_pause_longer_than_the_threshold_is_taken_out_of_a_life(backend):
+def test_pause_above_threshold_is_not_counted_in_lifetime(backend):
     with new(backend=backend) as h:
         assert visit(h) == (False, False)
         h.clock.advance(10)
@@ -109,7 +109,7 @@ def test_a_shorter_pause_is_none(backend):
         (0, 210, (False, False)),
     ],
 )
-def test_by_the_watermark_a_pause_begins_no_earlier_than_that(backend, watermark, event_time, expected):
+def test_watermark_pause_begins_no_earlier_than_watermark(backend, watermark, event_time, expected):
     with new(ByEventTime, backend=backend) as h:
         h.clock.advance(100)
         h.watermark(0)
@@ -120,7 +120,7 @@ def test_by_the_watermark_a_pause_begins_no_earlier_than_that(backend, watermark
         assert visit(h, timestamp=event_time) == expected
 
 
-def test_timers_that_come_due_in_a_pause_fire_at_its_end(backend):
+def test_timers_due_in_pause_fire_at_end(backend):
     with new(backend=backend) as h:
         visit(h)
         h.pause(29)
@@ -167,7 +167,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_a_life_is_as_long_as_the_job_was_not_paused(backends, steps):
+def test_lifetime_counts_only_unpaused_time(backends, steps):
     now, born, gaps = 0, {"lasting": None, "strict": None}, []
 
     def lived(state):

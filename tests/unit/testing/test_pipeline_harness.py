@@ -403,7 +403,7 @@ print(len(amounts(harness)), harness.folder.parent)
 """
 
 
-def test_it_needs_no_spark_and_cleans_up_at_exit():
+def test_needs_no_spark_and_cleans_up():
     command = [sys.executable, "-c", WITHOUT_SPARK]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -412,7 +412,7 @@ def test_it_needs_no_spark_and_cleans_up_at_exit():
     assert not Path(folder).exists()
 
 
-def test_errors_of_a_run_are_those_of_the_command():
+def test_run_errors_equal_those_of_the_command():
     harness = PipelineHarness(totals())
     harness.feed("orders", ORDERS, file="b.parquet")
     harness.run()

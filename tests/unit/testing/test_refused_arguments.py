@@ -172,7 +172,7 @@ def test_settings_that_a_job_file_refuses(make, said):
         make()
 
 
-def test_a_key_that_no_job_passes_on_is_refused():
+def test_key_impossible_in_jobs_is_refused():
     with KeyedHarness(Plain(), key=lambda row: None if row.n else row.tags or [row.k]) as h:
         with pytest.raises(ValueError, match="the key is null .* goes to quarantine"):
             h.process(Row("a", n=1))

@@ -50,7 +50,7 @@ def give(h, *keys):
         h.process(Word(key), timestamp=1)
 
 
-def test_a_full_batch_starts_and_waits_for_its_step():
+def test_full_batch_starts_and_waits_for_step():
     with harness() as h:
         give(h, "a")
         assert (batches(h), h.step()) == ((0, 0), False)
@@ -61,7 +61,7 @@ def test_a_full_batch_starts_and_waits_for_its_step():
         assert not h.step()
 
 
-def test_a_batch_starts_when_its_first_request_has_waited():
+def test_batch_starts_when_first_request_has_waited():
     with harness() as h:
         h.clock.advance(7)
         give(h, "a")
@@ -73,7 +73,7 @@ def test_a_batch_starts_when_its_first_request_has_waited():
         assert h.output() == [Count("a", 1)]
 
 
-def test_no_more_batches_start_than_there_is_room_for():
+def test_no_more_batches_start_than_fit():
     with harness(size=1, room=2) as h:
         give(h, *"abc")
         assert batches(h) == (2, 2)

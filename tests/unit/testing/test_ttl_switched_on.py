@@ -119,7 +119,7 @@ def test_another_clock_for_ageing_begins_lives_anew():
         assert seen(h, 3) is None
 
 
-def test_a_ttl_from_the_beginning_counts_from_the_stamp():
+def test_ttl_from_beginning_counts_from_the_stamp():
     with harness_of(BY_WATERMARK) as h:
         h.process(Visit("a", 5), timestamp=1)
         snapshot = h.snapshot()

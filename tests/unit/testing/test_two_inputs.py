@@ -107,7 +107,7 @@ def test_error_names_the_method_of_the_input(harness):
         h.process2(Payment(1, 5), 1)
 
 
-def test_record_is_read_by_the_type_of_its_input(harness):
+def test_records_are_decoded_by_their_inputs_type(harness):
     with pytest.raises(UserFunctionError, match=r"before its input 2 sent a record that does not fit"):
         harness.process2(Payment(1, "much"), 1)
 

@@ -1,4 +1,4 @@
-"""What a slice is planned from, and what one group of sources has of it."""
+"""Input for planning a slice, and the part of a slice in one group of sources."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from headrace.sources.source import InputFile, LineSlice, TakenIn
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Where a job stands before a micro-batch.
+class JobPosition:
+    """Position of a job before a micro-batch.
 
-    `now` is the processing time and `since` that of
-    the job's first checkpoint (ms). Ordinals of rows are staged in the folder `transit`.
+    `now` is the processing time, `since` the processing time of the job's first checkpoint (ms). Ordinals of rows are staged
+    in the folder `transit`.
     """
 
     offsets: Mapping[str, SourceOffset]
@@ -27,11 +27,11 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Which part of the input to take in: an interval, what a recorded micro-batch took, or the next slice of all there is.
+class SliceRequest:
+    """Input that a slice should take: an interval, the input of a recorded micro-batch, or by default the next slice of all input.
 
-    `until` has the offsets that the recorded micro-batch left, `interval` then its interval. With `ends` no more input is to
-    come: nothing waits for it.
+    `until` has the offsets after the recorded micro-batch, and `interval` its interval. With `ends`, no more input will come,
+    so no source waits for another one.
     """
 
     interval: Interval | None = None
@@ -40,15 +40,15 @@ class Wanted:
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether to read all of it, whatever the limits are."""
+        """Return whether to take all of it, without limits."""
         return self.interval is not None or self.until is not None
 
 
-NEXT_SLICE = Wanted()
+NEXT_SLICE = SliceRequest()
 
 
 class Waiting(NamedTuple):
-    """So many rows of a source wait for another one."""
+    """Number of rows of a source that wait for another source."""
 
     rows: int
     source: str
@@ -56,8 +56,8 @@ class Waiting(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """What a slice has of one group of sources; `moves` tells whether it takes anything in."""
+class GroupSlice:
+    """Part of a slice in one group of sources; `moves` is True if the offset of a source changes."""
 
     line: LineSlice
     files: tuple[InputFile, ...] = ()

@@ -1,4 +1,4 @@
-"""Whether state was at hand makes no difference: small functions, run over a backend that answers at once and over one that doesn't."""
+"""Results do not depend on how state is read: small functions run on a backend that answers at once, and on one that does not."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def element(number, record):
 # ------------------------------------------------------------------------------- futures that user code has made
 
 
-def test_a_future_of_user_code_may_be_composed_with_state():
+def test_user_future_may_be_composed_with_state():
     async def code(f, tell, _):
         StateFuture(1).then_compose(lambda _: f.a.value()).then_accept(tell)
         tell(await StateFuture(1).then_compose(lambda _: f.a.value()))
@@ -84,7 +84,7 @@ def test_a_future_of_user_code_may_be_composed_with_state():
     assert at_hand_and_late(Scripted(code)) == ["None", "None", "(1, None)", "(None, 1)"]
 
 
-def test_awaiting_a_future_of_user_code_waits_for_callbacks_too():
+def test_awaiting_user_future_waits_for_callbacks():
     async def code(f, tell, _):
         f.a.value().then_accept(lambda _: tell("first"))
         await StateFuture(None)
@@ -94,7 +94,7 @@ def test_awaiting_a_future_of_user_code_waits_for_callbacks_too():
 
 
 @pytest.mark.parametrize("holds", [True, False])
-def test_what_is_chained_to_a_condition_keeps_its_place(holds):
+def test_condition_chains_keep_their_place(holds):
     async def code(f, tell, _):
         told = f.a.value().then_conditionally_compose(lambda _: holds, lambda _: f.b.value())
         await f.c.value()
@@ -208,7 +208,8 @@ class Clocks(KeyedProcessFunction[In, Out]):
 
 @pytest.mark.parametrize("order", EventOrder)
 @pytest.mark.parametrize("new_backend", [HashMapBackend, Late])
-def test_held_records_and_repeated_watermarks_come_before_the_new_processing_time(order, new_backend):
+def test_held_records_precede_new_processing_time(order, new_backend):
+    """Held records and repeated watermarks come before the new processing time."""
     backend = new_backend()
     key = encode("k")
     timers = (Timer(5, key), Timer(6, key), Timer(150, key, PROCESSING_TIME))

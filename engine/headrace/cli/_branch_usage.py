@@ -1,0 +1,49 @@
+"""What branches cost, in the output of `status`, `vacuum` and `branch list`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.commit.branch_usage import BranchUsage
+    from headrace.config import JobConfig
+
+_UNITS = (("day", 86_400_000), ("hour", 3_600_000), ("minute", 60_000), ("second", 1000))
+
+
+def usages_of(config: JobConfig) -> list[dict[str, Any]]:
+    """Return what each branch of a job costs, as plain values."""
+    from headrace.commit.branch_usage import branch_usages
+
+    return [_plain(usage) for usage in branch_usages(config)]
+
+
+def sentences_about(job: str, usages: Iterable[dict[str, Any]]) -> list[str]:
+    """Return a sentence for each branch."""
+    return [
+        f"{job}: branch '{usage['name']}' is {usage['age']} old and has {usage['bytes']:,} bytes; vacuum spares "
+        f"{usage['held_back_bytes']:,} bytes of the job for it"
+        for usage in usages
+    ]
+
+
+def _plain(usage: BranchUsage) -> dict[str, Any]:
+    from headrace.cli._output import at_time
+
+    return {
+        "name": usage.branch.name,
+        "created_at": at_time(usage.branch.created_at),
+        "age": _age(usage.age),
+        "age_seconds": usage.age // 1000,
+        "bytes": usage.own.size,
+        "held_back_files": usage.held_back.files,
+        "held_back_bytes": usage.held_back.size,
+    }
+
+
+def _age(milliseconds: int) -> str:
+    """Return a span in the largest unit that it has two of, as `36 hours` or `3 days`."""
+    unit, length = next((one for one in _UNITS if milliseconds >= 2 * one[1]), _UNITS[-1])
+    count = max(0, milliseconds // length)
+    return f"{count:,} {unit}{'' if count == 1 else 's'}"

@@ -1,0 +1,53 @@
+"""What each branch of a job costs: its own files, and those of the job that vacuum spares for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from headrace import clock
+from headrace.commit.branches import Branch, Branches
+from headrace.commit.log import CheckpointLog
+from headrace.commit.unneeded_files import UnneededFiles
+from headrace.commit.vacuum_intents import open_intents
+from headrace.config import JobConfig
+from headrace.tables.files import Usage, files_usage, folder_usage
+from headrace.tables.store import storage_errors
+
+
+@dataclass(frozen=True, slots=True)
+class BranchUsage:
+    """What a branch costs at present."""
+
+    branch: Branch
+    age: int
+    """Since it was made (ms)."""
+    own: Usage
+    """Files in the folder of the branch."""
+    held_back: Usage
+    """Files of the job that a vacuum would delete if there were no branch, and that the fork of this one needs. Branches that have the
+    same fork hold back the same files."""
+
+
+def branch_usages(config: JobConfig) -> Sequence[BranchUsage]:
+    """Return what each open branch of a job costs, oldest first; nothing for a branch, which has none."""
+    branches = Branches(config).open
+    if not branches:
+        return ()
+    checkpoints = CheckpointLog(config.job_folder, config.storage_options).checkpoints
+    unneeded = UnneededFiles(config, checkpoints, open_intents(config, checkpoints))
+    without = unneeded.besides(()).files
+    held = {fork: without - unneeded.besides({fork}).files for fork in {branch.fork_id for branch in branches}}
+    return [_usage(config, branch, held[branch.fork_id]) for branch in branches]
+
+
+def _usage(config: JobConfig, branch: Branch, held_back: Collection[str]) -> BranchUsage:
+    storage = config.storage_options
+    with storage_errors(f"to list files of branch '{branch.name}'"):
+        own = folder_usage(config.on_branch(branch.name).job_folder, storage)
+        return BranchUsage(
+            branch=branch,
+            age=clock.now() - branch.created_at,
+            own=sum(own.values(), Usage()),
+            held_back=files_usage(config.job_folder, held_back, storage),
+        )

@@ -1,0 +1,32 @@
+"""The rows of a keyed task: those in its key groups, in the order that Spark's shuffle would give them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.spark.reports import BatchSettings
+from headrace.spark.transit import Takes, transit_schema
+from headrace.state.key_groups import key_group_range
+from headrace.tables.files import Storage, read_parquet
+
+_ROWS_AT_ONCE: Final = 20_000
+"""Rows that a task turns into records at once; as `spark.sql.execution.arrow.maxRecordsPerBatch` in the profiles."""
+
+
+def read_transit(paths: Sequence[str], takes: Takes, storage: Storage) -> pa.Table:
+    """Return all rows in transit to a keyed stage, in no particular order."""
+    schema = transit_schema(takes)
+    tables = [read_parquet(path, storage).cast(schema) for path in paths]
+    return pa.concat_tables(tables) if tables else schema.empty_table()
+
+
+def share_of(rows: pa.Table, index: int, batch: BatchSettings) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of task `index` by their order, in batches."""
+    groups = key_group_range(index, batch.max_parallelism, batch.parallelism)
+    column = rows["key_group"]
+    share = rows.filter(pc.and_(pc.greater_equal(column, groups.first), pc.less_equal(column, groups.last)))
+    yield from share.sort_by("order").combine_chunks().to_batches(max_chunksize=_ROWS_AT_ONCE)

@@ -1,0 +1,81 @@
+"""A process that runs tasks for a run without Spark, until the run closes its standard input or is gone.
+
+Started by `headrace.local.workers`. Work comes in on standard input, reports go out on standard output. What user code
+prints goes to standard error, as with Spark's Python workers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import traceback
+from queue import SimpleQueue
+from typing import BinaryIO
+
+import msgspec
+
+from headrace.errors import EngineBug, HeadraceError
+from headrace.local.frames import KeyedWork, Work, decode_work, encode_answer, read_frame, write_frame
+from headrace.local.shares import read_transit, share_of
+from headrace.plan.pipelines import plan_of
+from headrace.spark.reports import KeyedTask, TaskReport
+from headrace.spark.tasks import run_keyed_task, run_source_task, without_collector
+from headrace.tables.late_pandas import without_pandas
+from headrace.tables.store import storage_errors
+
+
+def main() -> None:
+    """Run tasks one after the other; ends the process when the run is gone, at whatever moment."""
+    requests, answers = _own_streams()
+    without_pandas()
+    # A signal to the whole group of processes is for the run, which then ends its workers in order.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    received: SimpleQueue[bytes] = SimpleQueue()
+
+    def receive() -> None:
+        while (frame := read_frame(requests)) is not None:
+            received.put(frame)
+        os._exit(0)  # ending at any moment is safe: the run commits, and it is gone
+
+    threading.Thread(target=receive, daemon=True, name="headrace-requests").start()
+    while True:
+        write_frame(answers, encode_answer(answered(decode_work(received.get()))))
+
+
+def answered(work: Work) -> TaskReport:
+    """Run one task; return its report. What it raised is in the report."""
+    try:
+        with without_collector(), storage_errors(f"tasks of '{work.stage}'"):
+            return _run(work)
+    except HeadraceError as error:
+        return _failed(work, error)
+    except Exception:  # noqa: BLE001 - the run raises it
+        return _failed(work, EngineBug(f"a task of '{work.stage}' failed:\n{traceback.format_exc()}"))
+
+
+def _run(work: Work) -> TaskReport:
+    if not isinstance(work, KeyedWork):
+        return run_source_task(bytes(work.task), work.number)
+    task = msgspec.json.decode(work.task, type=KeyedTask)
+    rows = read_transit(work.transit, plan_of(task.batch.code).keyed[task.stage].takes, task.batch.storage)
+    return run_keyed_task(bytes(work.task), work.number, share_of(rows, work.number, task.batch))
+
+
+def _failed(work: Work, error: HeadraceError) -> TaskReport:
+    return TaskReport(task=work.number, error=str(error), error_class=type(error).__name__)
+
+
+def _own_streams() -> tuple[BinaryIO, BinaryIO]:
+    """Keep standard input and output to this module: user code gets nothing to read, and prints to standard error."""
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return requests, answers
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""A run of a job, wherever its tasks run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Final
+
+from headrace import clock
+from headrace.commit.branch_refusals import refuse_effects
+from headrace.commit.branch_settings import record_run
+from headrace.commit.protocol import open_job
+from headrace.commit.run_check import checked_plan
+from headrace.config import JobConfig
+from headrace.errors import ConfigError
+from headrace.sinks.sink import NO_WRITERS, SparkWriters
+from headrace.sources.derived import Derivation
+from headrace.sources.intake import Intake
+from headrace.sources.topic import Topic
+from headrace.spark.batch_sequence import BatchSequence
+from headrace.spark.branch_replay import BranchReplay
+from headrace.spark.caught_up_run import CaughtUpRun
+from headrace.spark.interval_run import IntervalRun
+from headrace.spark.options import RunOptions, RunReport
+from headrace.spark.progress import NO_WATCH, watched
+from headrace.spark.remaining_work import RemainingWork
+from headrace.spark.replay_run import ReplayRun
+from headrace.spark.run_events import OnEvent, RunEvents
+from headrace.spark.sigterm import ended_by_sigterm
+from headrace.spark.sink_reports import sink_reports
+from headrace.spark.stage_tasks import StageTasks
+
+_KINDS: Final[Mapping[str, type[CaughtUpRun | IntervalRun | BranchReplay]]] = {
+    "caught_up": CaughtUpRun,
+    "interval": IntervalRun,
+    "backfill": BranchReplay,
+}
+
+
+def run_on(
+    tasks: StageTasks,
+    config: JobConfig,
+    options: RunOptions,
+    on_event: OnEvent,
+    *,
+    started: float | None = None,
+    writers: SparkWriters = NO_WRITERS,
+    topics: Mapping[str, Topic] | None = None,
+    steps: Mapping[str, Derivation] | None = None,
+    shows_progress: bool = False,
+) -> RunReport:
+    """Run a job once, its tasks wherever `tasks` runs them. `writers` is what Spark does for sinks.
+
+    Sources of the format kafka read `topics`, by name of the source. `steps` run Spark's steps over sources; without them such
+    a source has rows of the step's result. With `shows_progress` there are events within micro-batches.
+    """
+    begun = clock.monotonic() if started is None else started
+    events = RunEvents(config.job, on_event)
+    mode = _mode(config, options)
+    plan = checked_plan(config)
+    if not options.allow_effects:
+        refuse_effects(config, plan)
+    with (
+        open_job(
+            config,
+            options.run_id,
+            create=True,
+            plan=plan,
+            force=options.force_fail_over,
+            writers=writers,
+            notify=events.tell,
+        ) as job,
+        watched(config, job.attempt_id, events.progress) if shows_progress else nullcontext(NO_WATCH) as watch,
+    ):
+        record_run(config, options.run_id)
+        events.opened(job.last)
+        batches = BatchSequence(tasks, job, plan, config, options, events, begun, watch)
+        intake = Intake(plan, config, topics=topics, steps=steps)
+        remaining, replays = RemainingWork(batches), ReplayRun(batches, intake)
+        this_run = _KINDS[mode](batches, intake, remaining, replays)
+        try:
+            with ended_by_sigterm(batches.stop):
+                reason = this_run.run()
+                if options.end_of_input and not batches.limit():
+                    reason = remaining.end()
+                elif options.finish and not batches.limit():
+                    reason = remaining.finish()
+            events.waiting(remaining.waiting, job.last.due)
+        finally:
+            batches.clean_up()
+        last, sinks = job.last, sink_reports(job)
+    return RunReport(
+        job=config.job,
+        run_id=options.run_id,
+        checkpoints=[checkpoint.checkpoint_id for checkpoint in batches.committed],
+        rows_in=batches.total("rows_in"),
+        rows_out=batches.total("rows_out"),
+        seconds=round(clock.monotonic() - begun, 3),
+        stopped_because=reason,
+        quarantined=batches.total("quarantined"),
+        waiting=remaining.waiting,
+        checkpoint=last.checkpoint_id,
+        watermark=last.watermark,
+        interval_start=last.interval_start,
+        interval_end=last.interval_end,
+        sinks=sinks,
+    )
+
+
+def _mode(config: JobConfig, options: RunOptions) -> str:
+    mode = config.mode if options.mode == "auto" else options.mode
+    if options.replay and mode != "interval":
+        msg = "--replay runs an interval again: it needs --mode interval (in Airflow: the param mode), and its start and end"
+        raise ConfigError(msg)
+    if options.end_of_input and mode == "interval":
+        msg = "--end-of-input takes in all there is: it needs --mode caught-up (in Airflow: the param mode)"
+        raise ConfigError(msg)
+    return mode

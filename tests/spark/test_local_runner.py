@@ -1,0 +1,43 @@
+"""The local runner and Spark: the same tables, and one may go on where the other has stopped."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.jobs.graphs import Program
+from tests.jobs.home import Home
+from tests.jobs.local_runs import HERE, IN_WORKERS, LocalRuns
+from tests.jobs.outcome import assert_well_formed, outcome
+from tests.jobs.purchase_files import purchases_of, write_days
+from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
+from tests.spark.test_random_graphs import feed, job_of
+
+DAYS = range(4)
+GRAPHS = (5, 37)
+"""Together they have union, connect, process and flat_map."""
+
+
+def test_runners_take_turns_on_one_job(home, new_home, run):
+    for at in (home, alone := new_home("alone")):
+        write_days(at.input, DAYS)
+        at.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
+    for runner in (run, LocalRuns(HERE), LocalRuns(IN_WORKERS), run):
+        runner(home, parallelism=2, max_batches=1)
+    LocalRuns()(alone, parallelism=3)
+    assert_as_by_hand(home.config(), by_hand(map(purchases_of, DAYS)))
+    assert outcome(home.config()) == outcome(alone.config())
+    assert_well_formed(home.config())
+
+
+@pytest.mark.parametrize("seed", GRAPHS)
+def test_graph_comes_to_the_same_without_spark(seed, tmp_path, run):
+    program, chance = Program(seed), random.Random(seed)
+    homes = [(run, Home(tmp_path / "spark", job_of(program))), (LocalRuns(), Home(tmp_path / "local", job_of(program)))]
+    for runner, home in homes:
+        for number in range(max(len(one.files) for one in program.inputs)):
+            feed(home, program, number)
+        runner(home, parallelism=chance.choice([1, 2, 3]), end_of_input=True)
+    (_, on_spark), (_, locally) = homes
+    assert outcome(locally.config()) == outcome(on_spark.config())

@@ -111,8 +111,9 @@ def backfill(
             budget=_NO_LIMIT if seconds is None else seconds,
             allow_effects=allow_effects,
         )
-        from headrace.spark import run as run_job
+        from headrace import local, spark
 
+        run_job = local.run if config.profile.runner == "local" else spark.run
         with shown_events() as on_event:
             ended = request.run(options, lambda branch, asked: run_job(branch, asked, on_event), limit)
     content = _plain_nothing(request, options) if ended is None else _plain_result(request.config, *ended)

@@ -105,7 +105,7 @@ def plan_backfill(
     reason = None
     if branch is None:
         fork_id, reason = _fork_of(asked, line, changes)
-        branch_line = Lineage(line, fork_id).line
+        branch_line: Sequence[Checkpoint] = Lineage(line, fork_id).line
     else:
         fork_id = branch.fork_id
         branch_line = _line_of(config, branch, line)

@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli._arguments import AsJson, Cluster, Job, Limit, load, new_run_id, parsed_milliseconds
 from headrace.cli._diff import plain_differences, show_differences
-from headrace.cli._run_arguments import AllowEffects, Budget, ReportFile, RunId, budget_seconds
+from headrace.cli._run_arguments import AllowEffects, Budget, ReportFile, RunId, Runner, budget_seconds, run_function
 from headrace.cli._run_events import shown_events
 from headrace.cli._run_report import failure_reported, write_report
 
@@ -66,6 +66,7 @@ def backfill(
     budget: Budget = None,
     limit: Limit = 20,
     cluster: Cluster = None,
+    runner: Runner = None,
     run_id: RunId = None,
     report_file: ReportFile = None,
     as_json: AsJson = False,
@@ -111,10 +112,8 @@ def backfill(
             budget=_NO_LIMIT if seconds is None else seconds,
             allow_effects=allow_effects,
         )
-        from headrace import local, spark
-
-        run_job = local.run if config.profile.runner == "local" else spark.run
         with shown_events() as on_event:
+            run_job = run_function(config, runner)
             ended = request.run(options, lambda branch, asked: run_job(branch, asked, on_event), limit)
     content = _plain_nothing(request, options) if ended is None else _plain_result(request.config, *ended)
     if report_file is not None:

@@ -26,6 +26,7 @@ from headrace.cli._run_arguments import (
     RunId,
     Runner,
     budget_seconds,
+    run_function,
 )
 from headrace.cli._run_events import shown_events
 from headrace.cli._run_report import failure_reported, plain_report, write_report
@@ -33,8 +34,6 @@ from headrace.cli._run_report import failure_reported, plain_report, write_repor
 if TYPE_CHECKING:
     from headrace.config import JobConfig
     from headrace.spark.options import RunOptions, RunReport
-
-    RunnerName = Literal["spark", "local"]
 
 _MODES = ("auto", "caught-up", "interval")
 
@@ -124,7 +123,7 @@ def run(
             allow_effects=allow_effects,
         )
         config = with_named(config, pipeline, source, setting)
-        report = _run(config, options, _runner(runner) or config.profile.runner)
+        report = _run(config, options, runner)
     if report_file is not None:
         write_report(report_file, plain_report(report))
     _show(report, options, as_json=as_json)
@@ -136,12 +135,11 @@ def _wishes(job: str | None, cluster: str | None, **options: Any) -> tuple[JobCo
     return load(job, cluster), RunOptions(cluster=cluster, **options)
 
 
-def _run(config: JobConfig, options: RunOptions, runner: RunnerName) -> RunReport:
-    from headrace import local, spark
+def _run(config: JobConfig, options: RunOptions, runner: str | None) -> RunReport:
     from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
-    run_job = local.run if runner == "local" else spark.run
+    run_job = run_function(config, runner)
     with shown_events() as on_event:
         return run_job(config, options, on_event)
 
@@ -153,15 +151,6 @@ def _mode(text: str) -> Literal["auto", "caught_up", "interval"]:
         msg = f"--mode '{text}' is not allowed (allowed: {', '.join(_MODES)})"
         raise ConfigError(msg)
     return cast("Literal['auto', 'caught_up', 'interval']", text.replace("-", "_"))
-
-
-def _runner(text: str | None) -> RunnerName | None:
-    from headrace.errors import ConfigError
-
-    if text not in {None, "spark", "local"}:
-        msg = f"--runner '{text}' is not allowed (allowed: spark, local)"
-        raise ConfigError(msg)
-    return cast("RunnerName | None", text)
 
 
 def _backend(text: str | None) -> Literal["rocksdb", "hashmap", "delta"] | None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
+
+if TYPE_CHECKING:
+    from headrace.config import JobConfig
+    from headrace.spark.options import RunOptions, RunReport
+    from headrace.spark.run_events import OnEvent
 
 # Typer reads these at run time, and does not know `str | None` in an alias.
 Mode = Annotated[str, typer.Option(metavar="auto|caught-up|interval", help="Take in all there is, or one interval.")]
@@ -62,3 +68,14 @@ def budget_seconds(text: str | None) -> float | None:
     except ValueError as error:
         msg = f"--budget: {error}"
         raise ConfigError(msg) from error
+
+
+def run_function(config: JobConfig, runner: str | None) -> Callable[[JobConfig, RunOptions, OnEvent], RunReport]:
+    """Return what runs a job where --runner says, else where the cluster profile does. Raises `ConfigError` for another word."""
+    from headrace import local, spark
+    from headrace.errors import ConfigError
+
+    if runner not in {None, "spark", "local"}:
+        msg = f"--runner '{runner}' is not allowed (allowed: spark, local)"
+        raise ConfigError(msg)
+    return local.run if (runner or config.profile.runner) == "local" else spark.run

@@ -40,6 +40,7 @@ _SCHEMA = pa.schema(
         pa.field("created_at", ARROW_TIMESTAMP, nullable=False),
         pa.field("run_id", pa.string()),
         pa.field("note", pa.string()),
+        pa.field("made_at", pa.int64()),
         pa.field("settings", pa.string()),
         pa.field("ran_with", pa.string()),
         pa.field("log_version", pa.int64(), nullable=False),
@@ -72,6 +73,8 @@ class Branch(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str | None = None
     """The run that made it; of a branch that is being promoted, the attempt that does so."""
     note: str | None = None
+    made_at: int | None = None
+    """The job's last checkpoint when it was made. An earlier release did not record it."""
     settings: dict[str, str] = {}
     """Values that it has instead of those of the job's file: YAML, by dotted key."""
     ran_with: dict[str, str] | None = None

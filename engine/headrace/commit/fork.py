@@ -94,6 +94,7 @@ def fork(
             created_at=clock.now(),
             run_id=run_id,
             note=note,
+            made_at=None if log.last is None else log.last.checkpoint_id,
             settings=on_branch.settings,
         )
         branches.add(begun)
@@ -140,20 +141,27 @@ def is_of_the_line(checkpoint: Checkpoint) -> bool:
     return checkpoint.kind in {Kind.INITIAL, Kind.BATCH, Kind.REQUEUE}
 
 
+def unforkable_source(config: JobConfig) -> str | None:
+    """Say which source keeps a job from having branches; None if there is none."""
+    for name, source in sorted(config.sources.items()):
+        if source.format in _NOT_YET or source.tables:
+            return f"source '{name}' is a topic, or is joined with tables by Spark: branches of such jobs are not supported"
+    return None
+
+
 def _refuse_origin(config: JobConfig, log: CheckpointLog, origin: Checkpoint) -> None:
     """Raise `ConfigError` for a checkpoint that no branch can begin at."""
     refuse_without_state(config, origin)
     refuse_erased(config.job, log.checkpoints, origin.checkpoint_id, brings_back=False)
     problem = None
-    landing = sorted(name for name, source in config.sources.items() if source.format in _NOT_YET or source.tables)
     if origin.format_version != FORMAT_VERSION:
         problem = f"its state has format {origin.format_version}, and this program writes format {FORMAT_VERSION}: fork a later checkpoint"
     elif origin.max_parallelism != config.max_parallelism:
         problem = f"its state has {origin.max_parallelism} key groups, and the job's file says {config.max_parallelism}: fork a later checkpoint"
     elif log.sink_tables(origin) is None:
         problem = "an earlier release wrote it, and did not record the tables of the sinks: run the job once, and fork what that commits"
-    elif landing:
-        problem = f"source '{landing[0]}' is a topic, or is joined with tables by Spark: branches of such jobs are not supported"
+    elif (unforkable := unforkable_source(config)) is not None:
+        problem = unforkable
     if problem is not None:
         msg = f"no branch can begin at checkpoint {origin.checkpoint_id}: {problem}. Nothing was changed."
         raise ConfigError(msg)

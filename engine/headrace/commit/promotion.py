@@ -131,7 +131,7 @@ class Promotion:
                 f"the branch with what the file says, and promote it then."
             )
             raise ConfigError(msg)
-        by_hand = next((one for one in line if one.kind not in _LEAVES_ROWS), None)
+        by_hand = next((one for one in line if self._would_lose(one)), None)
         if by_hand is not None:
             msg = (
                 f"branch '{name}' cannot be promoted: checkpoint {by_hand.checkpoint_id} has changed the state of job '{job}' since the "
@@ -155,6 +155,15 @@ class Promotion:
                     "Fork a branch at a later checkpoint, and run it."
                 )
                 raise SinkMismatchError(msg)
+
+    def _would_lose(self, checkpoint: Checkpoint) -> bool:
+        """Tell whether the branch lacks what a checkpoint of the job behind the fork has done.
+
+        What an earlier promotion brought was input. A branch that was made since takes it in as all other input.
+        """
+        made_at = self.branch.fork_id if self.branch.made_at is None else self.branch.made_at
+        is_input = checkpoint.kind is Kind.PROMOTION and checkpoint.checkpoint_id <= made_at
+        return not is_input and checkpoint.kind not in _LEAVES_ROWS
 
     @property
     def _origin(self) -> Checkpoint:

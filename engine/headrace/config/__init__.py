@@ -18,7 +18,6 @@ from headrace.config._job import (
     CompactionConfig,
     JobConfig,
     JobFile,
-    Promote,
     PublishConfig,
     ReplayConfig,
     RetentionConfig,
@@ -50,6 +49,7 @@ from headrace.config._pipeline import (
 )
 from headrace.config._schema import cluster_schema, job_schema
 from headrace.config._table_versions import Start, StartKind
+from headrace.config._types import Promote
 from headrace.config._urls import shown_url
 
 __all__ = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -25,6 +24,7 @@ from headrace.config._types import (
     Location,
     Name,
     PipelineRef,
+    Promote,
     Rate,
     Scalar,
     Section,
@@ -305,14 +305,6 @@ class RunConfig(Section, frozen=True, kw_only=True):
 
     retry_delay: Span = timedelta(minutes=1)
     """How long Airflow waits before that."""
-
-
-class Promote(enum.StrEnum):
-    """Decides about the result of a backfill."""
-
-    AUTOMATIC = "automatic"
-    APPROVAL = "approval"
-    REFUSE = "refuse"
 
 
 class ReplayConfig(Section, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ A rule is in `Meta.extra["role"]`, where the reader of the YAML finds it.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any
@@ -62,3 +63,11 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def shown_repr(config: msgspec.Struct, shown: Mapping[str, Any]) -> str:
     """Return a struct's `repr` of its printable settings: configurations end up in tracebacks and logs."""
     return f"{type(config).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+
+class Promote(enum.StrEnum):
+    """Ways in which the result of a backfill becomes live."""
+
+    AUTOMATIC = "automatic"
+    APPROVAL = "approval"
+    REFUSE = "refuse"

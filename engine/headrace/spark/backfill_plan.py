@@ -19,7 +19,7 @@ from headrace.commit.backfill_branches import (
 from headrace.commit.branch_settings import differences_to_file
 from headrace.commit.branches import Branch
 from headrace.commit.checkpoint import Checkpoint
-from headrace.commit.fork import log_of
+from headrace.commit.fork import log_of, unforkable_source
 from headrace.commit.input_changes import InputChange, input_changes
 from headrace.commit.interval_order import interval_of, place_of, position_of
 from headrace.commit.lineage import Lineage
@@ -88,6 +88,9 @@ def plan_backfill(
     log = log_of(config)
     if log.last is None:
         msg = f"job '{config.job}' has not taken in anything yet: run it first ('headrace run {config.job}')"
+        raise ConfigError(msg)
+    if (unforkable := unforkable_source(config)) is not None:
+        msg = f"job '{config.job}' can have no backfills, as it can have no branches: {unforkable}"
         raise ConfigError(msg)
     intake = Intake(plan, config)
     intake.check_intervals({})
@@ -193,8 +196,13 @@ def _fork_of(
     at = 0 if place is None else ids.index(place)
     first = changes[0] if changes else None
     if first is None or ids.index(first.checkpoint_id) > at:
-        return ids[at], None
-    return ids[max(0, ids.index(first.checkpoint_id) - 1)], first
+        return _with_state(line[: at + 1]), None
+    return _with_state(line[: max(1, ids.index(first.checkpoint_id))]), first
+
+
+def _with_state(line: Sequence[Checkpoint]) -> int:
+    """Return the last checkpoint of a line whose state is in the tables: a promotion brings checkpoints that have none."""
+    return next(checkpoint.checkpoint_id for checkpoint in reversed(line) if checkpoint.has_state)
 
 
 def _behind(line: Sequence[Checkpoint], fork_id: int, reached: int | None) -> list[Checkpoint]:

@@ -9,20 +9,34 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import AsyncFunction, FixedDelay, Pipeline, Struct, faults
+from headrace import (
+    AsyncFunction,
+    FixedDelay,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    Migration,
+    Pipeline,
+    Struct,
+    ValueState,
+    faults,
+)
 from headrace.commit.backfill_branches import asked_of
 from headrace.commit.branches import Branches
+from headrace.commit.checkpoint import Kind
 from headrace.commit.compaction import compact
 from headrace.commit.fork import drop_branch, fork, log_of
 from headrace.commit.input_changes import ChangeOfInput
 from headrace.commit.interval_order import interval_of
 from headrace.commit.restore import restore
+from headrace.commit.run_check import checked_plan
 from headrace.commit.vacuum import vacuum
-from headrace.errors import ConfigError, IntervalError, SourceError, StorageError
+from headrace.errors import ConfigError, IntervalError, SourceError, StateSchemaError, StorageError
 from headrace.spark.backfill import BackfillOutcome
+from headrace.spark.backfill_plan import plan_backfill
 from tests.unit.support.backfilled_job import BackfilledJob, days
 from tests.unit.support.branched_job import CUSTOMERS, Order
 from tests.unit.support.purchase_job import after_retention
+from tests.unit.support.topic_job import TopicJob
 
 NAME = "backfill_20191203_20191204"
 PLACES = (
@@ -333,3 +347,116 @@ def test_effects_are_refused_unless_allowed():
         job.backfill(days(1), "again")
     assert not open_names(job)
     assert job.backfill(days(1), "again", allow_effects=True).outcome is BackfillOutcome.NEEDS_APPROVAL
+
+
+class Count(KeyedProcessFunction[Order, Greeting]):
+    """Counts orders."""
+
+    count = ValueState("count", int)
+
+    async def process(self, order, ctx, /):
+        await self.count.update((await self.count.value() or 0) + 1)
+
+
+class CountInTexts(Count):
+    """Counts orders, in texts."""
+
+    count = ValueState("count", str, migrate=Migration(int, str))
+
+    async def process(self, order, ctx, /):
+        await self.count.update(str(int(await self.count.value() or 0) + 1))
+
+
+class CountInLists(Count):
+    """Counts orders, in a type that no migration leads to."""
+
+    count = ValueState("count", list[int])
+
+
+def counted(function):
+    pipeline = Pipeline("shop")
+    orders = pipeline.source("orders", Order, event_time="at")
+    orders.key_by("customer").process("count", function).sink("greetings")
+    return pipeline
+
+
+@pytest.fixture
+def counting():
+    job = BackfilledJob(counted(Count()))
+    for number in range(3):
+        job.write(number, ("ann", 1), ("bob", 2))
+    job.run()
+    return job
+
+
+def test_branch_migrates_state_of_the_fork(counting):
+    job = counting
+    job.change(pipeline=counted(CountInTexts()))
+    job.run()
+    live = job.content()
+    job.write(1, ("ann", 1), ("ann", 1), ("bob", 2))
+    assert job.backfill(days(1), "again").outcome is BackfillOutcome.NEEDS_APPROVAL
+    assert job.content() == live
+    counts = {row[2]: row[6] for row in job.content("again")["keyed_state"]}
+    assert counts == {'"ann"': '"4"', '"bob"': '"3"'}
+
+
+def test_types_that_do_not_fit_are_refused(counting):
+    job = counting
+    live = job.content()
+    job.change(pipeline=counted(CountInLists()))
+    with pytest.raises(StateSchemaError, match="count"):
+        job.backfill(days(1), "again")
+    assert job.content() == live
+
+
+def both_kinds():
+    """Return a pipeline of two sources that meet."""
+    pipeline = Pipeline("shop")
+    orders, returns = (
+        pipeline.source(name, Order, event_time="at").key_by("customer") for name in ("orders", "returns")
+    )
+    orders.connect(returns).process("count", Meetings()).sink("greetings")
+    return pipeline
+
+
+class Meetings(KeyedCoProcessFunction[Order, Order, Greeting]):
+    """Greets with a customer's last return."""
+
+    last = ValueState("last", int)
+
+    async def process1(self, order, ctx, /):
+        ctx.collect(Greeting(f"{order.customer} {order.amount} {await self.last.value()}"))
+
+    async def process2(self, order, ctx, /):
+        await self.last.update(order.amount)
+
+
+def test_sources_that_meet_are_cut_alike():
+    job = BackfilledJob(both_kinds(), sources=("orders", "returns"))
+    for number in range(3):
+        job.write(number, ("ann", 1), ("bob", 2))
+        job.write(number, ("ann", 5 + number), source="returns")
+        if number:
+            job.run()
+    job.write(1, ("ann", 7), ("bob", 2))
+    job.backfill(days(1), "again")
+    assert job.content("again") == job.straight()
+    cuts = [
+        [one.offsets for one in log_of(config).checkpoints if one.kind is Kind.BATCH]
+        for config in (job.config, job.config.on_branch("again"))
+    ]
+    assert [_places(offsets) for offsets in cuts[0]] == [_places(offsets) for offsets in cuts[1]]
+
+
+def _places(offsets):
+    return {name: (offset.last_file, offset.unread, offset.rows_taken) for name, offset in offsets.items()}
+
+
+def test_topics_are_refused():
+    job = TopicJob()
+    job.put("one")
+    job.run()
+    config = job.harness.config
+    with pytest.raises(ConfigError, match="no backfills.*source 'rows' is a topic"):
+        plan_backfill(config, checked_plan(config), days(1))

@@ -46,9 +46,12 @@ def file_of(number):
 class BackfilledJob(BranchedJob):
     """The job of `BranchedJob`, whose files are days."""
 
-    def __init__(self, pipeline=None, *, promote="approval", files_per_batch=1, services=None, **options):
+    def __init__(
+        self, pipeline=None, *, promote="approval", files_per_batch=1, services=None, sources=("orders",), **options
+    ):
+        self.sources = sources
         job = {
-            "sources": {"orders": {"interval": "%Y-%m-%d"}},
+            "sources": {name: {"interval": "%Y-%m-%d"} for name in sources},
             "replay": {"promote": promote},
             "services": services or {},
         }
@@ -59,15 +62,15 @@ class BackfilledJob(BranchedJob):
         self.harness.change(**changes)
         self.config = self.harness.config
 
-    def path(self, number):
+    def path(self, number, source="orders"):
         """Return where the file of a day is."""
-        return self.harness.folder / "input" / "orders" / file_of(number)
+        return self.harness.folder / "input" / source / file_of(number)
 
-    def write(self, number, *orders):
+    def write(self, number, *orders, source="orders"):
         """Write the file of a day, or write it again."""
         at = days(number).start
         records = [Order(customer, at + position, amount) for position, (customer, amount) in enumerate(orders)]
-        pq.write_table(to_columns(records, sink_schema(Order)), self.path(number))
+        pq.write_table(to_columns(records, sink_schema(Order)), self.path(number, source))
 
     def plan(self, interval, name=None, *, renews=False):
         """Return the plan of a backfill."""
@@ -106,8 +109,11 @@ class BackfilledJob(BranchedJob):
 
     def straight(self):
         """Return what a straight run over the input that is there now comes to."""
-        other = BackfilledJob(backend=self.harness.backend, bucket=self.harness.bucket)
-        for file in sorted(self.path(0).parent.iterdir()):
-            (other.path(0).parent / file.name).write_bytes(file.read_bytes())
+        other = BackfilledJob(
+            self.harness.pipeline, sources=self.sources, backend=self.harness.backend, bucket=self.harness.bucket
+        )
+        for source in self.sources:
+            for file in self.path(0, source).parent.iterdir():
+                (other.path(0, source).parent / file.name).write_bytes(file.read_bytes())
         other.run()
         return other.content()

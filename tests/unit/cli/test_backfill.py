@@ -1,0 +1,93 @@
+"""`headrace backfill`, with runs that need no Spark."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headrace import clock
+from headrace.local.local_tasks import LocalTasks
+from headrace.spark.job_run import run_on
+from tests.unit.support.backfilled_job import BackfilledJob
+
+ASKED = "backfill shop --from 2019-12-02 --to 2019-12-03"
+NAME = "backfill_20191202_20191203"
+
+
+@pytest.fixture
+def job(headrace, monkeypatch):
+    made = BackfilledJob()
+    for number in range(3):
+        made.write(number, ("ann", 1 + number), ("bob", 2))
+    made.run()
+    made.write(1, ("ann", 9), ("bob", 2))
+    monkeypatch.setenv("HEADRACE_HOME", str(made.harness.folder))
+
+    def run(config, options, on_event):
+        before = clock.use(made.harness.clock)
+        try:
+            return run_on(LocalTasks(), config, options, on_event)
+        finally:
+            clock.use(before)
+
+    monkeypatch.setattr("headrace.spark.run", run)
+    return made
+
+
+def test_dry_run_changes_nothing(headrace, job):
+    answer = headrace(f"{ASKED} --dry-run")
+    assert answer.exit_code == 0
+    assert "forks at" in answer.stdout
+    assert "checkpoint 1, which stands at 2019-12-02" in answer.stdout
+    assert "file 2019-12-02.parquet of source 'orders' has changed since checkpoint 2 took it in" in answer.stdout
+    assert "job 'shop' has no branches" in headrace("branch list shop").stdout
+
+
+def test_plan_is_one_document(headrace, job):
+    plan = json.loads(headrace(f"{ASKED} --dry-run --json").stdout)
+    assert (plan["name"], plan["fork_id"], plan["files"], plan["rows"]) == (NAME, 1, 2, 4)
+    assert plan["steps"] == ["2019-12-02 to 2019-12-03", "2019-12-03 to 2019-12-04"]
+    assert (plan["promote"], plan["goes_on"], plan["from"]) == ("approval", False, "2019-12-02T00:00:00Z")
+
+
+def test_backfill_ends_with_the_next_commands(headrace, job):
+    answer = headrace(ASKED)
+    assert answer.exit_code == 0
+    assert answer.stdout.index("totals (sink)") < answer.stdout.index("customer=ann")
+    assert "waits for approval. The live tables are as before." in answer.stdout
+    assert f"headrace branch promote shop {NAME}" in answer.stdout
+    assert "none: the branch has come to where the job stands" in headrace(f"{ASKED} --dry-run").stdout
+
+
+def test_result_is_one_document(headrace, job):
+    result = json.loads(headrace(f"{ASKED} --json --run-id again").stdout)
+    assert (result["outcome"], result["name"], result["run_id"]) == ("needs_approval", NAME, "again")
+    assert {table["table"] for table in result["differences"]["tables"]} >= {"keyed_state", "totals"}
+
+
+def test_unfinished_backfill_says_how_to_go_on(headrace, job):
+    answer = headrace(f"{ASKED} --budget 0")
+    assert f"branch '{NAME}' is not through (budget)" in answer.stdout
+    assert f"headrace backfill shop --from 2019-12-02 --to 2019-12-03 --name {NAME}" in answer.stdout
+
+
+@pytest.mark.parametrize(("policy", "said"), [("refuse", "is not promoted, as replay.promote says")])
+def test_policy_decides_about_the_result(headrace, job, policy, said):
+    job.change(job=job.harness.job | {"replay": {"promote": policy}})
+    assert said in headrace(ASKED).stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("backfill shop --from 2019-12-05 --to 2019-12-06", 9, "takes in what comes next"),
+        ("backfill shop --from 2019-12-02 --to 2019-12-02", 2, "is empty"),
+        ("backfill shop --from yesterday --to 2019-12-02", 2, "'yesterday' is not a moment"),
+        ("backfill shop --from 2019-12-02 --to 2019-12-03 --name Again", 2, "branch name"),
+        ("backfill shop --from 2019-12-02", 2, "--to"),
+    ],
+)
+def test_bad_requests_are_refused(headrace, job, command, code, said):
+    answer = headrace(command)
+    assert (answer.exit_code, said in answer.output) == (code, True)

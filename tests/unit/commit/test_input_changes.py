@@ -1,0 +1,99 @@
+"""Which files are not what a line of checkpoints took in."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.input_changes import ChangeOfInput, input_changes
+from headrace.sources.folder import digest, stamp
+from headrace.sources.interval import Interval
+from headrace.sources.offset import SourceOffset
+from headrace.sources.source import ListedFile, SourceFile
+
+COMMITTED = 1_000
+WRITTEN = 500
+
+
+def file(day, *, written=WRITTEN, size=10):
+    return SourceFile(f"{day}.parquet", f"input/{day}.parquet", written * 1_000_000, size=size)
+
+
+def listed(*files):
+    return {"orders": [ListedFile(one, Interval(int(one.name[0]), int(one.name[0]) + 1)) for one in files]}
+
+
+def line(*days, stamps=True):
+    """Return a line that took in a file of each of these days, one a checkpoint."""
+    files = [file(day) for day in days]
+    return [checkpoint(0, Kind.INITIAL)] + [
+        checkpoint(
+            number + 1,
+            Kind.BATCH,
+            interval_start=int(one.name[0]),
+            interval_end=int(one.name[0]) + 1,
+            offsets={
+                "orders": SourceOffset(
+                    last_file=one.name, names=(digest(one.name),), stamps=(stamp(one),) if stamps else ()
+                )
+            },
+        )
+        for number, one in enumerate(files)
+    ]
+
+
+def checkpoint(number, kind, **fields):
+    return Checkpoint(
+        checkpoint_id=number,
+        kind=kind,
+        run_id="run",
+        attempt_id="attempt",
+        max_parallelism=8,
+        versions={},
+        committed_at=COMMITTED,
+        **fields,
+    )
+
+
+def found(line, files):
+    return [(one.change, one.file, one.checkpoint_id) for one in input_changes(line, files)]
+
+
+def test_same_files_are_no_change():
+    assert not found(line(1, 2, 3), listed(file(1), file(2), file(3)))
+
+
+@pytest.mark.parametrize("again", [file(2, size=11), file(2, written=501)], ids=["size", "time"])
+def test_file_written_again_has_changed(again):
+    assert found(line(1, 2, 3), listed(file(1), again, file(3))) == [(ChangeOfInput.CHANGED, "2.parquet", 2)]
+
+
+def test_late_file_is_new_where_it_was_passed():
+    assert found(line(1, 3), listed(file(1), file(2), file(3))) == [(ChangeOfInput.NEW, "2.parquet", 2)]
+
+
+@pytest.mark.parametrize("day", [0, 4], ids=["before the job began", "ahead"])
+def test_file_beyond_the_line_is_no_change(day):
+    files = sorted([file(1), file(2), file(3), file(day)])
+    assert not found(line(1, 2, 3), listed(*files))
+
+
+def test_hole_in_the_input_is_gone():
+    changes = input_changes(line(1, 2, 3), listed(file(1), file(3)))
+    assert [str(change) for change in changes] == ["a file of source 'orders' that checkpoint 2 took in is gone"]
+
+
+@pytest.mark.parametrize("left", [(), (3,), (2, 3)])
+def test_input_cleaned_up_from_the_beginning_is_no_change(left):
+    assert not found(line(1, 2, 3), listed(*map(file, left)))
+
+
+@pytest.mark.parametrize(("written", "changes"), [(COMMITTED, 0), (COMMITTED + 1, 1)])
+def test_time_tells_where_names_alone_are_recorded(written, changes):
+    assert len(found(line(1, 2, stamps=False), listed(file(1), file(2, written=written)))) == changes
+
+
+def test_earliest_change_comes_first():
+    changes = input_changes(line(1, 2, 3), listed(file(1), file(2, size=1), file(3, size=1)))
+    assert [change.checkpoint_id for change in changes] == [2, 3]
+    assert str(changes[0]) == "file 2.parquet of source 'orders' has changed since checkpoint 2 took it in"

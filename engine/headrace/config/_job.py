@@ -314,7 +314,7 @@ class ReplayConfig(Section, frozen=True, kw_only=True):
     """automatic: the result becomes live when it is there. approval: somebody looks at it, and promotes it. refuse: it is compared with the live tables, and no more."""
 
     dag: bool = True
-    """Whether Airflow has a DAG JOB_replay, with which cleared and backfilled runs of an interval that was taken in register it; false: such runs fail."""
+    """true: Airflow has a DAG JOB_replay, where cleared and backfilled runs register an interval that was taken in already. false: such runs fail."""
 
 
 class PublishConfig(Section, frozen=True, kw_only=True):

@@ -13,16 +13,21 @@ def check_namespace(namespace: object) -> None:
     if not isinstance(namespace, str):
         msg = f"a namespace is a text, not {namespace!r:.100}"
         raise TypeError(msg)
-    if "\x00" in namespace or not namespace.isascii():
+    if not namespace.isascii() or "\x00" in namespace:
         _check_text(namespace)
 
 
 def checked_namespaces(namespaces: Iterable[str]) -> dict[str, None]:
-    """Return namespaces without repetitions, in order, after `check_namespace` of each."""
+    """Return namespaces without repetitions, in order. Raises what `check_namespace` raises for one of them."""
     checked = dict.fromkeys(namespaces)
-    for namespace in checked:
-        check_namespace(namespace)
+    if not all(type(namespace) is str for namespace in checked) or not _is_plain("".join(checked)):
+        for namespace in checked:
+            check_namespace(namespace)
     return checked
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and "\x00" not in text
 
 
 def _check_text(namespace: str) -> None:

@@ -160,7 +160,7 @@ def _show_plan(config: JobConfig, plan: BackfillPlan, *, as_json: bool) -> None:
     rows = [
         ("branch", f"{plan.name}{way}"),
         ("forks at", begin),
-        ("because", "the interval begins there" if plan.reason is None else str(plan.reason)),
+        ("because", _reason(plan)),
         ("micro-batches", _listed_steps(plan)),
         ("files", f"{estimate.files:,}"),
         ("rows", f"{estimate.rows:,} at the first time"),
@@ -169,11 +169,17 @@ def _show_plan(config: JobConfig, plan: BackfillPlan, *, as_json: bool) -> None:
         ("sinks", ", ".join(estimate.sinks) or "none"),
         ("then", _policy(config)),
     ]
-    show(f"backfill of {plan.asked} by job '{config.job}': nothing was done yet", table(("", ""), rows))
+    show(f"plan of a backfill of {plan.asked} by job '{config.job}'; nothing was changed", table(("", ""), rows))
     if plan.changes:
         show("Input that is not what the job took in:", *(f"  {change}" for change in plan.changes[:10]))
         if len(plan.changes) > 10:  # noqa: PLR2004 - as many as above
             show(f"  and {len(plan.changes) - 10:,} more (--json has all)")
+
+
+def _reason(plan: BackfillPlan) -> str:
+    if plan.branch is not None:
+        return "the branch is open"
+    return "the interval begins there" if plan.reason is None else str(plan.reason)
 
 
 def _listed_steps(plan: BackfillPlan) -> str:

@@ -97,11 +97,7 @@ def joined_branch(
         raise ConfigError(msg)
     begins_at = _begins_at(joined, theirs, line)
     if begins_at is None:
-        msg = (
-            f"branch '{name}' begins at checkpoint {joined.fork_id}, and job '{config.job}' has gone back behind that since, by a restore "
-            f"or a promotion. Nothing was changed. {drop}; then run the backfill again."
-        )
-        raise ConfigError(msg)
+        raise left_behind(config, name, joined.fork_id)
     if asked.start < begins_at:
         msg = (
             f"branch '{name}' begins at {moment_text(begins_at)}, behind the interval {asked}. Nothing was changed. {drop}; then run the "
@@ -109,6 +105,14 @@ def joined_branch(
         )
         raise ConfigError(msg)
     return joined
+
+
+def left_behind(config: JobConfig, name: str, fork_id: int) -> ConfigError:
+    """Return the error for a branch whose fork is not on the job's line any more."""
+    return ConfigError(
+        f"branch '{name}' begins at checkpoint {fork_id}, and job '{config.job}' has gone back behind that since, by a restore or a "
+        f"promotion. The live tables were not changed. 'headrace branch drop {config.job} {name}' removes it; then run the backfill again."
+    )
 
 
 def _begins_at(branch: Branch, asked: Interval, line: Sequence[Checkpoint]) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -42,6 +42,10 @@ class Kind(enum.Enum):
     FORK = "fork"
     PROMOTION = "promotion"
     LEASE = "lease"
+
+
+TAKES_IN: Final = frozenset({Kind.BATCH})
+"""Checkpoints that take input in: their intervals and offsets say what a line has had."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -64,12 +64,7 @@ class AsyncExecutionController:
         Blocks, running callbacks, while the limit of records in flight is reached. `epoch` is by default the open one.
         A context derived from an earlier one, such as a timer, has that one's epoch, and waits for its key in any mode.
         """
-        executor = self._executor
-        is_answered = executor.in_flight and executor.has_completed
-        if is_answered or self._mails or (self.buffer.active and self._batch_is_due()):
-            self.poll()
-        while self.in_flight >= self._limit:
-            self.yield_()
+        self._get_on()
         if epoch is not None or self._state_ordered or context.key_json in self._occupied:
             self._take_in(context, epoch)
             return
@@ -79,6 +74,28 @@ class AsyncExecutionController:
         else:
             self._admit(context)
             self._run_before(context, None, earlier)
+
+    def run_due(self, context: RecordContext, epoch: Epoch) -> None:
+        """Run what is due before `context`, which has no code of its own, as `process` would, but without queues where nothing waits."""
+        self._get_on()
+        occupied = self._occupied
+        while context.key_json not in occupied:
+            earlier = self._before(context)
+            if earlier is None:
+                return
+            self._count_in(earlier, earlier.epoch or epoch)
+            self.keys.occupy(earlier)
+            self._run(earlier, None)
+        self._take_in(context, epoch)
+
+    def _get_on(self) -> None:
+        """Run callbacks that are ready; block, running callbacks, while the limit of records in flight is reached."""
+        executor = self._executor
+        is_answered = executor.in_flight and executor.has_completed
+        if is_answered or self._mails or (self.buffer.active and self._batch_is_due()):
+            self.poll()
+        while self.in_flight >= self._limit:
+            self.yield_()
 
     def _take_in(self, context: RecordContext, epoch: Epoch | None) -> None:
         self._count_in(context, epoch or self.epochs.open)

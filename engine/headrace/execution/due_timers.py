@@ -34,6 +34,8 @@ class DueTimers:
         self.functions: dict[str, Callable[..., Any]] = dict.fromkeys(TimeDomain, on_timer)
         """By domain, the function that a timer calls with its time and context. The engine's own domains add theirs here."""
         self._timers = timers
+        self._event_turns = timers.turns_of(TimeDomain.EVENT_TIME)
+        self._processing_turns = timers.turns_of(TimeDomain.PROCESSING_TIME)
         self._outputs = outputs
         self._stage = stage
         self._watermarks: list[tuple[int, bytes, Epoch]] = []
@@ -69,12 +71,15 @@ class DueTimers:
 
     def before(self, context: ProcessContext) -> TimerContext | None:
         """Remove and return the key's next timer that fires before `context`, as `KeyedWork.before` requires."""
-        if not self._timers.live:
-            return None
-        return self._event_timer_due(context) or self._processing_timer_due(context)
+        # Called before each record: nearly always the key's first timer is not due, and a look at it is all that this may cost.
+        turns = self._event_turns.get(context.key_json) if self._watermarks else None
+        earlier = self._event_timer_due(context) if turns and turns[0][0] <= context.watermark else None
+        if earlier is None and self._processing_times and self._processing_turns:
+            return self._processing_timer_due(context)
+        return earlier
 
     def _event_timer_due(self, context: ProcessContext) -> TimerContext | None:
-        timer = self._timers.first_due(context.key_json, context.watermark) if self._watermarks else None
+        timer = self._timers.first_due(context.key_json, context.watermark)
         if timer is None:
             return None
         self._timers.take(timer)
@@ -88,8 +93,7 @@ class DueTimers:
 
     def _processing_timer_due(self, context: ProcessContext) -> TimerContext | None:
         times = self._processing_times
-        latest = times[-1].timestamp if times else NO_WATERMARK
-        timer = self._timers.first_due(context.key_json, latest, TimeDomain.PROCESSING_TIME)
+        timer = self._timers.first_due(context.key_json, times[-1].timestamp, TimeDomain.PROCESSING_TIME)
         if timer is None:
             return None
         self._timers.take(timer)

@@ -298,11 +298,11 @@ class KeyedProcess:
         """
         self.due_timers.pass_processing_time(time)
         for context in self.due_timers.at_processing_time(time, self._watermark):
-            self.controller.process(context, self.controller.epochs.open)
+            self.controller.run_due(context, self.controller.epochs.open)
 
     def _fire_due(self, watermark: Watermark, epoch: Epoch) -> None:
         for context in self.due_timers.at_watermark(watermark):
-            self.controller.process(context, epoch)
+            self.controller.run_due(context, epoch)
 
     # ----------------------------------------------------------------------------------- what the controller asks
 

@@ -75,7 +75,3 @@ def _own_streams() -> tuple[BinaryIO, BinaryIO]:
     os.close(nothing)
     os.dup2(2, 1)
     return requests, answers
-
-
-if __name__ == "__main__":
-    main()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from headrace.commit.backfill_branches import left_behind
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.fork import log_of
 from headrace.commit.state_migration import settle_schemas
@@ -46,13 +47,14 @@ class BranchReplay:
         return self.remaining.end_interval()
 
     def _left(self) -> Replay | None:
-        options, job = self.batches.options, self.batches.job
+        options, config = self.batches.options, self.batches.config
         asked = Interval.of(options.interval_start, options.interval_end)
-        line = job.lineage.line
-        return branch_replay(asked, options.run_id, self._live_line(), line, _fork_id(job.config.job, line))
-
-    def _live_line(self) -> Sequence[Checkpoint]:
-        return log_of(replace(self.batches.config, branch=None)).lineage.line
+        line = self.batches.job.lineage.line
+        fork_id = _fork_id(config.job, line)
+        live = log_of(replace(config, branch=None)).lineage.line
+        if all(checkpoint.checkpoint_id != fork_id for checkpoint in live):
+            raise left_behind(config, config.branch or "", fork_id)
+        return branch_replay(asked, options.run_id, live, line, fork_id)
 
 
 def _fork_id(job: str, line: Sequence[Checkpoint]) -> int:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.checkpoint import TAKES_IN, Checkpoint, Kind
 from headrace.commit.interval_order import interval_of, intervals_of, position_of
 from headrace.commit.lineage import Lineage
 from headrace.commit.requeue import again_note
@@ -160,7 +160,7 @@ def _steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[Checkpoin
                 steps.append(Step(Interval(reached, interval.start)))
             steps.append(Step(interval))
             reached, adjoins = max(reached, interval.end), True
-        elif checkpoint.kind is Kind.BATCH and _read_positions(checkpoint.offsets) != _read_positions(offsets):
+        elif checkpoint.kind in TAKES_IN and _read_positions(checkpoint.offsets) != _read_positions(offsets):
             steps.append(Step(offsets=checkpoint.offsets))
             adjoins = False
         elif _requeues_rows(checkpoint):
@@ -174,7 +174,7 @@ def _recorded_steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[
     steps: list[Step] = []
     places = _read_positions(_offsets(kept))
     for checkpoint in gone:
-        if checkpoint.kind is Kind.BATCH and _read_positions(checkpoint.offsets) != places:
+        if checkpoint.kind in TAKES_IN and _read_positions(checkpoint.offsets) != places:
             steps.append(Step(interval_of(checkpoint), checkpoint.offsets))
         elif _requeues_rows(checkpoint):
             steps.append(Step(requeue=checkpoint))

@@ -52,6 +52,13 @@ class StateBackend(Protocol):
         """
         ...
 
+    def may_have(self, prefixes: Sequence[bytes], /) -> list[bool]:
+        """Return for each prefix whether an entry may begin with it; False is certain.
+
+        The prefixes are `entry_groups` of one state, in byte order. True is the answer, too, where finding out takes long.
+        """
+        ...
+
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over all entries, in no particular order."""
         ...
@@ -198,6 +205,10 @@ class HashMapBackend:
             return
         for key in self._timers.irange(start, end, inclusive=(True, False)):
             yield key, self._timers[key]
+
+    def may_have(self, prefixes: Sequence[bytes], /) -> list[bool]:
+        """Return for each prefix whether an entry may begin with it."""
+        return [True] * len(prefixes)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over all entries, in no particular order."""

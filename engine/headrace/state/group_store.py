@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -44,6 +44,17 @@ class GroupStore(StateStore):
             cells.whole = key_json in self._known_keys
             self._made += 1
         return cells
+
+    def prefetch(self, keys: Iterable[bytes]) -> None:
+        """Find out which keys have no entry in the backend: their lists and maps are not read."""
+        if not (self._backend.answers_at_once and self._backend.scans_keys):
+            return  # a read from disk would be in vain for code that only writes
+        prefixes = {entry_groups(self.name, key): key for key in keys if key not in self._known_keys}
+        ordered = sorted(prefixes)
+        answers = zip(ordered, self._backend.may_have(ordered), strict=True)
+        absent = [prefixes[prefix] for prefix, may_exist in answers if not may_exist]
+        self._known_keys.update(absent)
+        self._made += len(absent)
 
     @property
     def is_full(self) -> bool:
@@ -143,7 +154,9 @@ class GroupStore(StateStore):
             return begin(moment, GroupCursor(self, cells, pages, limit))
 
         def finish_of_key(moment: Moment, pages: Sequence[Any]) -> Any:
-            self._keep_key(cells, pages[0])
+            self._keep_key(cells.key_json, pages[0])
+            if cells.key_json in self._known_keys and not cells.at_hand:  # the backend has nothing of it
+                cells.keep({})
             return finish(moment, ())
 
         moment = self.moment
@@ -159,9 +172,8 @@ class GroupStore(StateStore):
         """Return whether to read all namespaces of the key: code that uses one of them will probably use others."""
         return self._backend.scans_keys and bool(cells.namespace) and cells.key_json not in self._large_keys
 
-    def _keep_key(self, asked: Cells, page: Sequence[tuple[bytes, bytes]]) -> None:
+    def _keep_key(self, key_json: bytes, page: Sequence[tuple[bytes, bytes]]) -> None:
         """Cache all entries of a key, of all namespaces, unless they fill a page."""
-        key_json = asked.key_json
         if len(page) == PAGE:
             self._large_keys.add(key_json)
             return
@@ -175,8 +187,7 @@ class GroupStore(StateStore):
                 if not cells.at_hand:
                     self.keep(cells, entries)
             self._known_keys.add(key_json)
-        if not asked.at_hand:  # the backend has nothing of it
-            asked.keep({})
+            self._made += 1
 
     def keep(self, cells: Cells, page: Sequence[tuple[bytes, bytes]]) -> None:
         """Cache all entries of a group."""
@@ -188,46 +199,56 @@ class GroupStore(StateStore):
         """Read the values of all live entries of a key's groups in these namespaces; empty groups are left out."""
         moment = self.moment
         key_json = moment.key_json
-        if self._ttl is None and key_json in self._known_keys and self.may_act(moment):
+        if key_json in self._known_keys and self.may_act(moment):
             self.hits += 1
-            cached = ((namespace, self._groups.get((key_json, namespace))) for namespace in namespaces)
-            lists = {namespace: cells.values() for namespace, cells in cached if cells is not None}
-            return cast(
-                "StateFuture[dict[str, list[Any]]]",
-                self.answer({namespace: values for namespace, values in lists.items() if values}),
-            )
-        groups = {namespace: self.group(key_json, namespace) for namespace in namespaces}
-        return cast("StateFuture[dict[str, list[Any]]]", self.ask(moment, *self._reading(key_json, groups)))
+            answer = self.answer(self._known_lists(moment, namespaces))
+        elif self._backend.scans_keys and key_json not in self._large_keys:
+            answer = self.ask(moment, *self._reading_key(key_json, namespaces))
+        else:
+            answer = self.ask(moment, *self._reading_groups(key_json, namespaces))
+        return cast("StateFuture[dict[str, list[Any]]]", answer)
 
-    def _reading(self, key_json: bytes, groups: Mapping[str, Cells], *, again: bool = False) -> More:
-        """Return what `in_namespaces` must read, and its end. `again` reads also what was cached, and was evicted meanwhile."""
-        unread = [cells for cells in groups.values() if again or not cells.at_hand]
-        reads_key = bool(unread) and self._backend.scans_keys and key_json not in self._large_keys
-        key_groups = entry_groups(self.name, key_json)
-        actions = (
-            [Page(key_groups, end_of_group(key_groups), PAGE)]
-            if reads_key
-            else [Page(cells.prefix, end_of_group(cells.prefix)) for cells in unread]
-        )
+    def _reading_key(self, key_json: bytes, namespaces: Iterable[str]) -> More:
+        prefix = entry_groups(self.name, key_json)
 
         def finish(moment: Moment, pages: Sequence[Any]) -> Any:
-            if reads_key:
-                for cells in unread:
-                    self._keep_key(cells, pages[0])
-                stored = {}
-            else:
-                stored = dict(zip(map(id, unread), pages, strict=True))
+            self._keep_key(key_json, pages[0])
+            if key_json in self._known_keys:
+                return self._known_lists(moment, namespaces)
+            return self._reading_groups(key_json, namespaces)
+
+        return More([Page(prefix, end_of_group(prefix), PAGE)], finish)
+
+    def _reading_groups(self, key_json: bytes, namespaces: Iterable[str], *, again: bool = False) -> More:
+        """Return the groups that must be read, and the end of the call. `again` reads also the cached ones: some were evicted."""
+        groups = {namespace: self.group(key_json, namespace) for namespace in namespaces}
+        unread = [cells for cells in groups.values() if again or not cells.at_hand]
+
+        def finish(moment: Moment, pages: Sequence[Any]) -> Any:
+            stored = dict(zip(map(id, unread), pages, strict=True))
             if any(not cells.at_hand and id(cells) not in stored for cells in groups.values()):
-                return self._reading(key_json, groups, again=True)
+                return self._reading_groups(key_json, namespaces, again=True)
             lists = {name: self._values(moment, cells, stored.get(id(cells), ())) for name, cells in groups.items()}
             return {namespace: values for namespace, values in lists.items() if values}
 
-        return More(actions, finish)
+        return More([Page(cells.prefix, end_of_group(cells.prefix)) for cells in unread], finish)
+
+    def _known_lists(self, moment: Moment, namespaces: Iterable[str]) -> dict[str, list[Any]]:
+        """Return the values of the key's groups in these namespaces; all that the backend has of the key is cached."""
+        lists = {}
+        for namespace in namespaces:
+            cells = self._groups.get((moment.key_json, namespace))
+            values = () if cells is None else self._values(moment, cells, ())
+            if values:
+                lists[namespace] = values
+        return lists
 
     def _values(self, moment: Moment, cells: Cells, page: Sequence[tuple[bytes, bytes]]) -> list[Any]:
         """Return the values of all live entries of a group, whose stored entries are `page` unless it is cached."""
         if not cells.at_hand and len(page) < PAGE:
             self.keep(cells, page)
+        if cells.at_hand and self._ttl is None:
+            return cells.values()
         cursor = GroupCursor(self, cells, (page,), None)
         return [cast("WalkedEntry", entry).value for entry in iter(partial(cursor.next, moment), END)]
 

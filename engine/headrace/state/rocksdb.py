@@ -7,9 +7,9 @@ from itertools import islice
 from pathlib import Path
 from typing import cast
 
-from rocksdict import Options, Rdict, ReadOptions, WriteBatch, WriteOptions
+from rocksdict import Options, Rdict, RdictIter, ReadOptions, WriteBatch, WriteOptions
 
-from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX, Write, after
+from headrace.state.backend import GROUPED_PREFIX, VALUE_PREFIX, Write, after, end_of_group
 
 INLINE_READS_BELOW = 256 << 20
 """Default size of a database (bytes) below which reads are executed inline.
@@ -20,6 +20,9 @@ for its batch. Flink's ForSt backend has the same choice for writes, `executor.i
 
 _VISITED = b"c"
 """Entry with the position of `visit`; it is no state."""
+
+_MOST_SKIPPED = 100
+"""Number of removed entries that `may_have` steps over for a prefix: about as long as one read takes."""
 
 _FILES = "rocksdb.total-sst-files-size"
 
@@ -72,6 +75,35 @@ class RocksDbBackend:
     def scan(self, start: bytes, end: bytes, /) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over entries with `start <= key < end`, in byte order."""
         return self._pairs(start, end)
+
+    def may_have(self, prefixes: Sequence[bytes], /) -> list[bool]:
+        """Return for each prefix whether an entry may begin with it, by one walk over the entries from the first to the last."""
+        if not prefixes:
+            return []
+        end = end_of_group(prefixes[-1])
+        options = ReadOptions()
+        options.set_iterate_upper_bound(end)
+        options.set_max_skippable_internal_keys(_MOST_SKIPPED)
+        entries = self._db.iter(options)
+        answers: list[bool] = []
+        here = b""  # the first entry that may begin with the prefix, or with a later one
+        for prefix in prefixes:
+            if here < prefix:
+                entries.seek(prefix)
+                here = cast("bytes", entries.key()) if entries.valid() else self._behind(entries, prefix, end)
+            answers.append(here.startswith(prefix))
+        return answers
+
+    @staticmethod
+    def _behind(entries: RdictIter, prefix: bytes, end: bytes) -> bytes:
+        """Return the end of a walk; `prefix` itself if there are too many removed entries behind it to find out."""
+        try:
+            entries.status()
+        except Exception as error:
+            if "Result incomplete" not in str(error):
+                raise
+            return prefix
+        return end
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over all entries, in no particular order."""

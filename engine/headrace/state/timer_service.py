@@ -196,17 +196,27 @@ class TimerService:
         self._changed[timer] = False
         self.live.discard(timer)
 
+    def turns_of(self, clock: TimeDomain) -> Mapping[bytes, Sequence[Turn]]:
+        """Return, always as the same object, the keys with timers that are due within the slice, each with a heap of their turns.
+
+        Turns of timers that were deleted meanwhile may be among them.
+        """
+        return self._due[clock].turns
+
     def first_due(self, key_json: bytes, now: int, clock: TimeDomain = EVENT_TIME) -> Timer | None:
         """Return the key's earliest timer of the clock, if it is due at `now`, a watermark or processing time (ms)."""
         due = self._due[clock]
         turns = due.turns.get(key_json)
         while turns:
             timestamp, _, domain, namespace = turns[0]
+            if timestamp > now:
+                return None
             timer = Timer(timestamp, key_json, domain, namespace)
             if timer in self.live:
-                return timer if timestamp <= now else None
+                return timer
             heapq.heappop(turns)
-        due.turns.pop(key_json, None)
+            if not turns:
+                del due.turns[key_json]
         return None
 
     def keys_due(self, now: int, clock: TimeDomain = EVENT_TIME) -> Iterator[bytes]:

@@ -146,6 +146,10 @@ class DeltaBackend:
             rest = rows.filter(pc.invert(ready))
             yield from sorted(dict(stored.entries(rows.filter(ready))).items())
 
+    def may_have(self, prefixes: Sequence[bytes], /) -> list[bool]:
+        """Return for each prefix whether an entry may begin with it."""
+        return [True] * len(prefixes)
+
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Iterate over all entries, in no particular order. Loads all state into memory."""
         everything: dict[bytes, bytes | None] = {}

@@ -26,6 +26,7 @@ class DeferredBackend:
         self.scan = backend.scan
         self.items = backend.items
         self.visit = backend.visit
+        self.may_have = backend.may_have
         self.scans_keys = backend.scans_keys
         self.close = backend.close
 

@@ -160,6 +160,15 @@ def test_check_without_jars_fails(headrace, home):
     assert "Run: headrace setup" in result.stdout
 
 
+def test_local_runner_needs_no_java(headrace, home, monkeypatch):
+    monkeypatch.setattr("headrace.provision.java.find_java", lambda _: None)
+    profile = home / "conf/clusters/local.yaml"
+    profile.write_text(f"{profile.read_text()}runner: local\n")
+    result = headrace("check --json")
+    assert (result.exit_code, findings(result)["runner"]) == (0, "ok")
+    assert not {"java", "pyspark", "jars of cluster local"} & findings(result).keys()
+
+
 def test_check_refuses_a_pyspark_that_does_not_fit(headrace, monkeypatch):
     monkeypatch.setattr(pyspark_version, "_python_version", lambda: "3.5.1")
     result = headrace("check --json")

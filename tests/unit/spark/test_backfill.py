@@ -460,3 +460,17 @@ def test_topics_are_refused():
     config = job.harness.config
     with pytest.raises(ConfigError, match="no backfills.*source 'rows' is a topic"):
         plan_backfill(config, checked_plan(config), days(1))
+
+
+def test_job_that_goes_back_meanwhile_is_noticed(job):
+    def goes_back(place):
+        if place == "backfill.forked":
+            restore(job.config, 0, "as it was", "somebody")
+
+    with faults.observed(goes_back), pytest.raises(ConfigError, match="job 'shop' has gone back behind that since"):
+        job.backfill(days(2), "again")
+
+
+def test_mode_of_backfills_needs_a_branch(job):
+    with pytest.raises(ConfigError, match="a run of mode backfill needs a branch of job 'shop'"):
+        job.run(mode="backfill", interval_start=days(1).start, interval_end=days(1).end)

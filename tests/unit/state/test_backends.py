@@ -115,6 +115,15 @@ def test_rocksdb_steps_over_nothing_removed_behind_a_scan(tmp_path, monkeypatch)
     backend.close()
 
 
+def test_rocksdb_gives_up_behind_many_removed_entries(tmp_path):
+    backend = RocksDbBackend(tmp_path)
+    backend.write_batch([(b"es\x00%04d\x00\x00" % number, b"") for number in range(1000)])
+    backend.write_batch([(b"es\x00%04d\x00\x00" % number, None) for number in range(1000) if number % 300])
+    asked = [b"es\x00%04d\x00" % number for number in (0, 100, 250, 300, 301, 599, 600)]
+    assert backend.may_have(asked) == [True, True, False, True, True, False, True]
+    backend.close()
+
+
 @pytest.mark.parametrize("read", [RocksDbBackend.items, lambda backend: backend.scan(b"e", b"f")])
 def test_a_damaged_file_of_rocksdb_loses_nothing_silently(read, tmp_path):
     first = RocksDbBackend(tmp_path)

@@ -60,6 +60,19 @@ def test_one_scan_finds_a_key_in_all_namespaces(backends, made, state, key):
         assert list(backend.scan(start, end_of_group(start))) == expected
 
 
+@given(
+    made=st.dictionaries(entries, st.binary(max_size=2)), removed=st.sets(entries), state=states, asked=st.sets(keys)
+)
+def test_a_key_with_entries_is_never_missed(backends, made, removed, state, asked):
+    with backends.lent() as new:
+        backend = new()
+        backend.write_batch([*made.items(), *((entry, None) for entry in removed)])
+        prefixes = sorted(entry_groups(state, key) for key in asked)
+        live = {entry for entry in made if entry not in removed}
+        has = [any(entry.startswith(prefix) for entry in live) for prefix in prefixes]
+        assert [may or not does for may, does in zip(backend.may_have(prefixes), has, strict=True)] == [True] * len(has)
+
+
 def _places(entries):
     return [(found.state, found.key_json, found.namespace) for found in map(named, entries)]
 

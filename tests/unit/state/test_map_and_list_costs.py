@@ -41,7 +41,7 @@ class Counting:
         self.scans_keys = backend.scans_keys
         self.entries = self.scans = self.scanned = 0
         self.items, self.close = backend.items, backend.close
-        self.write_batch, self.visit = backend.write_batch, backend.visit
+        self.write_batch, self.visit, self.may_have = backend.write_batch, backend.visit, backend.may_have
 
     def get_many(self, keys, /):
         self.entries += len(keys)

@@ -11,7 +11,7 @@ PYTEST := $(RUN) .venv/bin/python -m pytest
 SEEDS := 0-2999
 BENCHMARKS := $(sort $(filter-out _%,$(notdir $(basename $(wildcard benchmarks/*.py)))))
 
-.PHONY: help setup .ready demo verify-demo airflow test test-all test-faults lint types imports format bench clean lock \
+.PHONY: help setup .ready demo verify-demo airflow test test-all test-faults lint types imports format reference bench clean lock \
         tier-unit tier-compose tier-spark tier-airflow tier-fault tier-simulation tier-cluster tier-kafka tier-slow-unit tier-slow closing-line
 
 # show this list
@@ -62,6 +62,10 @@ imports: .ready
 # let ruff lay the code out and repair what it can
 format: .ready
 	@$(RUN) ruff format . && $(RUN) ruff check --fix-only --quiet .
+
+# write docs/reference/ from the docstrings of the public doors
+reference: .ready
+	@$(RUN) .venv/bin/python setup/reference.py
 
 # run all benchmarks, one process each; results in benchmarks/out/
 bench: .ready

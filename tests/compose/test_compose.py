@@ -22,7 +22,7 @@ SERVICES = COMPOSE["services"]
 PROFILE = yaml.safe_load((PROJECT / "conf" / "clusters" / "compose.yaml").read_text())
 
 
-def test_it_fits_the_compose_specification():
+def test_compose_file_fits_the_specification():
     schema = json.loads((Path(__file__).parent / "compose-spec.schema.json").read_text())
 
     jsonschema.validate(COMPOSE, schema)

@@ -62,7 +62,7 @@ def test_expired_lease_of_sleeper_is_taken_over(tmp_path, drivers, undisturbed, 
     assert outcome(home.config()) == outcome(undisturbed.config())
 
 
-def test_a_sleeper_that_nobody_missed_goes_on(tmp_path, drivers, undisturbed):
+def test_unmissed_sleeper_continues(tmp_path, drivers, undisturbed):
     home = ready(tmp_path)
     with drivers.started(home, {**ASLEEP, "HEADRACE_KILL_AT": "prepare.half:2"}, {"run_id": "sleeper"}) as sleeper:
         wait_until_asleep(sleeper)

@@ -91,7 +91,7 @@ def test_expired_messages_stop_the_run(broker, job):
     assert job.run() == ["p", "s"]
 
 
-def test_a_topic_made_anew_stops_the_run(broker, job):
+def test_recreated_topic_stops_the_run(broker, job):
     topic = broker.topic()
     broker.send(topic, [message("p")])
     job.configure(topic=topic)

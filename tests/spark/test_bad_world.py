@@ -121,7 +121,7 @@ def test_the_number_of_key_groups_cannot_change(half_way, run):
 
 
 @pytest.mark.parametrize("table", ["keyed_state", "timers", "materializer_history"])
-def test_a_state_table_that_is_gone_is_named(half_way, run, table):
+def test_missing_state_table_is_named(half_way, run, table):
     folder = Path(half_way.config().job_folder) / table
     folder.rename(folder.with_name("elsewhere"))
     with pytest.raises(StorageError, match=rf"{table} is gone, but checkpoints name its version 1") as caught:

@@ -42,7 +42,7 @@ def test_rescaled_job_equals_one_with_this_number(home, new_home, run, monkeypat
     assert all(finding.ok for finding in verify(home.config()))
 
 
-def test_renamed_operator_goes_on_with_its_state(home, run):
+def test_renamed_operator_keeps_its_state(home, run):
     write_days(home.input, range(2), rows=60)
     home.configure({"sources": {"purchases": {"max_files_per_batch": 1}}})
     run(home, max_batches=1)
@@ -55,7 +55,7 @@ def test_renamed_operator_goes_on_with_its_state(home, run):
 
 
 @pytest.mark.parametrize(("code", "gone"), [("renamed", {OLD}), ("anew", {OLD, "lines"})])
-def test_run_goes_on_when_holders_were_dropped(home, run, monkeypatch, code, gone):
+def test_run_continues_after_holders_were_dropped(home, run, monkeypatch, code, gone):
     write_days(home.input, range(1), rows=60)
     home.configure(FEW)
     with monkeypatch.context() as patched:

@@ -41,7 +41,7 @@ def as_json(value):
     return json.loads(json.dumps(value, default=str))
 
 
-def test_it_reads_what_the_release_left(old):
+def test_state_of_the_release_is_readable(old):
     kept = json.loads((old.folder / "outcome.json").read_text())
     now = outcome(old.config())
     assert as_json({"sinks": now.sinks, "state": now.state, "watermark": now.watermark}) == kept
@@ -50,13 +50,13 @@ def test_it_reads_what_the_release_left(old):
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", "delta"])
-def test_it_goes_on_where_the_release_stopped(old, run, backend):
+def test_job_continues_where_the_release_stopped(old, run, backend):
     run(old, backend=backend)
     assert_as_by_hand(old.config(), by_hand(purchases_of(day) for day in range(4)))
     assert_well_formed(old.config())
 
 
-def test_it_restores_what_the_release_kept(old, run):
+def test_checkpoints_of_the_release_are_restored(old, run):
     restore(old.config(), "two_days", "to see the past", "somebody")
     assert_as_by_hand(old.config(), by_hand(purchases_of(day) for day in range(2)))
     run(old)
@@ -64,7 +64,7 @@ def test_it_restores_what_the_release_kept(old, run):
     assert all(finding.ok for finding in verify(old.config()))
 
 
-def test_it_replays_an_interval_of_the_release(old, run):
+def test_interval_of_the_release_is_replayed(old, run):
     second = {"mode": "interval", "interval_start": day_start(1), "interval_end": day_start(1) + DAY}
     with pytest.raises(IntervalError, match="has been taken in already"):
         run(old, **second)
@@ -72,7 +72,7 @@ def test_it_replays_an_interval_of_the_release(old, run):
     assert_as_by_hand(old.config(), by_hand(purchases_of(day) for day in range(3)))
 
 
-def test_it_maintains_the_tables_of_the_release(old, run):
+def test_tables_of_the_release_are_maintained(old, run):
     before = outcome(old.config())
     savepoint(old.config(), "now", "before maintenance", "somebody")
     assert compact(old.config(), "somebody") is not None

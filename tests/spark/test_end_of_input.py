@@ -9,7 +9,7 @@ from tests.jobs.outcome import assert_well_formed, outcome
 from tests.jobs.purchase_files import day_name, purchases_of, write_days, write_rows
 
 
-def test_the_end_fires_all_timers_however_cut(home, run):
+def test_end_of_input_fires_all_timers(home, run):
     outcomes = []
     write_days(home.input, range(3))
     for files, root in ((3, "at once"), (1, "day by day")):

@@ -137,7 +137,7 @@ def test_a_vacuum_finds_nothing_within_the_retention(three_days):
     assert vacuum(three_days.config(), "weekly") == []
 
 
-def test_dry_vacuum_removes_nothing_real_one_unneeded(three_days, run):
+def test_vacuum_removes_unneeded_files_unless_dry(three_days, run):
     """A real vacuum removes what nobody needs."""
     config = three_days.config()
     compact(config, "nightly")

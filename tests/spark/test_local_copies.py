@@ -50,7 +50,7 @@ def test_lost_ones_are_rebuilt(half_way, run):
     assert (metrics.get("local_copies_reused"), metrics["local_copies_rebuilt"]) == (None, 4)
 
 
-def test_one_that_was_never_finished_is_rebuilt(half_way, run):
+def test_unfinished_copy_is_rebuilt(half_way, run):
     (copies(half_way)[0] / "COMPLETE").unlink()
     assert finish(half_way, run)["local_copies_rebuilt"] == 1
 

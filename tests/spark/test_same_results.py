@@ -147,7 +147,7 @@ JANUARY = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("files_per_batch", "parallelism", "backend"), JANUARY)
-def test_january_comes_to_the_same(flights, run, first_outcome, files_per_batch, parallelism, backend):
+def test_january_has_the_same_results(flights, run, first_outcome, files_per_batch, parallelism, backend):
     home = flights(31, max_files_per_batch=files_per_batch)
     report = run(home, parallelism=parallelism, backend=backend)
     assert len(report.checkpoints) == -(-31 // files_per_batch)

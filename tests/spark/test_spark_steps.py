@@ -205,7 +205,7 @@ GOOD = [
 
 
 @pytest.mark.parametrize("query", GOOD)
-def test_steps_that_look_at_one_row_are_taken(query, spark, steps):
+def test_steps_over_single_rows_are_accepted(query, spark, steps):
     home = steps()
     step = step_over(spark, home, lambda source: source.sql(query, record=Change, tables=("dims",)))
     again = step_over(spark, home, lambda source: source.sql(query, record=Change, tables=("dims",)))

@@ -44,7 +44,7 @@ def test_all_kinds_leave_entries_of_their_own(expected):
 
 
 @pytest.mark.parametrize("backends", [("rocksdb",) * 3, ("delta",) * 3, ("delta", "rocksdb", "delta")], ids="-".join)
-def test_every_backend_comes_to_the_same_tables(run, tmp_path, expected, backends):
+def test_every_backend_writes_the_same_tables(run, tmp_path, expected, backends):
     assert come_to(run, tmp_path, *backends) == expected
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from headrace import faults
 from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.log import CheckpointLog
 from headrace.config import JobConfig
 from headrace.errors import ConfigError, FencedError
 from headrace.names import did_you_mean
@@ -55,7 +56,7 @@ class BranchStatus(enum.StrEnum):
 
     OPEN = "open"
     PROMOTING = "promoting"
-    """Its promotion has begun. It counts if the job has the checkpoint of that attempt; else the branch is open."""
+    """Its promotion has begun. If the job has the checkpoint of that attempt, the branch is promoted; else it is open."""
     PROMOTED = "promoted"
     DROPPED = "dropped"
 
@@ -91,10 +92,12 @@ class Branches:
 
     def __init__(self, config: JobConfig) -> None:
         """Read the table. A job that never had a branch has none."""
+        self._config = config
         self._job = config.job
         self._store = table_store(f"{config.job_folder}/{BRANCHES}", config.storage_options)
         self._version = -1
         self._by_name: dict[str, Branch] = {}
+        self._promotions: frozenset[str] = frozenset()
         self.refresh()
 
     def refresh(self) -> None:
@@ -107,11 +110,14 @@ class Branches:
             rows = in_milliseconds(table.read(_SCHEMA)).sort_by("log_version").to_pylist()
         self._version = table.version
         self._by_name = {row["name"]: _decoded(row) for row in rows}
+        if any(branch.status is BranchStatus.PROMOTING for branch in self._by_name.values()):
+            log = CheckpointLog(self._config.job_folder, self._config.storage_options)
+            self._promotions = frozenset(one.attempt_id for one in log.checkpoints if one.kind is Kind.PROMOTION)
 
     @property
     def open(self) -> Sequence[Branch]:
         """The branches that are neither dropped nor promoted, oldest first."""
-        branches = (branch for branch in self._by_name.values() if branch.is_there)
+        branches = (one for one in self._by_name.values() if one.is_there and one.run_id not in self._promotions)
         return sorted(branches, key=lambda branch: branch.created_at)
 
     def dropped(self, name: str) -> Branch | None:
@@ -156,9 +162,15 @@ class Branches:
         """Commit that an attempt promotes a branch. Raises `ConfigError` when there is no open one of the name."""
         return self._change(name, status=BranchStatus.PROMOTING, run_id=attempt_id)
 
-    def end_promotion(self, name: str) -> Branch:
+    def promoted_by(self, checkpoint: Checkpoint) -> Branch | None:
+        """Return the branch that a promotion has promoted, unless its end is recorded."""
+        branch = self._by_name.get(checkpoint.name or "")
+        is_promoted = branch is not None and branch.status is BranchStatus.PROMOTING
+        return branch if is_promoted and branch is not None and branch.run_id == checkpoint.attempt_id else None
+
+    def end_promotion(self, branch: Branch) -> None:
         """Commit that a branch was promoted."""
-        return self._change(name, status=BranchStatus.PROMOTED)
+        self._commit(msgspec.structs.replace(branch, status=BranchStatus.PROMOTED), lambda: None)
 
     def _change(self, name: str, **fields: Any) -> Branch:
         changed = msgspec.structs.replace(self.get(name), **fields)
@@ -195,11 +207,11 @@ def finish_promotion(config: JobConfig, last: Checkpoint) -> None:
     if last.kind is not Kind.PROMOTION:
         return
     branches = Branches(config)
-    for branch in branches.open:
-        if branch.name == last.name and branch.run_id == last.attempt_id:
-            remove_branch(config.on_branch(branch.name))
-            faults.reached("promotion.removed")
-            branches.end_promotion(branch.name)
+    branch = branches.promoted_by(last)
+    if branch is not None:
+        remove_branch(config.on_branch(branch.name))
+        faults.reached("promotion.removed")
+        branches.end_promotion(branch)
 
 
 def _encoded(branch: Branch, log_version: int) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Conditions that find the rows of a key, in the form in which people write the key."""
+"""Conditions that find the rows of a key that a user has written."""
 
 from __future__ import annotations
 

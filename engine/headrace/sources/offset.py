@@ -49,10 +49,10 @@ class SourceOffset(msgspec.Struct, frozen=True):
     due: int | None = None
     """Time of the next call for one of these elements (ms); None without one."""
     names: tuple[str, ...] | None = None
-    """Digests of file names that this checkpoint is the first to record: names up to `last_file`, and in an interval run those
-    before the interval's end. None in checkpoints of earlier releases, which have only the count in `files_behind`."""
+    """Digests of file names that no earlier checkpoint has recorded: of names up to `last_file`, and, in an interval run, of all
+    files before the interval's end. None in checkpoints of earlier releases, which have only the count in `files_behind`."""
     stamps: tuple[str, ...] = ()
-    """Digest of size and time of change of each file in `names`, in their order. Empty where an earlier release recorded the names."""
+    """Digest of size and modification time of each file in `names`, in their order. Empty if an earlier release recorded the names."""
     number: int = 0
     """Number of the source, never changed: it orders rows with equal merge keys."""
     unread: tuple[str, ...] = ()

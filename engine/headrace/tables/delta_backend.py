@@ -274,7 +274,7 @@ def _before(rows: pa.Table, user_key: bytes | None) -> pa.Array:
 
 _BY_THEMSELVES = (GROUPED_PREFIX, CLEANUP_PREFIX)
 _WALKS = 16
-"""Number of walks over groups that are kept, to be continued. Each holds a group of rows in memory."""
+"""Number of walks that are kept, so that the next page of a group can continue one. Each holds a row group in memory."""
 
 _TIMER_KEY = len(timer_entry(Timer(0, b"")))
 _TIME = struct.Struct(">Q")

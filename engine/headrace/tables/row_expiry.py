@@ -125,12 +125,12 @@ def dead_sql(expiries: Iterable[RowExpiry]) -> str:
 
 
 def _counted(live: LiveTtl, time: int) -> int:
-    """Return the time before `time` (ms) without gaps."""
+    """Return the time (ms) that has counted until `time`: all time except gaps."""
     return time - sum(max(0, min(time, end) - start) for start, end in live.gaps)
 
 
 def _counted_sql(live: LiveTtl) -> str:
-    """Return SQL for the time before an entry's stamp, without gaps."""
+    """Return SQL for the time (ms) that has counted until an entry's stamp."""
     stamp = "epoch_ms(last_access)"
     if live.since is not None:
         stamp = f"greatest({stamp}, {live.since})"

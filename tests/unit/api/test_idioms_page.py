@@ -59,7 +59,7 @@ def test_first_order_of_each_amount(page):
     assert [order.order_id for order in run(page.amounts, orders=orders).sink("first_amounts")] == [1, 2, 4]
 
 
-def test_totals_and_orders_once(page):
+def test_orders_are_deduplicated_and_totals_summed(page):
     orders = [page.Order(1, "ann", 1, 5), page.Order(2, "bob", 2, 7), page.Order(1, "ann", 3, 5)]
     harness = run(page.totals, orders=orders, more_orders=[*orders[:2], page.Order(3, "ann", 4, 6)])
     assert sorted(order.order_id for order in harness.sink("orders_once")) == [1, 2]

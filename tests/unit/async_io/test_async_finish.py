@@ -120,7 +120,7 @@ def test_stopping_run_leaves_unfinished_elements(mode):
     breaker=st.sampled_from([None, CircuitBreaker(failures=2, probe_after=70 * MS)]),
     recovery=st.sampled_from(RecoveryOption),
 )
-def test_one_micro_batch_with_one_call_leaves_nothing(mode, batches, scripts, breaker, recovery):
+def test_one_call_each_finishes_in_one_micro_batch(mode, batches, scripts, breaker, recovery):
     """One micro-batch and one call for each element, and nothing waits."""
     job = job_of(mode, Promised(scripts), delay=50, breaker=breaker, recovery=recovery)
     for keys, pause in batches:

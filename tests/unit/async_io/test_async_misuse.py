@@ -79,7 +79,7 @@ def raising(error):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("error", ENDINGS)
 @pytest.mark.parametrize("method", ["open", "invoke", "close"])
-def test_whatever_a_method_raises_is_the_functions_fault(mode, error, method):
+def test_errors_of_methods_are_the_functions_fault(mode, error, method):
     with pytest.raises(UserFunctionError, match=error.__name__):
         run(function_of(**{method: coroutine_raising(error)}), mode)
 
@@ -95,7 +95,7 @@ def test_errors_of_timeout_hooks_are_their_fault(mode, error):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("error", ENDINGS)
-def test_whatever_default_raises_is_its_fault(mode, error):
+def test_errors_of_default_are_its_fault(mode, error):
     function = function_of(default=raising(error))
     function.scripts = {0: [(0.0, False)]}
     with pytest.raises(UserFunctionError, match=error.__name__):
@@ -105,7 +105,7 @@ def test_whatever_default_raises_is_its_fault(mode, error):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("error", ENDINGS)
 @pytest.mark.parametrize("options", [{"cache": LookupCache()}, {"batch": Batching(size=2)}])
-def test_a_call_that_several_share_is_no_different(mode, error, options):
+def test_errors_of_shared_calls_are_the_functions_fault(mode, error, options):
     function = function_of(invoke=coroutine_raising(error), invoke_many=coroutine_raising(error))
     with pytest.raises(UserFunctionError, match=error.__name__):
         run(function, mode, **options)
@@ -120,7 +120,7 @@ class Thread(BlockingFunction[Question, Answer]):
 
 
 @pytest.mark.parametrize("error", ENDINGS)
-def test_nor_is_one_in_a_thread(error):
+def test_errors_in_threads_are_the_functions_fault(error):
     with pytest.raises(UserFunctionError, match=error.__name__):
         run(Thread(error))
 
@@ -218,7 +218,7 @@ def test_a_backoff_that_is_no_timedelta_is_blamed(mode, answer):
 
 
 @pytest.mark.parametrize("wait", [timedelta.min, timedelta(days=-1)])
-def test_a_negative_backoff_is_none_at_all(wait):
+def test_negative_backoff_means_no_wait(wait):
     with AsyncWaitHarness(failing(), retry=Strategy(backoff=lambda _: wait)) as h:
         h.process(Question(1))
         assert (h.output(), h.clock.now()) == ([Answer(1, 2)], 0)
@@ -344,7 +344,7 @@ def test_group_continues_while_a_record_waits():
         assert h.output() == [Answer(2, 0)]
 
 
-def test_in_a_group_one_record_may_fail_alone():
+def test_record_may_fail_without_its_group():
     class Partly(Counting):
         async def invoke_many(self, questions, /):
             self.calls += 1

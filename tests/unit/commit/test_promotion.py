@@ -247,10 +247,11 @@ def test_next_run_finishes_a_promotion(job, place):
     with faults.observed(crash), pytest.raises(Crash):
         promote(job)
     committed = CheckpointLog(job.config.job_folder).last.kind is Kind.PROMOTION
+    assert [branch.name for branch in Branches(job.config).open] == ([] if committed else ["other"])
     with open_job(job.config, "the next one"):
         pass
     assert job.content() == (expected if committed else before)
-    assert [branch.name for branch in Branches(job.config).open] == ([] if committed else ["other"])
+    assert list_files(job.config.on_branch("other").job_folder) == set() or not committed
     if not committed:
         promote(job)
         assert job.content() == expected

@@ -254,7 +254,7 @@ def plain(value):
 @examples(100)
 @given(content=changed_trees([JOB + FULL]) | changed_texts(JOBS))
 @example(content=(JOB + FULL).encode())
-def test_what_loads_is_loaded_again_alike(project, content):
+def test_loading_twice_gives_equal_configs(project, content):
     file = put(project, "jobs/demo.yaml", content)
     first = loaded(lambda: load_job("demo", project), file)
     if first is None:

@@ -73,7 +73,7 @@ def test_a_job_that_says_nothing_gets_the_defaults(home):
     assert load_job("demo").async_state("legs") == AsyncStateOptions()
 
 
-def test_every_key_arrives(home, job_file):
+def test_every_key_sets_its_option(home, job_file):
     job_file("""\
 execution:
   async-state:
@@ -111,7 +111,7 @@ operators:
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_one_run_may_overrule_whether_it_is_enabled(home, job_file, enabled):
+def test_run_option_overrides_enabled(home, job_file, enabled):
     job_file("operators: {legs: {execution: {async-state: {enabled: " + str(not enabled).lower() + "}}}}\n")
     config = load_job("demo")
     assert config.async_state("legs", enabled=enabled).enabled == enabled
@@ -147,7 +147,7 @@ def test_each_operators_tasks_get_its_options(home, job_file, monkeypatch, asked
     ]
 
 
-def test_the_schema_tells_the_defaults():
+def test_schema_contains_the_defaults():
     described = job_schema()["$defs"]["AsyncStateConfig"]["properties"]
     told = {key: re.search(r"Default: ([\w-]+)", field["description"])[1] for key, field in described.items()}
     assert told == {key: as_text(getattr(AsyncStateOptions(), name)) for key, name in KEYS.items()}

@@ -10,7 +10,7 @@ from headrace.config import format_duration, parse_duration
 
 
 @given(st.integers(min_value=0, max_value=10**12))
-def test_what_is_formatted_can_be_parsed(milliseconds):
+def test_formatted_durations_can_be_parsed(milliseconds):
     span = timedelta(milliseconds=milliseconds)
     assert parse_duration(format_duration(span)) == span
 

@@ -62,7 +62,7 @@ def test_a_missing_variable_gets_a_hint(module, job_file):
     assert "has no variable 'pipelin'; did you mean 'pipeline'?" in error_of()
 
 
-def test_something_else_than_a_pipeline_is_refused(module, job_file):
+def test_object_that_is_no_pipeline_is_refused(module, job_file):
     job_file(replace=("demo_pipeline:pipeline", "demo_pipeline:number"))
     assert "is of type int, not a Pipeline" in error_of()
 
@@ -201,7 +201,7 @@ def test_a_service_that_is_not_bound_is_named(module, job_file):
         ("merge", True, True, []),
     ],
 )
-def test_sinks_that_lose_row_kinds(module, job_file, mode, row_kind, materializes, sinks):
+def test_sinks_that_lose_row_kinds_are_found(module, job_file, mode, row_kind, materializes, sinks):
     text = PIPELINE.replace("    key: str", "    key: str\n    kind: str")
     if row_kind:
         text = text.replace('event_time="at"', 'event_time="at", row_kind="kind"')

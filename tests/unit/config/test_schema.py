@@ -56,7 +56,7 @@ def test_async_state_options_match_names_in_files(options, fits):
     assert jsonschema.Draft202012Validator(job_schema()).is_valid(job) == fits
 
 
-def test_every_field_tells_what_it_means():
+def test_every_field_has_a_description():
     sections = {name: job_schema()["$defs"][name]["properties"] for name in ("RunConfig", "AsyncStateConfig")}
     assert (
         sections["RunConfig"]["budget"]["description"]

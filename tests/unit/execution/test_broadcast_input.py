@@ -134,7 +134,7 @@ def test_one_task_holds_broadcast_records_after_cut():
     assert element_of(held[True][0], RecordCodec("rules", TYPES)) == rule(3)
 
 
-def test_held_rules_and_records_go_on_in_order():
+def test_held_rules_and_records_resume_in_order():
     backend = Deferred()
     first = task(backend=backend)
     held = first.run([[order(1), order(4)]], [], broadcast=[rule(3)], cut=record_order(2))

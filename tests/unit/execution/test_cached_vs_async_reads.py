@@ -105,7 +105,7 @@ def test_condition_chains_keep_their_place(holds):
     assert at_hand_and_late(Scripted(code)) == ["first", "second", "third"]
 
 
-def test_what_combines_two_answers_keeps_its_place():
+def test_combined_futures_keep_their_place():
     async def code(f, tell, _):
         f.a.value().then_combine(f.b.value(), lambda _, __: tell("first"))
         f.c.value().then_accept(lambda _: tell("second"))
@@ -162,7 +162,7 @@ class Returns(Scripted):
 
 
 @pytest.mark.parametrize(("function", "what"), [(Wrapped(None), "coroutine"), (Returns(None), "list")])
-def test_what_a_plain_function_returns_is_refused(function, what):
+def test_return_value_of_plain_function_is_refused(function, what):
     with pytest.raises(UserFunctionError, match=f"must return nothing, not {what}"):
         run(function, HashMapBackend, [In("k")])
 

@@ -416,7 +416,7 @@ def test_batches_may_be_answered_in_any_order(new):
     assert machine.told()[3:] == ["c1 ends", "a1 ends", "b1 ends"]
 
 
-def test_nothing_starts_by_itself_if_it_must_not(new):
+def test_batches_start_only_on_demand_if_configured(new):
     machine = new(buffer_size=1)
     machine.controller.batches.fires_by_itself = False
     machine.take("a1")
@@ -784,7 +784,7 @@ def test_thousands_of_waits_behind_callbacks_do_not_nest(machine):
 
 
 @pytest.mark.parametrize("at_hand", [True, False])
-def test_an_await_goes_on_behind_all_callbacks(machine, at_hand):
+def test_await_continues_after_all_callbacks(machine, at_hand):
     async def code(m):
         slow = m.read("x")
         fast = StateFuture("fast", m.controller) if at_hand else m.read("y")

@@ -290,7 +290,7 @@ def test_missing_block_is_a_named_error(new_rocksdb, unread):
         task_over(backend, Renamed()).run([], [], resumed=held.requests)
 
 
-def test_what_is_awaited_is_finished_and_not_held(new_rocksdb, unread):
+def test_awaiting_code_is_finished_not_held(new_rocksdb, unread):
     class Awaits(Totals):
         async def process(self, step, ctx, /):
             total = await self.total.value()
@@ -326,7 +326,7 @@ def test_records_count_once_however_often_runs_stop(new_rocksdb):
     assert first.metrics + second.metrics == {"records": 5, "late": 5}
 
 
-def test_what_is_held_is_not_read(new_rocksdb, monkeypatch):
+def test_held_records_read_no_state(new_rocksdb, monkeypatch):
     backend = new_rocksdb()
     asked = []
     monkeypatch.setattr(backend, "get_many", lambda entries: asked.extend(entries) or [None] * len(entries))

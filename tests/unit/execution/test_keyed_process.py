@@ -230,7 +230,7 @@ def test_repeating_timer_keeps_its_outputs_apart(harness):
     assert harness(remind=remind, timer=timer).run((1, Event("a", "remind", 5)), 9)[1:] == [("timer a", 5)] * 3
 
 
-def test_a_timer_may_be_taken_back(harness):
+def test_timer_may_be_deleted(harness):
     async def forget(self, event, ctx):
         ctx.timers.delete_event_time(event.number)
 
@@ -477,7 +477,7 @@ def test_a_function_may_be_bound_again_and_again(harness):
     assert msgspec.json.encode(first.run((1, Event("a", "count")))) == b'[["a",3]]'
 
 
-def test_every_part_tells_its_statistics(harness):
+def test_every_part_reports_its_statistics(harness):
     async def count(f, event, ctx):
         await f.seen.update((await f.seen.value() or 0) + 1)
         await f.lately.value()

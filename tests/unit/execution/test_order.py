@@ -20,7 +20,7 @@ def nested(cause, path):
 
 
 @given(one=ordinals, other=ordinals, path=paths, other_path=paths)
-def test_what_a_record_causes_sorts_with_the_record(one, other, path, other_path):
+def test_effects_sort_with_their_record(one, other, path, other_path):
     first, second = (one, path), (other, other_path)
     assert (nested(record_order(one), path) < nested(record_order(other), other_path)) is (first < second)
 

@@ -68,7 +68,7 @@ def test_overdue_timers_fire_once_in_order(event, processing, forget):
     assert [(one.at, one.domain, one.namespace) for one in fired(Alarms(), go)] == sorted(expected)
 
 
-def test_one_set_by_another_comes_before_later_ones():
+def test_timer_set_by_timer_precedes_later_timers():
     times = [one.at for one in fired(Countdown(), Go(event=((3, ""), (90, ""))))]
     assert times == [3, 2, 1, 0, *range(90, -1, -1)]
 

@@ -150,7 +150,7 @@ def test_due_timer_precedes_records_of_its_micro_batch(micro_batches):
     assert job.run(2000) == []
 
 
-def test_it_fires_without_any_record(micro_batches):
+def test_timer_fires_without_any_record(micro_batches):
     job = micro_batches()
     job.run(NOON, Ask("b", wake=(1001,)), Ask("a", wake=(1002, 1001)))
     assert job.run(5000) == [
@@ -192,7 +192,7 @@ def test_timer_set_by_timer_fires_in_turn(micro_batches):
     assert job.run(9999) == [("a", "processing_time 9999")]
 
 
-def test_the_domains_of_one_key_do_not_meet(micro_batches):
+def test_timer_domains_of_a_key_are_independent(micro_batches):
     job = micro_batches()
     job.run(NOON, Ask("a", wake=(1005,), remind=(1005,)), Ask("a", forget=(1,)))
     assert job.run(NOON, Ask("b"), 1005)[1:] == [("a", "event_time 1005")]
@@ -203,7 +203,7 @@ def test_the_domains_of_one_key_do_not_meet(micro_batches):
     ]
 
 
-def test_event_time_stands_where_it_stood(micro_batches):
+def test_event_time_does_not_advance(micro_batches):
     moments = []
     job = micro_batches(lambda _, ctx: moments.append((ctx.timestamp, ctx.watermark, ctx.processing_time)))
     job.run(NOON, Ask("a", wake=(1001, 1002, 1003)))

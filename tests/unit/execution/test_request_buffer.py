@@ -48,7 +48,7 @@ def test_unblocking_releases_one_record_of_the_key(buffer):
     assert buffer.blocked == 0
 
 
-def test_one_may_wait_before_all_others(buffer):
+def test_request_may_wait_before_all_others(buffer):
     buffer.block(record("second"))
     buffer.block_first(record("first"))
     assert [unblocked(buffer), unblocked(buffer)] == ["first", "second"]

@@ -97,7 +97,7 @@ def gated():
     executor.close()
 
 
-def test_threads_read_while_the_task_goes_on(gated):
+def test_threads_read_while_the_task_continues(gated):
     backend, executor = gated
     executor.submit(requests(0))
     backend.begun.acquire()

@@ -148,7 +148,7 @@ def test_columns_have_the_types_that_were_promised(folder):
     assert not schema.field("flight_id").nullable
 
 
-def test_what_was_written_is_counted(raw, rows, tmp_path):
+def test_written_rows_are_counted(raw, rows, tmp_path):
     written = write_events(tmp_path, first=FIRST, last=LAST, seed=13, raw=raw)
     assert written.rows == len(rows)
     assert written.redelivered == rows.duplicated("seq").sum()

@@ -202,7 +202,7 @@ def test_a_displaced_leg_is_watched_as_well(two_legs):
     assert two_legs.alerts() == ["A"]
 
 
-def test_nothing_is_kept_about_flights_that_are_over(two_legs):
+def test_finished_flights_leave_no_state(two_legs):
     two_legs.departed("A")
     two_legs.arrived("A")
     assert two_legs.simulation.watches.values == {}

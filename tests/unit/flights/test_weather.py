@@ -75,7 +75,7 @@ def test_an_observation_is_answered(reliable, service_data):
     assert asyncio.run(run()) == (200, service_data["EWR", "2013-01-01T10:00:00Z"])
 
 
-def test_what_was_not_observed_is_not_found(reliable):
+def test_missing_observation_is_not_found(reliable):
     async def run():
         async with client_of(reliable) as client:
             answer = await client.get("/weather", params={**EWR_AT_TEN, "origin": "SFO"})

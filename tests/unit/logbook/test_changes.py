@@ -77,7 +77,7 @@ def test_each_retraction_follows_its_row(raw, seed, name):
     assert max(Counter(tuple(getattr(record, field) for field in KEYS[name]) for record in in_force).values()) == 1
 
 
-def test_corrections_are_wrong_in_every_way(raw):
+def test_corrections_cover_every_kind_of_error(raw):
     by_flight = {}
     for change in entry_changes(raw, LAST, 1, TROUBLE):
         by_flight.setdefault(change.record.flight_id, []).append((change.delivered_at, change.kind))

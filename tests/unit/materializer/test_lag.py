@@ -119,7 +119,7 @@ changes = st.lists(st.tuples(st.sampled_from(RowKind), st.integers(0, 5), st.int
     offset=st.integers(1, 3),
     strategies=st.lists(st.sampled_from(Strategy), min_size=1, max_size=3),
 )
-def test_each_row_stands_with_the_one_before_it(backends, changes, size, offset, strategies):
+def test_each_row_is_paired_with_its_predecessor(backends, changes, size, offset, strategies):
     rows, unmatched = [], 0
     with backends.lent() as new:
         table = Table(new(), lag(offset).operators[-1], strategies)

@@ -266,7 +266,7 @@ def test_late_row_waits_for_the_next_watermark(harness):
     assert [row.part for row in h.history("k")] == [2]
 
 
-def test_what_deduplication_dropped_never_comes_back(harness):
+def test_dropped_duplicates_never_come_back(harness):
     h = harness(on_conflict=OnConflict.DEDUPLICATE)
     give(h, "+1a", "+2b", at=1)
     h.watermark(1)

@@ -139,7 +139,7 @@ class Counting:
         return self._backend.get_many(keys)
 
 
-def test_a_node_that_is_missing_is_told(backend):
+def test_missing_node_is_reported(backend):
     histories = Histories(backend, Layouts(Strategy.MAP, 4, 2), projection(()))
     histories.load([KEY])
     for text in "abcdef":

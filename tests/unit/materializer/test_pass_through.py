@@ -40,7 +40,7 @@ def passed(changes, emit=Emit.NET_CHANGE):
     return [(out.kind, msgspec.json.decode(out.raw, type=Row)) for out in task.outputs()]
 
 
-def test_the_last_change_of_each_key_goes_on():
+def test_last_change_of_each_key_is_emitted():
     a, b, c = Row("k", 1), Row("k", 2), Row("j", 3)
     assert passed([(INSERT, a), (INSERT, c), (UPDATE_BEFORE, a), (UPDATE_AFTER, b), (DELETE, c)]) == [
         (UPDATE_AFTER, b),

@@ -219,7 +219,7 @@ def test_sets_and_dicts_have_no_order(harness):
         assert [kind for kind, _ in h.run(*changes)] == [INSERT, DELETE]
 
 
-def test_a_number_that_json_has_not_is_told(harness):
+def test_number_impossible_in_json_is_reported(harness):
     class Weight(Struct, frozen=True):
         key: str
         tons: float

@@ -141,7 +141,7 @@ def test_late_versions_do_not_outlive_deletions():
         assert [record.rate for _, record in harness.kinds()] == [None]
 
 
-def test_an_order_taken_back_takes_its_result_back():
+def test_retracted_order_retracts_its_result():
     with harness_of() as harness:
         harness.process2(Rate("a", 1, 10), timestamp=1)
         harness.process1(Order("a", 2, 7), timestamp=2)

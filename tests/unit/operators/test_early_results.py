@@ -151,7 +151,7 @@ def test_early_results_cannot_be_switched_later(windows, before, after):
         harness.run()
 
 
-def test_another_step_holds_for_open_windows():
+def test_changed_early_step_applies_to_open_windows():
     with harness_of(Tumbling(ms(10)), early=3) as before:
         before.process(Bid("a", 1, 5), timestamp=1)
         before.watermark(2)

@@ -74,7 +74,7 @@ def test_backends_add_up_to_the_sql_join(backend, how, events):
 
 @settings(max_examples=30)
 @given(how=st.sampled_from(JoinType), events=EVENTS)
-def test_nothing_is_kept_when_all_is_taken_back(how, events):
+def test_full_retraction_leaves_no_state(how, events):
     with harness_of(how) as harness:
         orders, offers, _ = play(harness, events)
         for record in [*orders, *offers]:
@@ -119,7 +119,7 @@ def test_a_pair_outlives_an_expired_partner():
         assert harness.quarantined() == []
 
 
-def test_copies_around_an_expiry_are_told_apart():
+def test_copies_around_an_expiry_are_distinguished():
     with harness_of(LEFT, state_ttl=(Lifetime.FOREVER, ms(5))) as harness:
         give(harness, OFFER)
         give(harness, ORDER)

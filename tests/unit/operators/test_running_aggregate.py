@@ -66,7 +66,7 @@ def test_each_record_emits_its_keys_total(harness_of):
     assert results(harness_of(totals()), *orders) == [("ann", 5), ("bob", 7), ("ann", 11)]
 
 
-def test_an_expired_total_starts_anew(harness_of):
+def test_expired_total_restarts(harness_of):
     harness = harness_of(totals(StateTtl(timedelta(hours=1))))
     assert results(harness, Order("ann", 0, 5)) == [("ann", 5)]
     harness.watermark(HOUR)
@@ -87,7 +87,7 @@ def test_a_record_beyond_its_ttl_emits_nothing(harness_of):
     assert results(harness, Order("ann", HOUR, 5)) == []
 
 
-def test_it_fits_into_a_pipeline():
+def test_running_aggregate_fits_into_a_pipeline():
     source = Pipeline("orders").source("orders", Order, event_time="at")
     pipeline = source.key_by("customer").process("totals", totals()).sink("totals_log")
     assert plan_stages(pipeline).sinks["totals_log"].record is Total

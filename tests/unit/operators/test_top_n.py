@@ -179,7 +179,7 @@ def test_a_retraction_may_have_another_time(points):
         assert harness.snapshot().entries == ()
 
 
-def test_all_taken_back_leaves_no_state(backend):
+def test_full_retraction_leaves_no_state(backend):
     given = [Score("a", at, at % 3) for at in range(7)]
     with harness_of(retracting=True, backend=backend) as harness:
         give(harness, *given)

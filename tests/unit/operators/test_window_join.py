@@ -189,7 +189,7 @@ def test_an_emit_that_does_not_fit_is_refused():
         joined(TEN, 5)
 
 
-def test_each_window_tells_its_own_matches():
+def test_each_window_emits_its_own_matches():
     hopping = Hopping(ms(10), ms(5))
     with harness_of(hopping, "anti_join") as harness:
         harness.process1(Order("a", 7, 1), timestamp=7)

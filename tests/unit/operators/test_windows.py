@@ -39,7 +39,7 @@ def windows_of(windows, at):
         (Cumulative(ms(9), ms(3), offset=ms(1)), 0, [(-8, 1)]),
     ],
 )
-def test_a_moment_lies_in_its_windows(windows, at, expected):
+def test_moment_belongs_to_its_windows(windows, at, expected):
     assert windows_of(windows, at) == expected
 
 

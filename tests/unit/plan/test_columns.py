@@ -220,7 +220,7 @@ def test_columns_of_kindred_types_are_read(kind, values, expected):
 
 @pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.string_view()])
 @pytest.mark.parametrize("kind", [int, float, bool, bytes, Timestamp])
-def test_text_is_never_taken_for_anything_else(text, kind):
+def test_text_is_never_converted_to_other_types(text, kind):
     found, errors = one(kind, pa.array(["1", "2"], text))
     assert found == [None, None]
     assert "x is '1', which is not" in errors[0]
@@ -266,7 +266,7 @@ def test_enums_are_members_in_records_texts_in_columns():
     assert table["colour"].to_pylist() == ["red"]
 
 
-def test_constraints_of_annotations_hold_for_sources_too():
+def test_annotation_constraints_apply_to_sources():
     # Later stages decode records, and decoding checks them: there it would fail the run.
     kind = Annotated[int, msgspec.Meta(ge=0, lt=10)]
     found, errors = one(kind, [3, -1, 10], default="bad")

@@ -119,7 +119,7 @@ def test_nested_records_survive_sink_and_source(records):
 
 
 @given(records=st.lists(orders, min_size=2, max_size=4))
-def test_slices_and_chunks_read_alike(records):
+def test_slices_and_chunks_read_equally(records):
     table = to_columns(records, sink_schema(Order))
     parts = pa.concat_tables([table.slice(1), table.slice(0, 1)])
     assert RecordReader(Order, None).read(parts)[0] == [*records[1:], records[0]]
@@ -207,7 +207,7 @@ def test_wrong_shape_is_a_bad_row(annotation, values, error):
     assert errors[1] == "x is null"
 
 
-def test_what_lies_below_a_null_is_no_fault():
+def test_values_below_a_null_are_no_fault():
     child = pa.array([None, 2], pa.int64())
     struct = pa.StructArray.from_arrays([child], ["x"], mask=pa.array([True, False]))
     inner = msgspec.defstruct("Inner", [("x", int)])

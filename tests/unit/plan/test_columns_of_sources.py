@@ -84,7 +84,7 @@ TABLES = st.fixed_dictionaries(
 
 
 @given(table=TABLES)
-def test_columns_and_records_read_alike(table):
+def test_columns_and_records_read_equally(table):
     reader = RecordReader(Flat, "op")
     records, kinds, bad = reader.read(table)
     array, kind_column, bad_rows = reader.read_columns(table)

@@ -44,7 +44,7 @@ def test_key_is_unchanged_by_storing(price):
     assert stage_key(Fare(1), fields) is None
 
 
-def test_zero_is_one_key():
+def test_zeros_of_both_signs_are_one_key():
     # To SQL -0.0 is 0.0: a merge that had a row of each would not know which one is meant.
     assert encode(stage_key(Fare(-0.0), ("price",))) == encode(stage_key(Fare(0), ("price",))) == b"0.0"
 

@@ -160,7 +160,7 @@ def test_all_problems_come_at_once():
     ]
 
 
-def test_a_problem_of_a_record_is_told_once():
+def test_problem_of_record_is_reported_once():
     events = Pipeline("demo").source("odd", Odd, event_time="at")
     events.filter(str).sink("one")
     (problem,) = problems_of(events.sink("two"))

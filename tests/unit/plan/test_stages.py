@@ -215,7 +215,7 @@ def test_a_side_output_flows_to_keyed_operators(orders):
     assert (plan.stage("again").takes, plan.stage("again").after) == ((Event,), ("lines",))
 
 
-def test_an_operator_ranks_behind_those_that_feed_it(orders):
+def test_operator_ranks_after_its_inputs(orders):
     first = keyed(orders, "first")
     second = keyed(first, "second")
     other = keyed(orders, "other")
@@ -236,7 +236,7 @@ def test_sources_that_meet_share_a_group(p, orders, payments):
     assert plan.stage("net").sources == ("orders", "refunds")
 
 
-def test_groups_that_meet_later_are_one(p, orders, payments):
+def test_groups_that_meet_later_are_merged(p, orders, payments):
     one, other = keyed(orders, "one"), keyed(payments, "other")
     plan = plan_stages(keyed(one.union(other), "both").sink("board"))
     assert plan.groups == (("orders", "payments"),)
@@ -254,7 +254,7 @@ def test_calls_run_in_the_stage_of_their_source(orders):
     assert plan.stage("keyed").keys[0].fields == ("key",)
 
 
-def test_inputs_of_one_operator_are_told_apart(p, orders, payments):
+def test_inputs_of_an_operator_are_distinguished(p, orders, payments):
     connected = orders.filter(is_early).key_by("key"), payments.union(orders).broadcast()
     node = p._add(Process("joined", "key", Events()), *(stream._use() for stream in connected))
     plan = plan_stages(ProcessedStream(p, node, Event).sink("board"))
@@ -269,7 +269,7 @@ def test_inputs_of_one_operator_are_told_apart(p, orders, payments):
     assert 'n2 -- "by key" --> n4' in mermaid(p)
 
 
-def test_numbers_tell_apart_swapped_uses(orders):
+def test_numbers_distinguish_swapped_uses(orders):
     def plan(*sinks):
         pipeline = Pipeline("demo")
         stream = pipeline.source("orders", Event, event_time="at")

@@ -57,7 +57,7 @@ def test_any_split_gives_watermarks_of_plain_loop(times, cuts, size, lag):
 
 
 @given(times=times, size=st.integers(1, 12), lag=st.integers(1, 20))
-def test_watermarks_only_grow_and_stand_between_buckets(times, size, lag):
+def test_watermarks_grow_only_at_bucket_ends(times, size, lag):
     found = split(times, [], size, lag)
     assert all(ordinal % size == 0 and ordinal <= len(times) for ordinal, _ in found)
     assert all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(found))

@@ -18,7 +18,7 @@ def changes(found):
     return [(row.change, row.name["key"]) for row in found.rows]
 
 
-def test_entries_are_added_gone_and_changed(state):
+def test_added_gone_and_changed_entries_are_listed(state):
     found = compared(1, 2)
     assert changes(found["keyed_state"]) == [(Change.CHANGED, '"N1"'), (Change.GONE, '"N2"')]
     (changed, gone) = found["keyed_state"].rows
@@ -55,7 +55,7 @@ def test_a_checkpoint_equals_itself(state):
     assert compared(2, 3) == {}
 
 
-def test_one_operator_leaves_out_sinks(state):
+def test_selecting_an_operator_leaves_out_sinks(state):
     assert set(compared(1, 2, operator="latest")) == {"materializer_history"}
 
 

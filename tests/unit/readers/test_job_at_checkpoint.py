@@ -39,12 +39,12 @@ def test_a_time_before_the_job_is_refused(state):
         opened("2013-01-30")
 
 
-def test_what_a_restore_left_behind_has_its_time(state):
+def test_undone_checkpoint_is_read_at_its_time(state):
     state.commit(Kind.RESTORE, restored_from=1)
     assert opened("2013-01-31T02:00").checkpoint.checkpoint_id == 2
 
 
-def test_what_no_checkpoint_names_is_not_there(state):
+def test_uncommitted_rows_are_not_read(state):
     uncommitted = dict(state.versions)
     row = keyed_state.scan(opened(2), limit=1).dicts()[0]
     state.add("keyed_state", [{**row, "value": '"never"', "checkpoint_id": 9, "deleted": False}])

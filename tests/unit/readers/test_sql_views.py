@@ -75,6 +75,6 @@ def test_moments_are_in_utc(state):
         "",
     ],
 )
-def test_sql_reaches_nothing_else(state, query):
+def test_sql_accesses_nothing_else(state, query):
     with pytest.raises(ConfigError):
         ask_sql(opened(), query)

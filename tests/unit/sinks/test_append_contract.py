@@ -176,7 +176,7 @@ def test_older_job_and_sinks_are_brought_together(job):
     copy.bring_back()
 
 
-def test_sink_that_is_gone_is_refused(job):
+def test_missing_sink_is_refused(job):
     path = job.sink(REMINDERS).uri.partition("//")[2].partition("/")[2]
     del job.disk.tables[path]
     with pytest.raises(SinkMismatchError, match="is gone, but checkpoint 1 was published to it"):

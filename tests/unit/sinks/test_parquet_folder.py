@@ -100,7 +100,7 @@ def test_texts_too_long_for_folders_are_refused():
     assert shown(harness) == []
 
 
-def test_files_of_others_stay():
+def test_foreign_files_stay():
     harness = harness_of()
     feed(harness, "a")
     (folder_of(harness) / "notes.txt").write_text("mine")
@@ -194,7 +194,7 @@ class Change(Struct, frozen=True):
 FOLDER = {"sinks": {"taken": {"format": "parquet", "mode": "append"}}}
 
 
-def test_rows_that_may_be_taken_back_are_refused():
+def test_retractable_rows_are_refused():
     changes = Pipeline("job").source("rows", Change, event_time="at", row_kind="op").sink("taken")
     harness = PipelineHarness(changes, job=FOLDER)
     harness.feed("rows", [Change("a", 1)], kinds=[RowKind.INSERT])

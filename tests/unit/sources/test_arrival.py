@@ -251,7 +251,7 @@ def test_an_idle_source_holds_nobody_back(shop):
     assert not shop.offsets["orders"].idle
 
 
-def test_rows_that_come_back_come_last(shop):
+def test_requeued_rows_come_last(shop):
     shop.idle_after = 100
     shop.drain()
     shop.now = 100

@@ -199,7 +199,7 @@ def test_a_clean_log_before_the_offset_is_fine():
 
 
 @pytest.mark.parametrize("on_bad_file", ["fail", "quarantine"])
-def test_a_vacuumed_file_is_never_passed_over(on_bad_file):
+def test_vacuumed_file_is_never_skipped(on_bad_file):
     written = TableWriter()
     written.append("p")
     written.append("q")
@@ -224,7 +224,7 @@ def test_a_vacuumed_file_is_never_passed_over(on_bad_file):
         ({"add": {"path": "s3://other/part.parquet"}}, "files outside of the table's folder"),
     ],
 )
-def test_what_cannot_be_read_is_refused(action, what):
+def test_unreadable_tables_are_refused(action, what):
     written = TableWriter()
     written.append("p")
     job = TableJob(written)
@@ -382,7 +382,7 @@ def test_interval_runs_are_refused():
 # ------------------------------------------------------------------------------------------------------ the change feed
 
 
-def test_changes_of_a_version_are_taken_back_first():
+def test_retractions_come_first_in_a_version():
     written = TableWriter(feed=True)
     written.append("p", "q")
     written.merge("q", "r", sizes=[2, 2])

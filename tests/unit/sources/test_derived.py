@@ -242,7 +242,7 @@ def test_names_of_landed_files_are_names_of_files(name):
     assert landed_file(derived) != landed_file(derived_name(name + "2", "0123abcd"))
 
 
-def test_a_version_that_is_gone_is_named(tmp_path):
+def test_missing_version_is_named(tmp_path):
     path = str(tmp_path / "dims")
     for word in "ab":
         write_deltalake(path, pa.table({"id": [2, 1], "label": [word, word]}), mode="overwrite")

@@ -180,7 +180,7 @@ def test_a_huge_json_line_is_a_row():
     assert (records[0].id, list(bad)) == (text, [1])
 
 
-def test_packed_files_are_unpacked():
+def test_compressed_files_are_decompressed():
     records, _, _ = read(gzip.compress(lines({"id": "a", "at": 1}), mtime=0), "json", suffix="json.gz")
     assert records == [Flat("a", 1)]
     records, _, _ = read(gzip.compress(b"id,at\na,1", mtime=0), "csv", suffix="csv.gz")
@@ -269,7 +269,7 @@ FIELDS = st.text(st.sampled_from('a1",\r\n é'), max_size=5)
 
 
 @given(rows=st.lists(st.lists(FIELDS, min_size=2, max_size=3), max_size=5), end=st.sampled_from(["\n", "\r\n"]))
-def test_what_a_writer_quotes_is_read_back(rows, end):
+def test_quoted_csv_is_read_back(rows, end):
     def quoted(field):
         return '"' + field.replace('"', '""') + '"'
 

@@ -200,7 +200,7 @@ def test_intervals_of_earlier_releases_are_not_checked(job):
     assert job.take_in(interval=days(3, 4)) == []
 
 
-def test_a_slice_goes_no_further_than_told(job):
+def test_slice_ends_at_the_given_file(job):
     job.write(0, 1, 2)
     assert job.take_in(until=day_name(1)) == [day_name(0), day_name(1)]
     assert job.take_in(until=day_name(1)) == []
@@ -230,7 +230,7 @@ def test_file_interval_follows_its_pattern(job, pattern, stem, end):
     assert moment_text(job.plan().interval.end) == end
 
 
-def test_times_that_are_none_are_null(job):
+def test_invalid_times_are_null(job):
     rows = purchases_of(0, rows=4)
     write_rows(job.home.input, day_name(0), rows[::-1])
     (file,) = job.source.scan(SourceOffset(), TakenIn()).files
@@ -243,7 +243,7 @@ def test_times_that_are_none_are_null(job):
     assert job.source.event_times(file).to_pylist() == [5, None]
 
 
-def test_a_partly_read_file_that_is_gone_fails(job):
+def test_missing_partly_read_file_fails(job):
     job.write(0, 1)
     job.offset = SourceOffset(day_name(0), unread=(day_name(0),), rows_taken=3)
     job.remove(0)
@@ -275,7 +275,7 @@ def test_a_name_that_is_not_utf8_is_refused(job):
 
 
 @pytest.mark.parametrize("name", [b"notes-\xff.txt", b"_half-\xff.parquet", b".\xff.parquet"])
-def test_such_a_name_is_passed_over_elsewhere(job, name):
+def test_ignored_files_may_have_any_name(job, name):
     job.write(0)
     make_file(job.home.input, name)
     assert [file.name for file in job.plan().files] == [day_name(0)]

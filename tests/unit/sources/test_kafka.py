@@ -146,7 +146,7 @@ def test_a_topic_meets_another_source():
 @pytest.mark.parametrize(
     ("start", "taken"), [("earliest", ["p", "q", "r"]), ("latest", ["r"]), ("1970-01-01T00:01Z", ["q", "r"])]
 )
-def test_start_tells_where_a_job_begins(start, taken):
+def test_start_decides_where_a_job_begins(start, taken):
     job = TopicJob(start=start)
     job.topic.append([message("p")], timestamp=59_999)
     job.topic.append([message("q")], timestamp=60_000)
@@ -201,7 +201,7 @@ def test_numbers_of_partitions_stay():
         (None, "the message has no value"),
     ],
 )
-def test_a_bad_message_is_told_from_good_ones(value, error):
+def test_bad_message_does_not_affect_good_ones(value, error):
     (node,) = (one for one in pipeline().operators if isinstance(one, SourceNode))
     values = [b'{"shop": "a", "at": 1, "name": "p"}', encoded(value), b'{"shop": "a", "at": 2, "name": "q"}']
     rows = [{"value": one, "topic": "t", "partition": 3, "offset": 7 + at} for at, one in enumerate(values)]
@@ -233,13 +233,13 @@ def test_a_bad_message_goes_to_quarantine():
     assert (message["offset"], message["key"], message["value"]) == (1, "k", "\\xff{")
 
 
-def test_a_bad_message_fails_if_told_so():
+def test_bad_message_fails_if_configured():
     job = TopicJob(on_bad_row="fail")
     job.topic.append([b"{"])
     stops(job, r"shop\.rows-0@0: Input data was truncated")
 
 
-def test_tombstones_are_skipped_if_told_so():
+def test_tombstones_are_skipped_if_configured():
     job = TopicJob(on_tombstone="skip")
     job.topic.append([None, message("p"), None])
     assert job.took() == ["p"]
@@ -383,7 +383,7 @@ def test_vacuum_keeps_what_waits():
     assert job.took() == ["p", "r"]
 
 
-def test_a_landed_file_that_is_gone_is_named():
+def test_missing_landed_file_is_named():
     job = TopicJob(2)
     job.put("p", "q", "r", at=5)
     job.put("x", at=6, partition=1)

@@ -46,7 +46,7 @@ def test_offsets_of_earlier_releases_are_read():
     assert msgspec.json.decode(msgspec.json.encode(offset), type=SourceOffset) == offset
 
 
-def test_what_waits_is_said_in_words():
+def test_waiting_rows_are_reported_in_words():
     assert rows_text(1, 0) == "1 row"
     assert rows_text(1_234, 1) == "1,234 rows and 1 whole file"
     assert rows_text(0, 2) == "2 whole files"

@@ -49,13 +49,13 @@ def test_timer_scan_is_half_open_in_byte_order(backends, batches, start, end):
     assert found == sorted(wanted)
 
 
-def test_nothing_asked_is_nothing_answered(backend):
+def test_empty_request_gets_empty_answer(backend):
     assert backend.get_many([]) == []
     backend.write_batch([])
     assert list(backend.items()) == []
 
 
-def test_what_rocksdb_was_given_is_there_after_closing(tmp_path):
+def test_rocksdb_keeps_entries_after_closing(tmp_path):
     first = RocksDbBackend(tmp_path)
     first.write_batch([(b"va", b"1"), (b"vb", b""), (b"vc", b"3")])
     first.write_batch([(b"vc", None)])

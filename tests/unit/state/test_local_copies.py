@@ -57,7 +57,7 @@ def test_only_table_files_are_hard_links(copies, base):
     assert {name.rpartition(".")[2] for name in shared} == {"sst"}
 
 
-def test_two_attempts_on_one_base_do_not_meet(copies, base):
+def test_attempts_on_one_base_are_independent(copies, base):
     first, second = copies.link(base, "2-first"), copies.link(base, "2-second")
     write(first, b"vk", b"first")
     write(second, b"vk", b"second")

@@ -391,7 +391,7 @@ async def _zero_in_namespace(numbers):
         (_zero_in_namespace, "async", "ValueError.*zero character"),
     ],
 )
-def test_what_makes_no_sense_fails_and_says_why(body, kind, why):
+def test_senseless_calls_fail_with_a_reason(body, kind, why):
     with failing(body, kind) as harness, pytest.raises(UserFunctionError, match=f"(?s){why}"):
         harness.process(Go(), 1)
 
@@ -415,7 +415,7 @@ def test_value_of_other_type_is_refused_before_storing():
             harness.snapshot()
 
 
-def test_keys_that_are_equal_are_one_entry():
+def test_equal_keys_share_an_entry():
     class Shares(KeyedProcessFunction[Go, Go]):
         shares = MapState("shares", float, int)
 
@@ -428,7 +428,7 @@ def test_keys_that_are_equal_are_one_entry():
         assert harness.state("shares", "k") == {1.0: 2}
 
 
-def test_lists_and_accumulators_take_no_none():
+def test_lists_and_accumulators_refuse_none():
     class Adds(KeyedProcessFunction[Go, Go]):
         numbers = ListState("numbers", int)
         most = ReducingState("most", int, max)

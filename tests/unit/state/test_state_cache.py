@@ -20,7 +20,7 @@ def cache(tmp_path):
     opened.close()
 
 
-def test_it_knows_values_and_absences_and_nothing_else(cache):
+def test_cache_knows_only_stored_values_and_absences(cache):
     cache.put([(b"va", b"1"), (b"vb", None), (b"te", b"")])
     assert cache.get([b"va", b"vb", b"vc", b"te"]) == {b"va": b"1", b"vb": None, b"te": b""}
 
@@ -31,7 +31,7 @@ def test_the_later_word_on_an_entry_holds(cache):
     assert cache.get([b"va", b"vb"]) == {b"va": None, b"vb": b"2"}
 
 
-def test_it_is_there_again_after_closing(tmp_path):
+def test_cache_survives_closing(tmp_path):
     first = StateCache(RocksDbBackend(tmp_path), LARGE)
     first.put([(b"va", b"1"), (b"vb", None)])
     first.close()
@@ -61,7 +61,7 @@ puts = st.dictionaries(st.integers(0, 30).map(entry), st.none() | st.binary(max_
 
 
 @given(steps=st.lists(st.tuples(puts, st.lists(st.integers(0, 30).map(entry), unique=True))), bound=st.integers(1, 600))
-def test_it_forgets_but_never_errs(steps, bound):
+def test_cache_evicts_but_never_returns_stale(steps, bound):
     database, expected = Memory(), {}
     cache = StateCache(database, bound)
     for put, asked in steps:
@@ -72,7 +72,7 @@ def test_it_forgets_but_never_errs(steps, bound):
 
 
 @given(numbers=st.lists(st.integers(0, 5000), max_size=3000), bound=st.integers(20, 5000))
-def test_it_stays_within_its_bound(numbers, bound):
+def test_cache_stays_within_its_limit(numbers, bound):
     database = Memory()
     cache = StateCache(database, bound)
     for number in numbers:

@@ -121,7 +121,7 @@ def test_only_timers_that_changed_are_changes(service_of, commit, backend):
     assert sorted(dict(backend.items())) == [timer_entry(Timer(200, A)), timer_entry(Timer(400, A))]
 
 
-def test_a_timer_taken_out_is_gone(service_of):
+def test_taken_timer_is_removed(service_of):
     service = service_of(100)
     service.register(Timer(10, A))
     assert service.take(Timer(10, A))
@@ -209,7 +209,7 @@ def test_backward_time_repeats_and_loses_no_timers(backend):
     assert [timer.timestamp for timer in fire(later, 95, PROCESSING)] == [92, 95]
 
 
-def test_the_domains_are_apart(backend, commit):
+def test_timer_domains_are_independent(backend, commit):
     service = TimerService(backend, 100, 0)
     for timer in (Timer(10, A), Timer(10, A, PROCESSING), Timer(20, A, PROCESSING)):
         service.register(timer)

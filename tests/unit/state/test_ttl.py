@@ -66,7 +66,7 @@ def test_watermark_lifetime_ignores_time_already_passed(stamp, ttl, gaps, clock,
 
 
 @given(st.integers(0, 90), st.integers(1, 20), known_gaps, st.integers(0, 30))
-def test_what_has_died_stays_dead_whatever_becomes_known(stamp, ttl, gaps, own):
+def test_dead_entries_never_live_again(stamp, ttl, gaps, own):
     for known, gap in enumerate(gaps):
         before, after = (LiveTtl.of(prolonging(ttl), gaps[:number]) for number in (known, known + 1))
         for clock in range((gap.watermark or -1) + 1):
@@ -125,7 +125,7 @@ def test_no_life_begins_before_ttl_was_switched_on(stamp, since, ttl):
         (StateTtl(ms(10), time=TtlTime.PROCESSING, expiry=ExpiryClock.PROCESSING_TIME), 3, 3),
     ],
 )
-def test_what_stamps_and_what_ages(ttl, stamp, clock):
+def test_stamp_and_expiry_clocks_differ(ttl, stamp, clock):
     live = LiveTtl.of(ttl)
     moment = SimpleNamespace(timestamp=1, watermark=2, processing_time=3)
     assert (live.stamp(moment), live.clock(moment)) == (stamp, clock)
@@ -136,7 +136,7 @@ def test_what_stamps_and_what_ages(ttl, stamp, clock):
     assert live.remaining(moment, clock, 25) == 25
 
 
-def test_a_ttl_that_is_disabled_is_none():
+def test_disabled_ttl_equals_no_ttl():
     assert LiveTtl.of(None) is None
     assert LiveTtl.of(StateTtl(ms(10), update=UpdateType.DISABLED)) is None
     assert EntryLifetimes((), {"a": 5}).of(None, "a") is None
@@ -165,7 +165,7 @@ def test_exact_cleanup_leaves_nothing_expired_to_return():
         ({"on_gap": OnGap.PROLONG, "gap_threshold": timedelta(0)}, "at least 1 ms"),
     ],
 )
-def test_what_has_no_meaning_is_refused(arguments, message):
+def test_meaningless_combinations_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         StateTtl(**{"ttl": ms(10), **arguments})
 

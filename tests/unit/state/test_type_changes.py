@@ -167,7 +167,7 @@ def test_refused_with_the_field_and_both_types(old, new, why):
     assert why in found[0]
 
 
-def test_all_differences_are_told_at_once():
+def test_all_differences_are_reported_at_once():
     old = struct(("a", int), ("b", int), ("c", int))
     assert len(told(old, struct(("a", str), ("b", bool), ("d", int)))) == 3
 
@@ -317,7 +317,7 @@ def same(old, new):
 
 
 @given(pair=changed_pairs() | st.tuples(struct_types(), struct_types()) | st.tuples(types, types), data=st.data())
-def test_what_is_accepted_decodes_and_means_the_same(pair, data):
+def test_accepted_types_decode_to_equal_values(pair, data):
     old, new = pair
     try:
         codecs = Codec(old, "old"), Codec(new, "new")

@@ -95,7 +95,7 @@ def test_value_is_per_key_and_outlives_task(store_of, commit):
     assert read(later, 2, 0, b'"nobody"') is None
 
 
-def test_states_of_one_key_keep_apart(store_of, commit):
+def test_states_of_a_key_are_independent(store_of, commit):
     # A name may end in what another key begins with.
     first, second = store_of(name="a"), store_of(name="ab")
     write(first, 1, at=0)
@@ -240,7 +240,7 @@ def test_write_after_death_begins_a_new_life(store_of):
     assert read(store, 30, 40) is None
 
 
-def test_a_disabled_ttl_is_none_at_all(store_of):
+def test_disabled_ttl_equals_no_ttl(store_of):
     store = store_of(StateTtl(TEN, update=UpdateType.DISABLED))
     write(store, 1, at=5)
     assert read(store, 5, 10_000) == 1

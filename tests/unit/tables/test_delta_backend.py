@@ -73,7 +73,7 @@ def all_entries():
 
 @FEW
 @given(made=st.lists(commits, max_size=6), parallelism=st.integers(1, 3), bound=st.sampled_from([1, 500, LARGE]))
-def test_it_has_what_was_committed_and_nothing_else(tmp_path_factory, made, parallelism, bound):
+def test_delta_backend_has_exactly_the_committed_entries(tmp_path_factory, made, parallelism, bound):
     committed = CommittedState(str(tmp_path_factory.mktemp("state")))
     for what, *arguments in made:
         getattr(committed, what)(*arguments)
@@ -132,7 +132,7 @@ def test_cache_continues_between_attempts_like_local_copies(tmp_path_factory, st
             base = attempt
 
 
-def test_what_the_task_wrote_is_what_it_reads(committed):
+def test_task_reads_its_own_writes(committed):
     committed.values("counts", "n", {encode("a"): b"1", encode("b"): b"2"})
     backend = committed.backend(cache(1))
     backend.write_batch([(value("a"), None), (value("c"), b"3")])

@@ -27,7 +27,7 @@ def committed(storage, tmp_path):
     return CommittedState(f"s3://{BUCKET}/{tmp_path.name}", storage)
 
 
-def test_it_has_what_was_committed(committed):
+def test_delta_backend_has_the_committed_entries(committed):
     committed.values("counts", "n", {encode(number): b"%d" % number for number in range(200)})
     committed.values("counts", "n", {encode(number): None for number in range(0, 200, 3)})
     committed.timers("counts", {Timer(number, encode(number)): True for number in range(20)})

@@ -44,7 +44,7 @@ def test_sql_and_logic_agree_on_who_is_dead(entries, gaps, since, clock, ttl):
 
 
 @given(stamps, gaps, st.none() | times, times, st.integers(1, 20))
-def test_what_is_rebuilt_does_without_the_dead_alone(entries, gaps, since, clock, ttl):
+def test_rebuilt_copy_lacks_only_dead_entries(entries, gaps, since, clock, ttl):
     declared = StateTtl(timedelta(milliseconds=ttl), on_gap=OnGap.PROLONG, gap_threshold=timedelta(milliseconds=1))
     live = LiveTtl.of(declared, gaps, since)
     rows = [row(stamp, own=own, state=state) for state in ("s", "other") for stamp, own in entries]

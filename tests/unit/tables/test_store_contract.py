@@ -104,7 +104,7 @@ def test_create_leaves_a_table_alone(table):
     assert (table.version, table.keys()) == (1, ["a"])
 
 
-def test_missing_table_is_told_from_others(missing):
+def test_missing_table_has_its_own_error(missing):
     calls = [
         missing.store.latest,
         lambda: missing.store.at(0),
@@ -451,7 +451,7 @@ def test_power_failure_loses_unsynced_files(in_memory):
         in_memory.keys()
 
 
-def test_commit_syncs_the_one_before(in_memory):
+def test_commit_syncs_its_parent(in_memory):
     with died_before_sync(in_memory.disk):
         in_memory.append(0, ("a",))
     in_memory.append(1, ("b",))
@@ -459,7 +459,7 @@ def test_commit_syncs_the_one_before(in_memory):
     assert (in_memory.version, in_memory.keys()) == (2, ["a", "b"])
 
 
-def test_one_commit_at_most_is_not_synced(in_memory):
+def test_at_most_one_commit_is_unsynced(in_memory):
     for parent in range(3):
         with died_before_sync(in_memory.disk):
             in_memory.append(parent, (f"{parent}",))

@@ -538,7 +538,7 @@ def test_elements_are_emitted_quarantined_or_pending_in_order(
     assert_order(mode, story.taken, story.out)
 
 
-def test_parked_element_that_goes_on_is_over_capacity():
+def test_continued_parked_element_may_exceed_capacity():
     options = {"capacity": 1, "park_after": 0 * MS, "retry": FixedDelay(max_retries=1, delay=20 * MS)}
     with harness(Promised({0: after(0, 50, fails=(0,))}), OutputMode.ORDERED, **options) as h:
         h.process(Question(0))

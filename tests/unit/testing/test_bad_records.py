@@ -143,7 +143,7 @@ def test_coroutine_functions_are_refused_at_once(step):
         (lambda _: "\ud800", "surrogates not allowed"),
     ],
 )
-def test_key_that_cannot_be_one_is_refused(key, match):
+def test_impossible_key_is_refused(key, match):
     with pytest.raises(UserFunctionError, match=match):
         run(keyed(key))
 

@@ -69,7 +69,7 @@ def test_a_snapshot_commits_what_has_changed():
         assert rows(h, "timers", "key") == []
 
 
-def test_what_was_committed_is_looked_up():
+def test_committed_entries_are_looked_up():
     with harness("delta") as h:
         h.process(Visit("a", 4), timestamp=1)
         snapshot = h.snapshot()

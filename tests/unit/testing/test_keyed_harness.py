@@ -80,7 +80,7 @@ def test_a_function_is_driven_record_by_record(harness):
     assert harness.output() == [Total("a", 12), Total("a", 12), Watermark(20)]
 
 
-def test_output_tells_everything_once_and_in_order(harness):
+def test_output_returns_each_item_once_in_order(harness):
     harness.process(Visit("a", 61), 1)
     harness.watermark(11)
     harness.process(Visit("a", 2), 11)

@@ -86,7 +86,7 @@ def test_pause_above_threshold_is_not_counted_in_lifetime(backend):
         assert visit(h)[0] is False
 
 
-def test_a_shorter_pause_is_none(backend):
+def test_pause_below_threshold_does_not_count(backend):
     with new(backend=backend) as h:
         visit(h)
         h.pause(THRESHOLD)
@@ -142,7 +142,7 @@ def test_pauses_are_in_a_snapshot(backend):
         assert visit(again)[0] is False
 
 
-def test_what_has_begun_is_done_before_the_pause():
+def test_started_records_finish_before_the_pause():
     with new(automatic=False) as h:
         h.process(Guest("ann"))
         assert h.statistics().in_flight == 1

@@ -108,7 +108,7 @@ def refused(harness, pipeline, match, error=StateSchemaError):
     assert sums(harness) == SUMS
 
 
-def test_held_records_go_on_in_order(holding):
+def test_held_records_resume_in_order(holding):
     holding.run()
     assert sums(holding) == SUMS
 
@@ -190,7 +190,7 @@ def test_source_without_rows_ahead_may_go(dry):
     assert sums(dry) == [*SUMS, 102]
 
 
-def test_source_that_comes_back_goes_on(dry):
+def test_returning_source_continues(dry):
     dry.change(pipeline=single(), job={})
     dry.run()
     dry.change(pipeline=joined(), job=IDLE)

@@ -101,7 +101,7 @@ def test_sinks_are_appended_or_merged_into(backend):
         assert (report.rows_in, report.stopped_because, report.quarantined) == (1, "drained", 0)
 
 
-def test_nothing_is_there_before_the_first_run():
+def test_harness_is_empty_before_first_run():
     harness = PipelineHarness(totals())
     assert harness.sink("totals") == []
     assert harness.sink_table("totals").num_rows == harness.table("keyed_state").num_rows == 0
@@ -180,7 +180,7 @@ def test_all_places_are_known():
 # ------------------------------------------------------------------------------------------------- time and events
 
 
-def test_clock_stands_still_and_fires_timers():
+def test_clock_moves_only_on_demand_and_fires_timers():
     harness = PipelineHarness(totals(), now=0)
     harness.feed("orders", ORDERS[:1])
     harness.run()
@@ -255,7 +255,7 @@ def test_crash_while_timers_fire_loses_nothing(place, backend):
     assert len(harness.sink("totals")) == 4
 
 
-def test_snapshot_goes_on_in_another_harness(backend):
+def test_snapshot_continues_in_another_harness(backend):
     first = PipelineHarness(totals(), backend=backend, now=0)
     first.feed("orders", ORDERS[:1])
     first.run()
@@ -276,7 +276,7 @@ def test_snapshot_goes_on_in_another_harness(backend):
     assert amounts(second) == expected
 
 
-def test_change_goes_on_with_the_state():
+def test_change_continues_with_the_state():
     harness = PipelineHarness(totals())
     harness.feed("orders", ORDERS[:2])
     harness.run()

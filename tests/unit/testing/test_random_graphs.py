@@ -124,7 +124,7 @@ def test_programs_have_what_is_hard():
 
 
 @pytest.mark.parametrize("seed", [3, 7])
-def test_a_snapshot_goes_on_as_the_job_does(seed):
+def test_restored_snapshot_continues_like_the_job(seed):
     program = Program(seed)
     job = {"sources": {one.name: one.settings for one in program.inputs}}
     harness = PipelineHarness(program.pipeline(), bucket=program.bucket, job=job)

@@ -182,7 +182,7 @@ def test_key_impossible_in_jobs_is_refused():
         assert h.kinds() == [(RowKind.INSERT, Row("a", tags=("x", "y")))]
 
 
-def test_a_key_is_the_one_that_jobs_have():
+def test_harness_key_equals_key_in_jobs():
     with KeyedHarness(Plain(), key=lambda row: -0.0 if row.n else 0.0) as h:
         h.process(Row("a", n=1))
         assert h._process.emitted[0].record == Row("a", n=1)

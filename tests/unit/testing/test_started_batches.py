@@ -91,7 +91,7 @@ def test_records_of_a_key_wait_for_their_turn():
         assert h.output() == [Count("a", 1), Count("a", 2)]
 
 
-def test_it_is_for_single_steps_alone():
+def test_starts_batches_needs_single_steps():
     with pytest.raises(ValueError, match="give automatic=False beside it"):
         KeyedHarness(Counts(), key=lambda word: word.k, starts_batches=True)
 

@@ -104,7 +104,7 @@ def test_by_processing_time_a_whole_life_is_left(ttl):
         assert seen(h, 3) is None
 
 
-def test_another_clock_for_ageing_begins_lives_anew():
+def test_changed_expiry_clock_restarts_lifetimes():
     with harness_of(None) as h:
         h.process(Visit("a", 5), timestamp=1)
         h.watermark(2)

@@ -69,14 +69,14 @@ def test_inputs_share_state_and_timers(harness):
     assert harness.output() == [Paid(1, 100), Paid(3, 300), Paid(2, None), Watermark(20)]
 
 
-def test_late_records_are_told_of_either_input(harness):
+def test_late_records_of_both_inputs_are_reported(harness):
     harness.watermark(5)
     harness.process2(Payment(1, 1), 5)
     assert harness.output() == [Watermark(5), LateRecord(Payment(1, 1))]
 
 
 @pytest.mark.parametrize("automatic", [True, False])
-def test_restored_harness_goes_on_with_both_inputs(harness, automatic):
+def test_restored_harness_continues_with_both_inputs(harness, automatic):
     harness.process1(Order(1, at=1), 1)
     snapshot = harness.snapshot()
     with KeyedHarness.restore(snapshot, Payments(), key=KEYS, automatic=automatic) as restored:

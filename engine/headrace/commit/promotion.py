@@ -80,7 +80,7 @@ def settle_promotion(config: JobConfig, name: str, run_id: str) -> None:
     last = log_of(config).last
     if last is None or last.kind is not Kind.PROMOTION or last.name != name:
         return
-    if any(branch.name == name and branch.run_id == last.attempt_id for branch in Branches(config).open):
+    if Branches(config).promoted_by(last) is not None:
         with open_job(config, run_id, sinks=sinks_of(config, log_of(config))):
             pass
 

@@ -153,7 +153,7 @@ ORDERS = st.lists(st.tuples(st.sampled_from(CUSTOMERS), st.integers(0, 9)), min_
 
 
 @pytest.mark.slow  # each example runs a job, branches and a straight job: 2 s
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_backfills_end_like_a_straight_run(data):
     draw = data.draw

@@ -102,6 +102,16 @@ class IntervalError(HeadraceError):
 
     exit_code = 9
 
+    is_taken_in: bool = False
+    """The job has taken in the interval already, so that a backfill can compute it again."""
+
+    @classmethod
+    def of_taken_in(cls, message: str) -> IntervalError:
+        """Return the error for an interval that was taken in already."""
+        error = cls(message)
+        error.is_taken_in = True
+        return error
+
 
 class SinkMismatchError(HeadraceError):
     """Job and sink disagree on what was published: one of them is lost, or an older copy. Trying again does not help."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from airflow.sdk import DAG
 from headrace.airflow._home import dag_file, find_home, given_job
 from headrace.airflow._job_dag import job_dag
 from headrace.airflow._maintenance_dag import MAINTENANCE, maintenance_dag
+from headrace.airflow._replay_dag import replay_dag
+from headrace.airflow._replay_requests import has_replay_dag, replay_id
 from headrace.airflow._restore_dag import RESTORE, restore_dag
 from headrace.config import JobConfig, list_jobs, load_job
 from headrace.errors import ConfigError, HeadraceError
@@ -21,6 +24,7 @@ _log = logging.getLogger(__name__)
 def headrace_dags(folder: str) -> dict[str, DAG]:
     """Return the DAGs of the jobs in `folder`, `headrace_maintenance` and `headrace_restore`, by their ids.
 
+    A job has a second one, JOB_replay, unless its file says `replay.dag: false`, or its input cannot be taken in again on a branch.
     `folder` ends in conf/jobs. A relative one starts at the home: $HEADRACE_HOME, else the nearest folder above the
     calling DAG file that holds it. A job file that makes no DAG is left out with a warning; `check_job_files`, called
     in another DAG file, shows it. Raises `ConfigError` when there is no such folder.
@@ -35,10 +39,14 @@ def headrace_dags(folder: str) -> dict[str, DAG]:
 def headrace_dag(job: str, home: str | Path | None = None, cluster: str | None = None) -> DAG:
     """Return the DAG of one job, as `headrace_dags` makes it. Assign it to a global name of the DAG file.
 
+    Airflow finds the job's replay DAG, if it has one, by itself.
     `home` is the folder that holds `conf/`: $HEADRACE_HOME, else the nearest one above the DAG file, unless given.
     Raises `ConfigError` for a job that is not there, or whose file is wrong.
     """
-    return job_dag(given_job(job, home, cluster))
+    config = given_job(job, home, cluster)
+    if has_replay_dag(config):
+        replay_dag(config, auto_register=True)
+    return job_dag(config)
 
 
 def check_job_files(folder: str) -> None:
@@ -52,7 +60,7 @@ def check_job_files(folder: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class _JobDags:
-    """Jobs and their DAGs, by job, and a line for each job file that makes none."""
+    """Jobs and their DAGs, by id, and a line for each job file that makes none."""
 
     jobs: list[JobConfig]
     dags: dict[str, DAG]
@@ -63,10 +71,11 @@ def _job_dags(home: Path) -> _JobDags:
     jobs: list[JobConfig] = []
     dags: dict[str, DAG] = {}
     failures: list[str] = []
-    for name in list_jobs(home):
+    names = list_jobs(home)
+    for name in names:
         try:
             job = _loaded(name, home)
-            dags[name] = _valid_dag(job)
+            dags |= _valid_dags(job, names)
             jobs.append(job)
         except Exception as error:  # noqa: BLE001  Airflow refuses in many ways; `check_job_files` shows them all
             kind = "" if isinstance(error, HeadraceError) else f"{type(error).__name__}: "
@@ -80,7 +89,15 @@ def _loaded(name: str, home: Path) -> JobConfig:
     return load_job(name, home, keep_references=True)
 
 
-def _valid_dag(job: JobConfig) -> DAG:
-    dag = job_dag(job)
-    dag.validate()  # type: ignore[no-untyped-call]
-    return dag
+def _valid_dags(job: JobConfig, jobs: Collection[str]) -> dict[str, DAG]:
+    dags = {job.job: job_dag(job)}
+    if has_replay_dag(job):
+        replay = replay_id(job.job)
+        if replay in jobs:
+            raise ConfigError(
+                f"'{replay}' is the name of its replay DAG, and of another job: rename that job, or set 'replay.dag: false' here"
+            )
+        dags[replay] = replay_dag(job)
+    for dag in dags.values():
+        dag.validate()  # type: ignore[no-untyped-call]
+    return dags

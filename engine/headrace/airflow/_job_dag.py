@@ -11,6 +11,7 @@ from airflow.sdk import DAG, CronDataIntervalTimetable
 from headrace.airflow._callbacks import deadline_of, run_settings, task_settings
 from headrace.airflow._command_task import CommandTask
 from headrace.airflow._params import job_params, refuse_unknown_params
+from headrace.airflow._replay_requests import has_replay_dag
 from headrace.airflow._run_operator import HeadraceRunOperator
 from headrace.config import JobConfig
 
@@ -23,9 +24,11 @@ Runs the job `{name}` of `conf/jobs/{name}.yaml`.
 - **verify**: what the run left behind is consistent: checkpoint, state tables and sinks name the same versions.
 - **compact**: rewrites the state tables, every so many runs.
 
-A backfill runs its data interval, whatever the job's mode. An interval that was taken in already is refused, unless the
-param `replay` is true: then it is taken in again, with all later ones. To go back to an earlier checkpoint: `headrace_restore`.
+A backfill runs its data interval, whatever the job's mode. {taken_in} With the param `replay` it is taken in again in place,
+with all later ones. To go back to an earlier checkpoint: `headrace_restore`.
 """
+_REGISTERED = "An interval that was taken in already is registered with the DAG `{name}_replay`, which computes it again on a branch."
+_REFUSED = "An interval that was taken in already is refused."
 MOST_ACTIVE_RUNS = 100
 """So many runs may wait for one that failed. Were it one, the failed run could not start again once it is cleared."""
 
@@ -38,7 +41,7 @@ def job_dag(job: JobConfig) -> DAG:
     with DAG(
         dag_id=job.job,
         description=job.description,
-        doc_md=_EXPLANATION.format(name=job.job, cluster=job.cluster, budget=job.run.budget),
+        doc_md=_explanation(job),
         schedule=CronDataIntervalTimetable(schedule.cron, timezone=schedule.timezone) if schedule else None,
         start_date=schedule.starts_at() if schedule else _UNSCHEDULED_START,
         catchup=False,
@@ -57,6 +60,11 @@ def job_dag(job: JobConfig) -> DAG:
             # The next run waits for the tasks right behind `run` (wait_for_downstream): it and compaction both hold the job.
             run >> compact
     return dag
+
+
+def _explanation(job: JobConfig) -> str:
+    taken_in = _REGISTERED.format(name=job.job) if has_replay_dag(job) else _REFUSED
+    return _EXPLANATION.format(name=job.job, cluster=job.cluster, budget=job.run.budget, taken_in=taken_in)
 
 
 def _check(job: JobConfig, params: Collection[str]) -> CommandTask:
@@ -89,5 +97,6 @@ def _run(job: JobConfig, params: Collection[str]) -> HeadraceRunOperator:
         wait_for_downstream=True,
         # It compares logical dates, and not every run has one.
         hold_after_failure=True,
+        register_replay=has_replay_dag(job),
         **run_settings(job),
     )

@@ -28,7 +28,7 @@ def hold_behind_failed_run(context: Context, log: Any) -> None:
 
     Raises `AirflowRescheduleException`, which uses up no retry.
     """
-    if _mends(context):
+    if mends(context):
         return
     task_instance = context["ti"]
     dag, tasks = task_instance.dag_id, _watched(context["task"])
@@ -58,7 +58,8 @@ def _sentence(failed: list[tuple[str, str]]) -> str:
     )
 
 
-def _mends(context: Context) -> bool:
+def mends(context: Context) -> bool:
+    """Tell whether a person started this run in order to mend something: a backfill, a cleared task, a manual run for a logical date."""
     run, task_instance = context["dag_run"], context["ti"]
     is_cleared = task_instance.max_tries > (context["task"].retries or 0)
     is_dated = run.run_type == "manual" and run.logical_date is not None

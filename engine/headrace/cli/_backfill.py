@@ -9,13 +9,17 @@ import typer
 
 from headrace.cli._arguments import AsJson, Cluster, Job, Limit, load, new_run_id, parsed_milliseconds
 from headrace.cli._diff import plain_differences, show_differences
-from headrace.cli._run_arguments import AllowEffects, Budget, RunId, Runner, budget_seconds, run_function
+from headrace.cli._run_arguments import AllowEffects, Budget, ReportFile, RunId, Runner, budget_seconds, run_function
 from headrace.cli._run_events import shown_events
+from headrace.cli._run_report import failure_reported, write_report
 
 if TYPE_CHECKING:
     from headrace.config import JobConfig
+    from headrace.sources.interval import Interval
     from headrace.spark.backfill import BackfillResult
     from headrace.spark.backfill_plan import BackfillPlan
+    from headrace.spark.backfill_request import BackfillRequest
+    from headrace.spark.options import RunOptions
 
 From = Annotated[str, typer.Option("--from", metavar="DAY", help="A day or a moment (UTC), inclusive.")]
 To = Annotated[str, typer.Option("--to", metavar="DAY", help="Likewise, exclusive: the day behind the last one.")]
@@ -24,6 +28,20 @@ Name = Annotated[
     typer.Option("--name", help="The branch; backfill_20130110_20130111 if left out."),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+Policy = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--promote",
+        metavar="automatic|approval|refuse",
+        help="Instead of what 'replay.promote' in the job's file says.",
+    ),
+]
+Renew = Annotated[
+    bool, typer.Option("--renew", help="Drop an open branch of that name that cannot go on, and begin again for both.")
+]
+OnlyOpen = Annotated[
+    bool, typer.Option("--only-open", help="Go on with an open branch; do nothing when there is none.")
+]
 
 _NO_LIMIT: Final = timedelta(days=3650).total_seconds()
 """The budget of a backfill that is given none (s)."""
@@ -41,12 +59,16 @@ def backfill(
     end: To,
     name: Name = None,
     dry_run: DryRun = False,
+    promote: Policy = None,
+    renew: Renew = False,
+    only_open: OnlyOpen = False,
     allow_effects: AllowEffects = False,
     budget: Budget = None,
     limit: Limit = 20,
     cluster: Cluster = None,
     runner: Runner = None,
     run_id: RunId = None,
+    report_file: ReportFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Compute past intervals again, with today's code and input, and compare the result with what is live.
@@ -58,6 +80,10 @@ def backfill(
 
     It may be killed at any point: the same command goes on. Services are called again; --dry-run says how many calls there were.
 
+    Schedulers name the branch, and join requests: --renew replaces an open branch that begins too late, or whose input has changed
+    since, by one for the intervals of both; --only-open never begins one, since the branch may be promoted or dropped by then. With
+    --report FILE they get what --json prints, or {"error", "message", "exit_code"}, in FILE.
+
     Example:  headrace backfill flights --from 2013-01-10 --to 2013-01-11 --dry-run
 
     Exit codes: 0 done, or out of budget; 2 configuration, another backfill is open, or a job without branches; 3 another
@@ -68,31 +94,57 @@ def backfill(
     from headrace.tables.late_pandas import without_pandas
 
     without_pandas()
-    from headrace.commit.run_check import checked_plan
-    from headrace.sources.interval import Interval
+    from headrace.cli._output import print_json, show
+    from headrace.commit.backfill_branches import default_name
     from headrace.spark import RunOptions
-    from headrace.spark.backfill import Backfill
-    from headrace.spark.backfill_plan import plan_backfill
+    from headrace.spark.backfill_request import BackfillRequest
 
-    config = load(job, cluster)
-    code = checked_plan(config)
-    plan = plan_backfill(config, code, Interval.of(parsed_milliseconds(start), parsed_milliseconds(end)), name)
-    if dry_run:
-        _show_plan(config, plan, as_json=as_json)
-        return
-    seconds = budget_seconds(budget)
-    options = RunOptions(
-        run_id=run_id or new_run_id(),
-        cluster=cluster,
-        budget=_NO_LIMIT if seconds is None else seconds,
-        allow_effects=allow_effects,
-    )
-    with shown_events() as on_event:
-        run_job = run_function(config, runner)
-        result = Backfill(
-            config, code, plan, options, lambda branch, asked: run_job(branch, asked, on_event), limit
-        ).run()
-    _show_result(config, plan, result, as_json=as_json)
+    with failure_reported(report_file):
+        config, asked = _with_policy(load(job, cluster), promote), _interval(start, end)
+        request = BackfillRequest(config, asked, name or default_name(asked), renew, only_open)
+        if dry_run:
+            _show_plan(request.config, request.plan(), as_json=as_json)
+            return
+        seconds = budget_seconds(budget)
+        options = RunOptions(
+            run_id=run_id or new_run_id(),
+            cluster=cluster,
+            budget=_NO_LIMIT if seconds is None else seconds,
+            allow_effects=allow_effects,
+        )
+        with shown_events() as on_event:
+            run_job = run_function(config, runner)
+            ended = request.run(options, lambda branch, asked: run_job(branch, asked, on_event), limit)
+    content = _plain_nothing(request, options) if ended is None else _plain_result(request.config, *ended)
+    if report_file is not None:
+        write_report(report_file, content)
+    if as_json:
+        print_json(content)
+    elif ended is None:
+        show(f"no backfill is open on branch '{request.name}' of job '{request.config.job}': nothing was done")
+    else:
+        _show_result(request.config, *ended)
+
+
+def _with_policy(config: JobConfig, promote: str | None) -> JobConfig:
+    """Return the configuration with another `replay.promote`. Raises `ConfigError` for one that there is not."""
+    from msgspec.structs import replace
+
+    from headrace.config import Promote
+    from headrace.errors import ConfigError
+
+    if promote is None:
+        return config
+    if promote not in {*Promote}:
+        msg = f"--promote '{promote}' is not allowed (allowed: {', '.join(Promote)}). Nothing was run."
+        raise ConfigError(msg)
+    return replace(config, replay=replace(config.replay, promote=Promote(promote)))
+
+
+def _interval(start: str, end: str) -> Interval:
+    from headrace.sources.interval import Interval
+
+    return Interval.of(parsed_milliseconds(start), parsed_milliseconds(end))
 
 
 def _show_plan(config: JobConfig, plan: BackfillPlan, *, as_json: bool) -> None:
@@ -104,8 +156,9 @@ def _show_plan(config: JobConfig, plan: BackfillPlan, *, as_json: bool) -> None:
         return
     estimate = plan.estimate
     begin = f"checkpoint {plan.fork_id}, which stands at {moment_text(plan.begins_at)}"
+    way = " (goes on)" if plan.branch is not None else " (anew)" if plan.replaced is not None else ""
     rows = [
-        ("branch", f"{plan.name}{'' if plan.branch is None else ' (goes on)'}"),
+        ("branch", f"{plan.name}{way}"),
         ("forks at", begin),
         ("because", _reason(plan)),
         ("micro-batches", _listed_steps(plan)),
@@ -160,6 +213,7 @@ def _plain_plan(config: JobConfig, plan: BackfillPlan) -> dict[str, Any]:
         "fork_id": plan.fork_id,
         "begins_at": at_time(plan.begins_at),
         "goes_on": plan.branch is not None,
+        "renews": plan.replaced is not None,
         "reason": None if plan.reason is None else msgspec.to_builtins(plan.reason),
         "changes": [msgspec.to_builtins(change) for change in plan.changes],
         "steps": [str(step) for step in plan.steps],
@@ -172,30 +226,39 @@ def _plain_plan(config: JobConfig, plan: BackfillPlan) -> dict[str, Any]:
     }
 
 
-def _show_result(config: JobConfig, plan: BackfillPlan, result: BackfillResult, *, as_json: bool) -> None:
-    from headrace.cli._output import print_json, show, table
+def _plain_nothing(request: BackfillRequest, options: RunOptions) -> dict[str, Any]:
+    return {"job": request.config.job, "name": request.name, "run_id": options.run_id, "outcome": "nothing_open"}
 
-    found = result.comparison
-    if as_json:
-        print_json(
-            {
-                "job": config.job,
-                "name": plan.name,
-                "run_id": result.report.run_id,
-                "outcome": result.outcome.value,
-                "fork_id": plan.fork_id,
-                "checkpoint": result.report.checkpoint,
-                "rows_in": result.report.rows_in,
-                "waiting": result.report.waiting,
-                "stopped_because": result.report.stopped_because,
-                "promotion": result.promotion,
-                "differences": found
-                and plain_differences(found.live.checkpoint, found.branch.checkpoint, found.tables),
-            }
-        )
-        return
-    if found is not None:
-        show_differences(found.live, found.branch, found.tables, as_json=False)
+
+def _plain_result(config: JobConfig, plan: BackfillPlan, result: BackfillResult) -> dict[str, Any]:
+    from headrace.cli._output import at_time
+
+    report, compared = result.report, result.comparison
+    return {
+        "job": config.job,
+        "name": plan.name,
+        "run_id": report.run_id,
+        "from": at_time(plan.asked.start),
+        "to": at_time(plan.asked.end),
+        "outcome": result.outcome.value,
+        "fork_id": plan.fork_id,
+        "checkpoint": report.checkpoint,
+        "checkpoints": report.checkpoints,
+        "rows_in": report.rows_in,
+        "waiting": report.waiting,
+        "stopped_because": report.stopped_because,
+        "promotion": result.promotion,
+        "differences": compared
+        and plain_differences(compared.live.checkpoint, compared.branch.checkpoint, compared.tables),
+    }
+
+
+def _show_result(config: JobConfig, plan: BackfillPlan, result: BackfillResult) -> None:
+    from headrace.cli._output import show, table
+
+    compared = result.comparison
+    if compared is not None:
+        show_differences(compared.live, compared.branch, compared.tables, as_json=False)
     text, commands = _next_steps(config.job, plan, result)
     show(text, *([table(("", ""), commands)] if commands else []))
 

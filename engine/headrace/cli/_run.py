@@ -125,7 +125,7 @@ def run(
         config = with_named(config, pipeline, source, setting)
         report = _run(config, options, runner)
     if report_file is not None:
-        write_report(report_file, report)
+        write_report(report_file, plain_report(report))
     _show(report, options, as_json=as_json)
 
 

@@ -34,20 +34,26 @@ def failure_reported(file: Path | None) -> Iterator[None]:
     An error of Headrace is then not shown as well: whoever asked for the file shows it. One that is not foreseen is still
     shown with its traceback, and so is every error where the file cannot be written.
     """
-    from headrace.errors import EngineBug, HeadraceError
+    from headrace.errors import EngineBug, HeadraceError, IntervalError
 
     try:
         yield
     except HeadraceError as error:
-        content = {"error": type(error).__name__, "message": str(error), "exit_code": error.exit_code}
+        content: dict[str, Any] = {
+            "error": type(error).__name__,
+            "message": str(error),
+            "exit_code": error.exit_code,
+        }
+        if isinstance(error, IntervalError) and error.is_taken_in:
+            content["is_taken_in"] = True
         if file is None or not _is_written(file, content) or isinstance(error, EngineBug):
             raise
         raise typer.Exit(error.exit_code) from error
 
 
-def write_report(file: Path, report: RunReport) -> None:
-    """Write what a run did. A file that cannot be written is no failure of the run: a line on stderr says it."""
-    _is_written(file, plain_report(report))
+def write_report(file: Path, content: dict[str, Any]) -> None:
+    """Write what a command did. A file that cannot be written is no failure of the command: a line on stderr says it."""
+    _is_written(file, content)
 
 
 def _is_written(file: Path, content: dict[str, Any]) -> bool:

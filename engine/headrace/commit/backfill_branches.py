@@ -40,8 +40,34 @@ def default_name(asked: Interval) -> str:
     )
 
 
-def joined_branch(config: JobConfig, name: str, asked: Interval, line: Sequence[Checkpoint]) -> Branch | None:
-    """Return the open branch that a backfill goes on with; None if it begins one. `line` is the job's.
+def union(asked: Interval, other: Interval | None) -> Interval:
+    """Return the interval from the earlier start to the later end."""
+    return asked if other is None else Interval(min(asked.start, other.start), max(asked.end, other.end))
+
+
+def open_branch(config: JobConfig, name: str) -> Branch | None:
+    """Return the open branch of a name that a backfill has made; None if there is none."""
+    branches = (branch for branch in Branches(config).open if branch.name == name)
+    return next((branch for branch in branches if asked_of(branch) is not None), None)
+
+
+def interrupted_renewal(config: JobConfig, name: str) -> Interval | None:
+    """Return the interval of a branch that was dropped to be forked anew, and was not: its note says so."""
+    dropped = Branches(config).dropped(name)
+    return None if dropped is None else asked_of(dropped)
+
+
+def begins_behind(branch: Branch, asked: Interval, line: Sequence[Checkpoint]) -> bool:
+    """Tell whether a backfill's branch cannot take in an interval any more: it begins behind it, or not on the job's `line`."""
+    theirs = asked_of(branch)
+    begins_at = None if theirs is None else _begins_at(branch, theirs, line)
+    return begins_at is None or asked.start < begins_at
+
+
+def joined_branch(
+    config: JobConfig, name: str, asked: Interval, line: Sequence[Checkpoint], *, replaced: Branch | None = None
+) -> Branch | None:
+    """Return the open branch that a backfill goes on with; None if it begins one, or replaces one. `line` is the job's.
 
     A backfill replays all up to the live head, so two of them always overlap. Raises `ConfigError` when another one is open, and
     when the branch of that name is no backfill's, begins behind `asked`, or at a checkpoint that a restore has left behind.
@@ -62,7 +88,7 @@ def joined_branch(config: JobConfig, name: str, asked: Interval, line: Sequence[
                 f"branch drop {config.job} {other.name}'."
             )
             raise ConfigError(msg)
-    if joined is None:
+    if joined is None or joined == replaced:
         return None
     theirs = asked_of(joined)
     drop = f"'headrace branch drop {config.job} {name}' removes it"

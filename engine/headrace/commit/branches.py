@@ -120,6 +120,11 @@ class Branches:
         branches = (one for one in self._by_name.values() if one.is_there and one.run_id not in self._promotions)
         return sorted(branches, key=lambda branch: branch.created_at)
 
+    def dropped(self, name: str) -> Branch | None:
+        """Return the last branch of a name if it was dropped; None if it is open, was promoted, or never was."""
+        branch = self._by_name.get(name)
+        return branch if branch is not None and branch.status is BranchStatus.DROPPED else None
+
     def get(self, name: str) -> Branch:
         """Return an open branch. Raises `ConfigError` when there is none of the name."""
         found = {branch.name: branch for branch in self.open}

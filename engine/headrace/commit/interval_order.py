@@ -73,7 +73,7 @@ def place_of(wanted: Interval, checkpoints: Sequence[Checkpoint], run: Run, *, r
 def refusal(wanted: Interval, checkpoints: Sequence[Checkpoint], *, finished_replay: bool) -> IntervalError:
     """Return the error for an interval that goes back without leave."""
     changed = "Nothing but the open replay, which was finished," if finished_replay else "Nothing"
-    return IntervalError(
+    return IntervalError.of_taken_in(
         f"interval {wanted} has been taken in already: the job has taken in everything up to "
         f"{moment_text(position_of(Lineage(checkpoints).line))}. {changed} was changed. If its input is the same, there is nothing to do: "
         "mark a cleared Airflow task as success. To take it in again, with all later intervals, which are missing from state "

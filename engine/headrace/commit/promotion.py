@@ -75,6 +75,16 @@ def promoting(
         yield Promotion(job, branch_config, branch)
 
 
+def settle_promotion(config: JobConfig, name: str, run_id: str) -> None:
+    """Publish and close a promotion of a branch that was committed and broke off then. Raises what `open_job` raises."""
+    last = log_of(config).last
+    if last is None or last.kind is not Kind.PROMOTION or last.name != name:
+        return
+    if Branches(config).promoted_by(last) is not None:
+        with open_job(config, run_id, sinks=sinks_of(config, log_of(config))):
+            pass
+
+
 @dataclass(frozen=True, slots=True)
 class Promotion:
     """A branch of a claimed job."""

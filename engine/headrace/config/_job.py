@@ -313,6 +313,9 @@ class ReplayConfig(Section, frozen=True, kw_only=True):
     promote: Promote = Promote.APPROVAL
     """automatic: the result becomes live when it is there. approval: somebody looks at it, and promotes it. refuse: it is compared with the live tables, and no more."""
 
+    dag: bool = True
+    """true: Airflow has a DAG JOB_replay, where cleared and backfilled runs register an interval that was taken in already. false: such runs fail."""
+
 
 class PublishConfig(Section, frozen=True, kw_only=True):
     """How sinks are written."""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from headrace import faults
 from headrace.commit.backfill_branches import backfill_note
 from headrace.commit.branch_refusals import refuse_effects
-from headrace.commit.fork import fork, log_of
+from headrace.commit.fork import drop_branch, fork, log_of
 from headrace.commit.promotion import promoting
 from headrace.config import JobConfig, Promote
 from headrace.plan.stages import Plan
@@ -89,6 +89,8 @@ class Backfill:
         plan = self.plan
         if not self.options.allow_effects:
             refuse_effects(self._on_branch, self.code)
+        if plan.replaced is not None:
+            drop_branch(self.config, plan.name, self.options.run_id, backfill_note(plan.asked))
         if plan.branch is None or not log_of(self._on_branch).checkpoints:
             fork(self.config, plan.name, plan.fork_id, self.options.run_id, backfill_note(plan.asked))
         faults.reached("backfill.forked")

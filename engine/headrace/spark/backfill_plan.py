@@ -7,7 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headrace.commit.backfill_branches import default_name, joined_branch
+from headrace.commit.backfill_branches import (
+    asked_of,
+    begins_behind,
+    default_name,
+    interrupted_renewal,
+    joined_branch,
+    open_branch,
+    union,
+)
+from headrace.commit.branch_settings import differences_to_file
 from headrace.commit.branches import Branch
 from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.fork import log_of, unforkable_source
@@ -54,6 +63,8 @@ class BackfillPlan:
     steps: tuple[Step, ...]
     """What the branch has to take in, one micro-batch each."""
     estimate: Estimate
+    replaced: Branch | None = None
+    """The branch that is dropped first; None if none is."""
 
 
 class _AnyRun(NamedTuple):
@@ -63,8 +74,13 @@ class _AnyRun(NamedTuple):
     attempt_id: str = ""
 
 
-def plan_backfill(config: JobConfig, plan: Plan, wanted: Interval, name: str | None = None) -> BackfillPlan:
+def plan_backfill(
+    config: JobConfig, plan: Plan, wanted: Interval, name: str | None = None, *, renews: bool = False
+) -> BackfillPlan:
     """Return the plan of a backfill, or of what is left of one that is open.
+
+    With `renews`, an open backfill of that name that cannot take in the interval, that ran with other code or settings than the job's
+    file has today, or has taken in input that changed since, is replaced by one that is asked for the intervals of both.
 
     Raises `ConfigError` for a job that never ran, has sources without intervals, or has another backfill open; `IntervalError` for
     an interval that was not taken in yet; `SourceError` when a folder is gone, or input of an open backfill has changed.
@@ -79,19 +95,23 @@ def plan_backfill(config: JobConfig, plan: Plan, wanted: Interval, name: str | N
     intake = Intake(plan, config)
     intake.check_intervals({})
     line = log.lineage.line
-    asked = _taken_in(config, wanted, line)
     name = name or default_name(wanted)
-    branch = joined_branch(config, name, asked, line)
     listed = intake.listed()
+    replaced = None
+    if renews:
+        wanted = union(wanted, interrupted_renewal(config, name))
+        replaced = _stale_branch(config, name, wanted, line, listed)
+        wanted = wanted if replaced is None else union(wanted, asked_of(replaced))
+    asked = _taken_in(config, wanted, line)
+    branch = joined_branch(config, name, asked, line, replaced=replaced)
     changes = input_changes(line, listed)
     reason = None
-    branch_line = log_of(config.on_branch(name)).lineage.line if branch is not None else []
     if branch is None:
         fork_id, reason = _fork_of(asked, line, changes)
-        branch_line = Lineage(line, fork_id).line
+        branch_line: Sequence[Checkpoint] = Lineage(line, fork_id).line
     else:
         fork_id = branch.fork_id
-        branch_line = branch_line or Lineage(line, fork_id).line  # a fork that broke off
+        branch_line = _line_of(config, branch, line)
         refuse_changed_input(config, name, branch_line, listed)
     replay = branch_replay(asked, "", line, branch_line, fork_id)
     reached = position_of(branch_line)
@@ -105,7 +125,32 @@ def plan_backfill(config: JobConfig, plan: Plan, wanted: Interval, name: str | N
         reason=reason,
         steps=() if replay is None else replay.steps,
         estimate=_estimate(_behind(line, fork_id, reached), _files_between(listed, reached, position_of(line))),
+        replaced=replaced,
     )
+
+
+def _line_of(config: JobConfig, branch: Branch, line: Sequence[Checkpoint]) -> Sequence[Checkpoint]:
+    """Return the line of a branch; where its fork broke off, the job's up to the fork."""
+    return log_of(config.on_branch(branch.name)).lineage.line or Lineage(line, branch.fork_id).line
+
+
+def _stale_branch(
+    config: JobConfig,
+    name: str,
+    asked: Interval,
+    line: Sequence[Checkpoint],
+    listed: Mapping[str, Sequence[ListedFile]],
+) -> Branch | None:
+    """Return the open backfill of a name if it cannot go on with `asked`; None if it can, or there is none."""
+    branch = open_branch(config, name)
+    if branch is None:
+        return None
+    is_stale = (
+        begins_behind(branch, asked, line)
+        or differences_to_file(config, branch)
+        or input_changes(_line_of(config, branch, line), listed)
+    )
+    return branch if is_stale else None
 
 
 def refuse_changed_input(

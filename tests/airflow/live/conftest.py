@@ -14,7 +14,7 @@ from tests.airflow.live.services import PROJECT, Airflow
 from tests.airflow.live.ways import SCENARIOS
 from tests.jobs.home import LOCAL, Home
 
-DAGS = {"days", "again", "hand", "held", "all", "board", "sensor", "chain"}
+DAGS = {"days", "again", "corrected", "corrected_replay", "hand", "held", "all", "board", "sensor", "chain"}
 
 
 @pytest.fixture(scope="session")
@@ -29,13 +29,22 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DailyJob]:
     interval, caught_up = {"mode": "interval"}, {"mode": "caught_up"}
     jobs = {
         "days": DailyJob(folder, "days", **interval, compaction={"every": 2}),
-        "again": DailyJob(folder, "again", **interval),
+        "again": DailyJob(folder, "again", **interval, replay={"dag": False}),
+        "corrected": DailyJob(folder, "corrected", **interval, replay={"promote": "approval"}),
         "hand": DailyJob(folder, "hand", **interval),
         "held": DailyJob(folder, "held", **interval),
         "all": DailyJob(folder, "all", **caught_up),
         "board": DailyJob(folder, "board", **caught_up, schedule=None, cluster="spark"),
     }
-    delivered = {"days": (5, 1), "again": (3, 1), "hand": (4, 1), "held": (3, 2), "all": (3, 2), "board": (3, 2)}
+    delivered = {
+        "days": (5, 1),
+        "again": (3, 1),
+        "corrected": (4, 2),
+        "hand": (4, 1),
+        "held": (3, 2),
+        "all": (3, 2),
+        "board": (3, 2),
+    }
     for name, (oldest, newest) in delivered.items():
         jobs[name].deliver(intervals(oldest, newest))
     follower = {

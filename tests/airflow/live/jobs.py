@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from headrace import clock
 from tests.jobs.home import LOCAL, PURCHASES, Home, merged
-from tests.jobs.purchase_files import FIRST_DAY, day_name, purchases_of, write_rows
+from tests.jobs.purchase_files import FIRST_DAY, Row, day_name, purchases_of, write_rows
 from tests.jobs.purchases_by_hand import assert_as_by_hand, by_hand
 
 DAY: Final = timedelta(days=1)
@@ -47,6 +47,7 @@ class DailyJob(Home):
         super().__init__(folder, merged(merged(PURCHASES, own), changes))
         self.write_cluster("local", {**LOCAL, "connection": "without_spark"})
         self.files = folder / "input" / name
+        self._corrected: dict[int, Sequence[Row]] = {}
 
     def deliver(self, agos: Sequence[int]) -> None:
         """Write the files of some intervals."""
@@ -59,9 +60,16 @@ class DailyJob(Home):
         self.files.mkdir(parents=True, exist_ok=True)
         (self.files / day_name(_day_of(ago))).write_bytes(b"no Parquet")
 
-    def assert_has(self, agos: Sequence[int]) -> None:
-        """Assert that state and sinks are what these intervals come to, one after the other."""
-        assert_as_by_hand(self.config(), by_hand([purchases_of(_day_of(ago)) for ago in agos]))
+    def correct(self, ago: int) -> None:
+        """Write the file of an interval again, with half of its rows."""
+        self._corrected[ago] = purchases_of(_day_of(ago))[::2]
+        write_rows(self.files, day_name(_day_of(ago)), self._corrected[ago])
+
+    def assert_has(self, agos: Sequence[int], *, corrected: bool = False) -> None:
+        """Assert that state and sinks are what these intervals come to, one after the other, as delivered or as corrected."""
+        changes = self._corrected if corrected else {}
+        rows = [changes.get(ago, purchases_of(_day_of(ago))) for ago in agos]
+        assert_as_by_hand(self.config(), by_hand(rows))
 
 
 def _day_of(ago: int) -> int:

@@ -73,12 +73,12 @@ class Runs:
 
         return str(self._airflow.wait_for(f"a run of {self._dag} for {logical_date}", look, _PATIENCE))
 
-    def latest(self, run_type: str) -> str:
-        """Return the latest run of a type, once there is one."""
+    def latest(self, run_type: str, *, after: str | None = None) -> str:
+        """Return the latest run of a type, once there is one that is another than `after`."""
 
         def look() -> str | None:
             runs = self._api.get(f"/dags/{self._dag}/dagRuns?run_type={run_type}&order_by=-run_after")["dag_runs"]
-            return runs[0]["dag_run_id"] if runs else None
+            return runs[0]["dag_run_id"] if runs and runs[0]["dag_run_id"] != after else None
 
         return str(self._airflow.wait_for(f"a run of {self._dag} of type {run_type}", look, _PATIENCE))
 
@@ -117,6 +117,22 @@ class Runs:
         """Return what a task returned."""
         path = f"/dags/{self._dag}/dagRuns/{quote(run)}/taskInstances/{task}/xcomEntries/return_value?deserialize=true"
         return self._api.get(path)["value"]
+
+    def note(self, run: str, task: str = "run") -> str:
+        """Return the note of a task."""
+        return str(self._api.get(f"/dags/{self._dag}/dagRuns/{quote(run)}/taskInstances/{task}")["note"])
+
+    def question(self, run: str, task: str) -> Any:
+        """Wait until a task waits for a person; return what it asks."""
+        self.wait_for_task(run, task, "awaiting_input")
+        return self._api.get(self._question(run, task))
+
+    def answer(self, run: str, task: str, option: str) -> None:
+        """Answer a task that waits for a person."""
+        self._api.patch(self._question(run, task), {"chosen_options": [option]})
+
+    def _question(self, run: str, task: str) -> str:
+        return f"/dags/{self._dag}/dagRuns/{quote(run)}/taskInstances/{task}/-1/hitlDetails"
 
     def log(self, run: str, task: str = "run") -> str:
         """Return the log of the last try of a task."""

@@ -157,6 +157,7 @@ class Airflow:
 
 def _settings(folder: Path, home: Path, database: str, url: str, passwords: Path, port: int) -> dict[str, str]:
     connection = {"conn_type": "spark", "host": "local[1]", "extra": {"spark-binary": "spark3-submit"}}
+    notes = {"conn_type": "http", "login": "admin", "password": "admin"}
     here = Path(__file__).parent
     return {
         "AIRFLOW_HOME": str(folder),
@@ -180,6 +181,7 @@ def _settings(folder: Path, home: Path, database: str, url: str, passwords: Path
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "AIRFLOW_CONN_WITHOUT_SPARK": json.dumps(connection),
+        "AIRFLOW_CONN_HEADRACE_AIRFLOW_API": json.dumps(notes),
         "HEADRACE_HOME": str(home),
         "HEADRACE_TEST_PATH": os.pathsep.join(map(str, [PROJECT / "engine", PROJECT])),
         "PYTHONPATH": os.pathsep.join(map(str, [PROJECT / "engine", PROJECT])),

@@ -60,6 +60,37 @@ def interval_again(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
     job.assert_has(intervals(3, 1))
 
 
+def interval_again_on_a_branch(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
+    """A cleared run of a corrected day starts a replay: rejected, it leaves nothing behind; approved, the tables are those of a straight run."""
+    job, runs, replay = jobs["corrected"], Runs(airflow, "corrected"), Runs(airflow, "corrected_replay")
+    runs.backfill(4, 2)
+    runs.unpause()
+    runs.assert_succeeds(*(runs.of(start_of(ago)) for ago in intervals(4, 1)))
+    job.correct(3)
+    cleared = runs.of(start_of(3))
+    runs.clear(cleared, "run")
+    runs.assert_succeeds(cleared)
+    assert runs.result(cleared)["registered"] is True
+    assert "registered with the DAG corrected_replay" in runs.note(cleared)
+
+    rejected = replay.latest("asset_triggered")
+    assert "lines_by_item (sink)" in replay.question(rejected, "approve")["body"]
+    replay.answer(rejected, "approve", "Reject")
+    replay.assert_succeeds(rejected)
+    assert replay.task_state(rejected, "promote") == "skipped"
+    job.assert_has(intervals(4, 1))
+
+    runs.backfill(3, 3)
+    approved = replay.latest("asset_triggered", after=rejected)
+    replay.question(approved, "approve")
+    job.assert_has(intervals(4, 1))
+    assert "| lines_by_item (sink) |" in replay.note(approved, "backfill")
+    replay.answer(approved, "approve", "Approve")
+    replay.assert_succeeds(approved)
+    assert replay.task_state(approved, "drop") == "skipped"
+    job.assert_has(intervals(4, 1), corrected=True)
+
+
 def started_by_hand(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
     """For a logical date, a run by hand has the interval before it; a backfill of that date is refused until the run is deleted."""
     job, runs = jobs["hand"], Runs(airflow, "hand")
@@ -157,6 +188,7 @@ def started_by_an_asset(airflow: Airflow, jobs: dict[str, DailyJob]) -> None:
 SCENARIOS: Final[tuple[Scenario, ...]] = (
     gap_after_a_pause,
     interval_again,
+    interval_again_on_a_branch,
     started_by_hand,
     held_up_in_order,
     held_up_without_dates,

@@ -85,3 +85,9 @@ def test_failed_run_leaves_no_half_file(headrace, ends_with, tmp_path):
     ends_with(IntervalError("gap"))
     headrace("run", "--report", str(tmp_path / "report.json"))
     assert [file.name for file in tmp_path.glob("report*")] == ["report.json"]
+
+
+def test_interval_that_was_taken_in_is_marked(headrace, ends_with, tmp_path):
+    ends_with(IntervalError.of_taken_in("has been taken in already"))
+    headrace("run", "--report", str(tmp_path / "report.json"))
+    assert json.loads((tmp_path / "report.json").read_text())["is_taken_in"] is True

@@ -5,14 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from headrace import clock, faults
+from headrace.commit.backfill_branches import default_name
 from headrace.commit.run_check import checked_plan
+from headrace.config import Promote
 from headrace.local.local_tasks import LocalTasks
 from headrace.plan.columns import sink_schema, to_columns
 from headrace.sources.interval import Interval
-from headrace.spark.backfill import Backfill
 from headrace.spark.backfill_plan import plan_backfill
+from headrace.spark.backfill_request import BackfillRequest
 from headrace.spark.job_run import run_on
 from headrace.spark.options import RunOptions
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
@@ -69,14 +72,16 @@ class BackfilledJob(BranchedJob):
         records = [Order(customer, at + position, amount) for position, (customer, amount) in enumerate(orders)]
         pq.write_table(to_columns(records, sink_schema(Order)), self.path(number, source))
 
-    def plan(self, interval, name=None):
+    def plan(self, interval, name=None, *, renews=False):
         """Return the plan of a backfill."""
         config = self.config
-        return plan_backfill(config, checked_plan(config), interval, name)
+        return plan_backfill(config, checked_plan(config), interval, name, renews=renews)
 
-    def backfill(self, interval, name=None, *, crash_at=None, **options):
-        """Run a backfill once; None where it crashes."""
+    def backfill(self, interval, name=None, *, crash_at=None, promote=None, renews=False, only_open=False, **options):
+        """Run a backfill once; None where it crashes, and where it does nothing."""
         harness, config = self.harness, self.config
+        if promote is not None:
+            config = replace(config, replay=replace(config.replay, promote=Promote(promote)))
         self._runs += 1
         wishes = RunOptions(run_id=f"backfill-{self._runs}", backend=harness.backend, parallelism=2, **options)
         before = clock.use(harness.clock)
@@ -84,10 +89,11 @@ class BackfilledJob(BranchedJob):
         def run_branch(on_branch, asked):
             return run_on(LocalTasks(), on_branch, asked, harness.events.append)
 
+        request = BackfillRequest(config, interval, name or default_name(interval), renews, only_open)
         try:
             with faults.observed(harness._at(crash_at, harness._crash)):
-                plan = plan_backfill(config, checked_plan(config), interval, name)
-                return Backfill(config, checked_plan(config), plan, wishes, run_branch).run()
+                ended = request.run(wishes, run_branch)
+                return None if ended is None else ended[1]
         except _CrashError:
             harness._replace(harness.folder.with_name("crashed"))
             return None

@@ -1,0 +1,56 @@
+"""The differences of a branch as a Markdown table: numbers of rows, no values, since these end in Airflow's database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+_CHANGES: Final = ("added", "gone", "changed", "renewed")
+_LONGEST: Final = 950
+"""Characters: a note of Airflow has 1000 at most."""
+
+
+def summary(report: Mapping[str, Any]) -> str:
+    """Return what `headrace backfill --report` says of a backfill: how it stands, and how many rows differ in each table."""
+    lines = [_headline(report)]
+    differences = report.get("differences")
+    if differences is not None:
+        rows = sorted(_rows(differences), key=lambda row: not row[0].endswith("(sink)"))
+        lines += _table(rows, sum(map(len, lines))) if rows else ["", "Nothing differs."]
+        lines += ["", f"Rows: `headrace branch diff {report['job']} {report['name']}`"]
+    return "\n".join(lines)
+
+
+def _headline(report: Mapping[str, Any]) -> str:
+    if "from" not in report:
+        return f"No backfill is open on branch `{report['name']}` of job `{report['job']}`: it was promoted or dropped already."
+    waiting = f" **{report['waiting']:,} elements wait for services.**" if report["outcome"] == "waiting" else ""
+    return (
+        f"Job `{report['job']}`, {_day(report['from'])} to {_day(report['to'])} and all later, on branch `{report['name']}`, which begins at "
+        f"checkpoint {report['fork_id']}: {report['outcome'].replace('_', ' ')}.{waiting}"
+    )
+
+
+def _day(moment: str) -> str:
+    return moment.removesuffix("T00:00:00Z")
+
+
+def _rows(differences: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    for table in differences["tables"]:
+        for counts in table["counts"]:
+            place = f"{table['table']} (sink)" if table["is_sink"] else table["table"]
+            group = " ".join(counts[name] for name in ("operator", "state") if counts.get(name))
+            yield (place, group, *(f"{counts.get(change, 0):,}" for change in _CHANGES))
+
+
+def _table(rows: list[tuple[str, ...]], used: int) -> list[str]:
+    """Return the table, as many rows of it as fit."""
+    lines = ["", f"| table | state of | {' | '.join(_CHANGES)} |", "|---|---|--:|--:|--:|--:|"]
+    left = _LONGEST - used - sum(map(len, lines)) - 100
+    for number, row in enumerate(rows):
+        line = f"| {' | '.join(row)} |"
+        left -= len(line) + 1
+        if left < 0:
+            return [*lines, "", f"and {len(rows) - number} more"]
+        lines.append(line)
+    return lines

@@ -1,0 +1,179 @@
+"""The base of operators that run a driver: spark-submit, through Airflow's Spark provider, or the command without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from subprocess import Popen
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from headrace.airflow._command import HeadraceCommand
+from headrace.airflow._driver_log import DriverLog
+from headrace.airflow._environment import task_environment
+from headrace.airflow._lineage import operator_lineage
+from headrace.airflow._links import SparkUiLink
+from headrace.airflow._process_tree import kill_descendants
+from headrace.airflow._report_file import ReportFile
+from headrace.airflow._submission import packed_home, submission
+from headrace.airflow._words import option, plain_words
+from headrace.config import JobConfig, expand_settings
+from headrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+Report = dict[str, Any]
+"""What a command wrote with `--report`: what it did, or its error."""
+
+
+class CommandFailed(Exception):  # noqa: N818  it says what has happened
+    """A command ended with another exit code than 0. `report` has its error, as far as it could tell it."""
+
+    def __init__(self, exit_code: int, report: Report | None) -> None:
+        super().__init__(f"exit code {exit_code}")
+        self.exit_code, self.report = exit_code, report
+
+
+class DriverOperator(SparkSubmitOperator):
+    """Run a `headrace` command as the driver of a job's Spark application, on the job's cluster profile.
+
+    `application_args` are the words of the command, which may be templates. Where `runner`, else the profile, says `local`, the task
+    runs the command itself, without a JVM. `spark_info` shows Spark's lines of level INFO.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: JobConfig,
+        application_args: Sequence[str],
+        runner: Literal["spark", "local"] | None = None,
+        spark_info: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**_arguments(job, application_args, kwargs))
+        self.spark_ui_link = ""
+        self._job = job
+        self._needs_spark = (runner or job.profile.runner) == "spark"
+        self._command: HeadraceCommand | None = None
+        self._spark_info = spark_info
+
+    def report(self, context: Context) -> Report | None:
+        """Run the command; return its report, None where the driver runs elsewhere and cannot hand it over.
+
+        Raises `CommandFailed` when it ends with another exit code than 0, `AirflowFailException` for words that no command takes, and
+        `AirflowException` when it could not be submitted.
+        """
+        try:
+            self.prepare()
+        except ConfigError as error:
+            raise AirflowFailException(f"ConfigError: {error}\n(not retried, a retry would end the same)") from None
+        with ReportFile() as report_file:
+            if self._job.profile.deploy_mode == "client" or not self._needs_spark:
+                self.application_args = [*(self.application_args or []), option("report", report_file.path)]
+            else:
+                home = packed_home(self._job, report_file.path.parent)
+                self._archives = ",".join(filter(None, (self._archives, home)))
+            return self._submitted(context, report_file) if self._needs_spark else self._ran_here(report_file)
+
+    def on_kill(self) -> None:
+        """Kill the command; or the driver, then spark-submit: the provider kills spark-submit's JVM alone.
+
+        Spark's Python workers end with the JVM. The driver is a child of it and would only notice at its next
+        call into Spark; until then it would go on computing and committing beside the next attempt.
+        """
+        if self._command is not None:
+            self._command.end()
+        if self._hook is not None:
+            kill_descendants(self._submission())
+            super().on_kill()
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:  # noqa: ARG002  the provider calls it so
+        """Return the job's sources and sinks to Airflow's OpenLineage provider, as `OperatorLineage`; None without the provider."""
+        return operator_lineage(self._job)
+
+    def prepare(self) -> None:
+        """Make the rendered arguments what spark-submit takes. Raises `ConfigError`."""
+        self.application_args: list[str] = plain_words(self.application_args or [])
+        if not self._needs_spark:
+            return
+        self._publish_master()
+        self.conf = expand_settings(self.conf or {}, os.environ)
+        java = _java(self._job.home)
+        if self._job.profile.deploy_mode == "client":
+            self.env_vars = {**(self.env_vars or {}), **java}
+        else:
+            # `env_vars` are the driver's, on another machine: these are for spark-submit, which takes them from this process.
+            os.environ.update(java | {"PATH": task_environment(self._job.home, self._job.profile.python)["PATH"]})
+
+    def _submitted(self, context: Context, report_file: ReportFile) -> Report | None:
+        """Submit, wait, and return the driver's report. Raises what ends the task when the driver fails."""
+        if self._hook is None:
+            self._hook = self._get_hook()
+
+        def keep_spark_ui(address: str) -> None:
+            self.spark_ui_link = address
+            context["ti"].xcom_push(key=SparkUiLink().xcom_key, value=address)
+
+        # The provider offers no other way to leave lines out.
+        log: Any = DriverLog(self._hook.log, on_spark_ui=keep_spark_ui, spark_info=self._spark_info)
+        self._hook._log = log  # noqa: SLF001
+        try:
+            super().execute(context)
+        except AirflowException:
+            if not (exit_code := self._exit_code()):
+                raise
+            raise CommandFailed(exit_code, report_file.content()) from None
+        return report_file.content()
+
+    def _ran_here(self, report_file: ReportFile) -> Report | None:
+        """Run the command in a process of its own, and return its report. Raises what ends the task when it fails."""
+        self._command = HeadraceCommand(self.application_args, self._job.home, self._job.profile.python)
+        exit_code, _ = self._command.shown(self.log)
+        if exit_code:
+            raise CommandFailed(exit_code, report_file.content())
+        return report_file.content()
+
+    def _publish_master(self) -> None:
+        """Make the profile's `master` a connection of this process, since spark-submit takes it from one.
+
+        A profile that names a `connection` has it from Airflow's own store instead.
+        """
+        if self._job.profile.connection is None:
+            connection = {"conn_type": "spark", "host": self._job.profile.master}
+            os.environ[f"AIRFLOW_CONN_{self._conn_id.upper()}"] = json.dumps(connection)
+
+    def _submission(self) -> Popen[str] | None:
+        return None if self._hook is None else self._hook._submit_sp  # noqa: SLF001  the provider offers no other way
+
+    def _exit_code(self) -> int | None:
+        """Return spark-submit's exit code; in client mode it is the driver's."""
+        submission = self._submission()
+        return None if submission is None else submission.returncode
+
+
+def _arguments(job: JobConfig, words: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the provider's operator: what the job's files say, and above it what was `given`."""
+    own = submission(job)
+    merged = {name: {**own[name], **(given.get(name) or {})} for name in ("conf", "env_vars")}
+    return {
+        **own,
+        "execution_timeout": job.run.budget + job.run.grace,
+        "retries": job.run.retries,
+        "retry_delay": job.run.retry_delay,
+        "application_args": list(words),
+        **given,
+        **merged,
+    }
+
+
+def _java(home: Path) -> dict[str, str]:
+    """Return JAVA_HOME for spark-submit where only the project has a Java (`headrace setup`), else nothing."""
+    from headrace.provision.java import find_java
+
+    java = find_java(home)
+    return {} if java is None else {"JAVA_HOME": str(java)}

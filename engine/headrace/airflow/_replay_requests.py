@@ -1,0 +1,82 @@
+"""Requests for the replay DAG of a job: events of an asset, each with an interval. Airflow joins those that wait for one DAG run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset
+from airflow.sdk.exceptions import AirflowFailException
+
+from headrace.config import JobConfig
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+def replay_id(job: str) -> str:
+    """Return the id of a job's replay DAG."""
+    return f"{job}_replay"
+
+
+def has_replay_dag(job: JobConfig) -> bool:
+    """Tell whether a job has a replay DAG: its file allows it, its input can be taken in again on a branch, and its driver reports.
+
+    A driver in cluster mode cannot tell its task anything.
+    """
+    sources = job.sources.values()
+    can_fork = all(source.format != "kafka" and not source.tables and source.interval is not None for source in sources)
+    return job.replay.dag and can_fork and job.profile.deploy_mode == "client"
+
+
+def replay_asset(job: str) -> Asset:
+    """Return the asset whose events ask for intervals, and by which the replay DAG is scheduled.
+
+    Its name is that of the DAG: assets of sinks have a dot in theirs.
+    """
+    return Asset(name=replay_id(job), group="headrace", extra={"job": job})
+
+
+def register(job: str, start: str, end: str, outlets: Sequence[Any], context: Context) -> list[Any]:
+    """Ask for an interval to be taken in again; return the outlets of the task that has done so: the asset alone."""
+    asset = replay_asset(job)
+    registered = [outlet for outlet in outlets if outlet == asset]
+    for outlet in registered:
+        context["outlet_events"][outlet].extra.update({"from": start, "to": end, "run_id": context["run_id"]})
+    return registered
+
+
+def without_replay(job: str, outlets: Sequence[Any]) -> list[Any]:
+    """Return the outlets of a run that asks for nothing."""
+    asset = replay_asset(job)
+    return [outlet for outlet in outlets if outlet != asset]
+
+
+def requested(context: Context) -> tuple[str, str]:
+    """Return from when to when a run of the replay DAG is to take input in again: what all requests span, and its params.
+
+    Raises `AirflowFailException` when there is neither, or a moment is none.
+    """
+    events = [event for of_asset in context["triggering_asset_events"].values() for event in of_asset]
+    wishes = [event.extra for event in events]
+    params = {"from": context["params"]["from"], "to": context["params"]["to"]}
+    if any(params.values()) or not wishes:
+        wishes.append(params)
+    try:
+        start = min(_moment(wish["from"]) for wish in wishes)
+        end = max(_moment(wish["to"]) for wish in wishes)
+    except (KeyError, TypeError, ValueError) as error:
+        raise AirflowFailException(
+            f"this run of the DAG names no interval ({error}). Trigger it with the params 'from' and 'to', such as 2013-01-10 and "
+            "2013-01-11; or clear the task 'run' of the job's DAG for that day. Nothing was done."
+        ) from None
+    return start.isoformat(), end.isoformat()
+
+
+def _moment(text: str | None) -> datetime:
+    """Return a moment in UTC. Raises `ValueError` or `TypeError` for a text that is none."""
+    if text is None:
+        raise ValueError("'from' or 'to' is missing")
+    moment = datetime.fromisoformat(text)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

@@ -1,0 +1,99 @@
+"""The tasks `backfill` and `promote` of the replay DAG: `headrace backfill` on the one branch that the DAG has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException
+
+from headrace import clock
+from headrace.airflow._difference_summary import summary
+from headrace.airflow._driver_operator import CommandFailed, DriverOperator
+from headrace.airflow._failures import failure
+from headrace.airflow._links import SparkUiLink
+from headrace.airflow._notes import write_note
+from headrace.airflow._replay_requests import requested
+from headrace.airflow._run_operator import RUN_ID
+from headrace.airflow._words import option
+from headrace.config import JobConfig, Promote
+from headrace.errors import FencedError
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperatorLink, Context
+
+BRANCH: Final = "replay"
+"""The branch of the replay DAG."""
+
+_SERVICES: Final = timedelta(minutes=5)
+_HELD: Final = timedelta(minutes=1)
+
+
+class ReplayTask(DriverOperator):
+    """Run `headrace backfill` for what was requested; return what came of it, and put it into the note.
+
+    With `only_open` it goes on with the branch that is there, and never begins one. A backfill that ran out of its budget goes on at
+    once, one whose services are down, or whose job or branch another run holds, in some minutes: neither uses up a retry.
+    """
+
+    operator_extra_links: Collection[BaseOperatorLink] = (SparkUiLink(),)
+
+    def __init__(self, *, job: JobConfig, promote: Promote, only_open: bool = False, **kwargs: Any) -> None:
+        """`promote` is what happens to the result, whatever the job's file says."""
+        words = [
+            "backfill",
+            job.job,
+            option("cluster", job.cluster),
+            option("name", BRANCH),
+            option("promote", promote.value),
+            "--only-open" if only_open else "--renew",
+            option("run-id", RUN_ID),
+            option("budget", f"{job.run.budget.total_seconds():.0f}s"),
+            "--limit=1",
+        ]
+        super().__init__(job=job, application_args=words, **kwargs)
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the provider's returns nothing
+        """Run it. Raises `AirflowRescheduleException` where it goes on later, and what `failure` returns."""
+        start, end = requested(context)
+        self.application_args = [*(self.application_args or []), option("from", start), option("to", end)]
+        self.log.info("asked for %s to %s", start, end)
+        try:
+            report = self.report(context)
+        except CommandFailed as failed:
+            if failed.exit_code == FencedError.exit_code:
+                self.log.warning((failed.report or {}).get("message", "another run holds the job or the branch"))
+                raise _later(_HELD) from None
+            raise failure(failed.exit_code, failed.report) from None
+        if report is None:
+            raise AirflowException("the driver has written no report, so nobody knows how the backfill has ended")
+        text = summary(report)
+        self.log.info(text)
+        write_note(context, text, self.log)
+        _refuse_unfinished(report)
+        return {**_without_values(report), "summary": text}
+
+
+def _refuse_unfinished(report: Mapping[str, Any]) -> None:
+    """Raise what lets a backfill that is not through go on."""
+    if report["outcome"] == "waiting":
+        raise _later(_SERVICES)
+    if report["outcome"] == "unfinished":
+        if report["checkpoints"]:
+            raise _later(timedelta())
+        raise AirflowException(f"the backfill ended without progress ({report['stopped_because']})")
+
+
+def _later(delay: timedelta) -> AirflowRescheduleException:
+    # Airflow gives this class no types.
+    return AirflowRescheduleException(datetime.fromtimestamp(clock.now() / 1000, UTC) + delay)  # type: ignore[no-untyped-call]
+
+
+def _without_values(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the report without rows: values of keys and states are no business of Airflow's database."""
+    differences = report.get("differences")
+    if differences is None:
+        return dict(report)
+    tables = [{name: value for name, value in table.items() if name != "rows"} for table in differences["tables"]]
+    return {**report, "differences": {**differences, "tables": tables}}

@@ -1,0 +1,273 @@
+"""The replay DAG of a job: what asks for it, what its tasks run, and how they go on."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowRescheduleException,
+    DownstreamTasksSkipped,
+    TaskAwaitingInput,
+)
+from airflow.serialization.serialized_objects import DagSerialization
+
+from headrace.airflow._words import plain_words
+from tests.airflow.test_run_operator import DAY, GAP, REPORT, FakeInstance, context_of, execute, told
+
+__all__ = ["told"]
+
+TAKEN_IN = {**GAP, "message": "has been taken in already", "is_taken_in": True}
+DONE = {
+    "job": "flights", "name": "replay", "from": "2013-01-10T00:00:00Z", "to": "2013-01-11T00:00:00Z", "outcome": "needs_approval",
+    "fork_id": 9, "checkpoint": 12, "checkpoints": [11, 12], "rows_in": 900, "waiting": 0, "stopped_because": "interval",
+    "promotion": None,
+    "differences": {"from": 10, "to": 12, "tables": [
+        {"table": "keyed_state", "is_sink": False, "counts": [{"operator": "delay", "state": "late", "changed": 3}], "rows": [{"after": "N14228"}]},
+        {"table": "flight_board", "is_sink": True, "counts": [{"added": 1200, "changed": 2}], "rows": [{"after": "N14228"}]},
+    ]},
+}  # fmt: skip
+
+
+@pytest.fixture
+def replay(dag_bag):
+    return dag_bag().dags["flights_replay"]
+
+
+@pytest.fixture
+def notes(monkeypatch):
+    written = []
+    for module in ("_run_operator", "_replay_task"):
+        monkeypatch.setattr(f"headrace.airflow.{module}.write_note", lambda _, text, __: written.append(text))
+    return written
+
+
+def flow(dag):
+    return {task.task_id: sorted(task.downstream_task_ids) for task in dag.tasks}
+
+
+def test_replay_is_shown_approved_and_promoted(replay):
+    assert flow(replay) == {"backfill": ["approve"], "approve": ["drop", "promote"], "promote": [], "drop": []}
+    assert (replay.max_active_runs, replay.is_paused_upon_creation, replay.catchup) == (1, False, False)
+
+
+@pytest.mark.parametrize(
+    ("policy", "tasks"), [("automatic", {"backfill": ["promote"], "promote": []}), ("refuse", {"backfill": []})]
+)
+def test_policy_decides_on_the_tasks(dag_bag, edit_job, policy, tasks):
+    edit_job("flights", replay={"promote": policy})
+    assert flow(dag_bag().dags["flights_replay"]) == tasks
+
+
+def test_run_asks_by_the_asset_of_the_replay(dag_bag):
+    dags = dag_bag().dags
+    (asset,) = [one for one in dags["flights"].get_task("run").outlets if one.name == "flights_replay"]
+    assert dags["flights_replay"].schedule == [asset]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"replay": {"dag": False}}, id="by choice"),
+        pytest.param({"sources": {"flight_events": {"path": "var/data"}}}, id="no intervals"),
+    ],
+)
+def test_job_may_have_no_replay_dag(dag_bag, edit_job, changes):
+    edit_job("flights", **changes)
+    bag = dag_bag()
+    assert "flights_replay" not in bag.dags
+    assert "flights_replay" not in {asset.name for asset in bag.dags["flights"].get_task("run").outlets}
+
+
+def test_job_with_the_name_of_a_replay_is_refused(dag_bag, home):
+    job = yaml.safe_load((home / "conf" / "jobs" / "flights.yaml").read_text())
+    (home / "conf" / "jobs" / "flights_replay.yaml").write_text(yaml.safe_dump({**job, "job": "flights_replay"}))
+    bag = dag_bag()
+    assert "flights" not in bag.dags
+    assert (
+        "'flights_replay' is the name of its replay DAG, and of another job" in bag.import_errors["headrace_errors.py"]
+    )
+
+
+def test_single_dag_brings_its_replay(dag_bag, home, tmp_path):
+    file = tmp_path / "dags" / "mine.py"
+    file.parent.mkdir()
+    file.write_text(
+        f"from headrace.airflow import headrace_dag  # airflow\ndag = headrace_dag('flights', {str(home)!r})\n"
+    )
+    assert set(dag_bag(file.parent).dags) == {"flights", "flights_replay"}
+
+
+def test_secrets_stay_out_of_the_serialised_replay(dag_bag, edit_profile, monkeypatch):
+    edit_profile("local", {"spark.hadoop.fs.s3a.secret.key": "${STORE_SECRET}"})
+    monkeypatch.setenv("STORE_SECRET", "hush-hush")
+    serialised = DagSerialization.to_json(dag_bag().dags["flights_replay"])
+    assert "${STORE_SECRET}" in serialised
+    assert "hush-hush" not in serialised
+
+
+@pytest.fixture
+def run(dag_bag):
+    task = dag_bag().dags["flights"].get_task("run")
+    task.allow_nested_operators = True
+    return task
+
+
+ASKED = ["2013-01-10T00:00:00+00:00", "2013-01-11T00:00:00+00:00"]
+
+
+def execute_taken_in(run, **context):
+    run.application_args = ["run", "flights", f"--interval-start={ASKED[0]}", f"--interval-end={ASKED[1]}"]
+    made = context_of(run, **context)
+    words = run.application_args
+    try:
+        return execute_words(run, words, made), made
+    finally:
+        run.application_args = words
+
+
+def execute_words(run, words, context):
+    from tests.airflow.test_run_operator import FakeHook
+
+    run.application_args = words
+    run._hook = FakeHook(run, 9, TAKEN_IN, ())
+    return run.execute(context)
+
+
+@pytest.mark.parametrize(
+    "context", [{"run_type": "backfill"}, {"max_tries": 3}, {"run_type": "manual", "logical_date": DAY}]
+)
+def test_interval_asked_for_again_is_registered(run, notes, context):
+    result, made = execute_taken_in(run, **context)
+    (asset,) = run.outlets
+    assert (asset.name, result["registered"]) == ("flights_replay", True)
+    assert made["outlet_events"][asset].extra == {"from": ASKED[0], "to": ASKED[1], "run_id": "this"}
+    assert "registered with the DAG flights_replay" in notes[0]
+
+
+def test_scheduled_run_of_the_past_fails(run):
+    with pytest.raises(AirflowFailException, match="has been taken in already"):
+        execute_taken_in(run)
+
+
+def test_gap_is_refused_also_in_a_backfill(run):
+    with pytest.raises(AirflowFailException, match="there would be a gap"):
+        execute(run, 9, GAP, context=context_of(run, run_type="backfill"))
+
+
+def test_job_without_replay_dag_fails_as_before(dag_bag, edit_job):
+    edit_job("flights", replay={"dag": False})
+    task = dag_bag().dags["flights"].get_task("run")
+    task.allow_nested_operators = True
+    with pytest.raises(AirflowFailException, match="exit code 9: not retried"):
+        execute_taken_in(task, run_type="backfill")
+
+
+def test_run_that_ends_well_asks_for_nothing(run):
+    execute(run, report=REPORT)
+    assert "flights_replay" not in {asset.name for asset in run.outlets}
+
+
+def asking(*wishes, params=(None, None)):
+    events = {"asset": [SimpleNamespace(extra={"from": start, "to": end}) for start, end in wishes]}
+    return {
+        "ti": FakeInstance(),
+        "run_id": "this",
+        "params": dict(zip(("from", "to"), params, strict=True)),
+        "triggering_asset_events": events if wishes else {},
+    }
+
+
+def perform(dag, task_id, context, report=DONE, exit_code=0):
+    from tests.airflow.test_run_operator import FakeHook
+
+    task = dag.get_task(task_id)
+    task.allow_nested_operators = True
+    task._hook = FakeHook(task, exit_code, report, ())
+    return task.execute(context), plain_words(task.application_args)
+
+
+def test_requests_are_joined(replay, notes):
+    wishes = [("2013-01-10T00:00:00+00:00", "2013-01-11T00:00:00+00:00"), ("2013-01-08T01:00:00+01:00", "2013-01-09")]
+    _, words = perform(replay, "backfill", asking(*wishes, params=("2013-01-09", "2013-01-10")))
+    assert words[:2] == ["backfill", "flights"]
+    assert {"--from=2013-01-08T00:00:00+00:00", "--to=2013-01-11T00:00:00+00:00"} <= {*words}
+    assert {"--name=replay", "--promote=approval", "--renew", "--budget=1800s"} <= {*words}
+
+
+def test_promotion_goes_on_with_the_open_branch(replay, notes):
+    result, words = perform(replay, "promote", asking(params=("2013-01-10", "2013-01-11")))
+    assert {"--promote=automatic", "--only-open"} <= {*words}
+    assert result["outcome"] == "needs_approval"
+
+
+@pytest.mark.parametrize("params", [(None, None), ("2013-01-10", None), ("monday", "2013-01-11")])
+def test_replay_without_an_interval_is_refused(replay, params):
+    with pytest.raises(AirflowFailException, match="names no interval .* Nothing was done"):
+        perform(replay, "backfill", asking(params=params))
+
+
+def test_note_has_numbers_and_no_values(replay, notes):
+    result, _ = perform(replay, "backfill", asking(params=("2013-01-10", "2013-01-11")))
+    assert notes == [result["summary"]]
+    assert notes[0].splitlines()[2:6] == [
+        "| table | state of | added | gone | changed | renewed |",
+        "|---|---|--:|--:|--:|--:|",
+        "| flight_board (sink) |  | 1,200 | 0 | 2 | 0 |",
+        "| keyed_state | delay late | 0 | 0 | 3 | 0 |",
+    ]
+    assert "N14228" not in str(result)
+
+
+@pytest.mark.parametrize("outcome", ["waiting", "unfinished"])
+def test_backfill_that_is_not_through_goes_on(replay, notes, outcome):
+    with pytest.raises(AirflowRescheduleException):
+        perform(replay, "backfill", asking(params=("2013-01-10", "2013-01-11")), {**DONE, "outcome": outcome})
+    assert outcome in notes[0]
+
+
+def test_backfill_without_progress_uses_up_a_retry(replay, notes):
+    report = {**DONE, "outcome": "unfinished", "checkpoints": []}
+    with pytest.raises(AirflowException, match="without progress"):
+        perform(replay, "backfill", asking(params=("2013-01-10", "2013-01-11")), report)
+
+
+def test_held_job_is_waited_for(replay):
+    report = {"error": "FencedError", "message": "run r1 holds the job", "exit_code": 3}
+    with pytest.raises(AirflowRescheduleException):
+        perform(replay, "promote", asking(params=("2013-01-10", "2013-01-11")), report, 3)
+
+
+def test_changed_input_fails_at_once(replay):
+    report = {"error": "SourceError", "message": "the input of branch 'replay' changed again", "exit_code": 7}
+    with pytest.raises(AirflowFailException, match="changed again"):
+        perform(replay, "promote", asking(params=("2013-01-10", "2013-01-11")), report, 7)
+
+
+@pytest.fixture
+def approve(replay):
+    task = replay.get_task("approve")
+    task.allow_nested_operators = True
+    return task
+
+
+def test_approval_waits_for_a_person(approve, monkeypatch):
+    asked = []
+    monkeypatch.setattr("airflow.sdk.execution_time.hitl.upsert_hitl_detail", lambda **question: asked.append(question))
+    with pytest.raises(TaskAwaitingInput) as waiting:
+        approve.execute({"ti": SimpleNamespace(id="T")})
+    assert waiting.value.method_name == "answered"
+    assert (asked[0]["ti_id"], asked[0]["options"]) == ("T", ["Approve", "Reject"])
+
+
+@pytest.mark.parametrize(("answer", "skipped"), [("Approve", "drop"), ("Reject", "promote")])
+def test_answer_skips_the_other_task(approve, answer, skipped):
+    instance = FakeInstance()
+    instance.task = approve
+    with pytest.raises(DownstreamTasksSkipped) as ended:
+        approve.answered({"ti": instance}, {"chosen_options": [answer], "responded_by_user": {"name": "ada"}})
+    assert list(ended.value.tasks) == [(skipped, -1)]
+    assert instance.xcoms["return_value"] == {"answer": answer, "by": "ada"}

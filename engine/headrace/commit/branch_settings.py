@@ -53,7 +53,7 @@ def record_run(config: JobConfig, run_id: str) -> None:
     """
     if config.branch is None:
         return
-    branches = Branches(replace(config, branch=None))
+    branches = Branches(config.itself)
     recorded = branches.get(config.branch)
     current = replace(recorded, settings=config.settings, ran_with=dict(_values(config)), run_id=run_id)
     if replace(current, run_id=recorded.run_id) != recorded:

@@ -34,7 +34,7 @@ class JobTtl:
         """Load the pipeline. One that cannot be loaded is no reason to hide the state."""
         self._config = config
         self._checkpoint = checkpoint
-        self._now = clock.now() if is_now else checkpoint.committed_at
+        self._now = clock.now() if is_now else checkpoint.line_time
         self._paused_since = log.lineage.last_micro_batch() if is_now else None
         self._expiries: list[RowExpiry] | None = None
         self.not_declared: str | None = None
@@ -67,7 +67,7 @@ class JobTtl:
         """Return what the clock of an operator's TTL said at a checkpoint, or says now (None)."""
         if ttl.by_watermark:
             return (checkpoint or self._checkpoint).watermark_of(operator)
-        return self._now if checkpoint is None else checkpoint.committed_at
+        return self._now if checkpoint is None else checkpoint.line_time
 
     def dead_sql(self) -> str:
         """Return SQL that is true of dead rows of keyed_state."""

@@ -70,9 +70,13 @@ class IntervalRun:
         raise ReplayUnfinishedError(msg)
 
     def _take_in(self, interval: Interval) -> None:
-        taken = self.intake.next(self.batches.standing(), Wanted(interval))
+        batches, followed = self.batches, self.batches.followed
+        while (live := followed.next()) is not None and not followed.takes_input() and not batches.limit():
+            batches.make_without_input(follows=live)
+        live = followed.of_interval(interval)
+        taken = self.intake.next(batches.standing(live), Wanted(interval))
         assert taken is not None  # noqa: S101 - an interval always gives a slice, if an empty one
-        self.batches.make(taken, taken.interval)
+        batches.make(taken, taken.interval, follows=live)
 
     def _end(self) -> StoppedBecause:
         """Take up what waits and fire what is due behind an interval."""

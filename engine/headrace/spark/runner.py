@@ -19,6 +19,7 @@ from headrace.sources.intake import Intake
 from headrace.sources.topic import Topic
 from headrace.spark.batch_sequence import BatchSequence
 from headrace.spark.caught_up_run import CaughtUpRun
+from headrace.spark.followed_line import FollowedLine
 from headrace.spark.interval_run import IntervalRun
 from headrace.spark.options import RunOptions, RunReport
 from headrace.spark.progress import NO_WATCH, watched
@@ -110,7 +111,8 @@ def run_on(
     ):
         record_run(config, options.run_id)
         events.opened(job.last)
-        batches = BatchSequence(tasks, job, plan, config, options, events, begun, watch)
+        followed = FollowedLine(config, job, [source.name for source in plan.sources])
+        batches = BatchSequence(tasks, job, plan, config, options, events, begun, followed, watch)
         intake = Intake(plan, config, topics=topics, steps=steps)
         remaining, replays = RemainingWork(batches), ReplayRun(batches, intake)
         this_run = (IntervalRun if mode == "interval" else CaughtUpRun)(batches, intake, remaining, replays)

@@ -27,9 +27,11 @@ class FollowedLine:
         """`job` is the branch as it was opened. A branch with other `sources` than the job follows nothing."""
         self._job = job
         self._is_branch = config.branch is not None
-        ahead = _ahead(config, job) if self._is_branch else ()
-        same = [(before, batch) for before, batch in ahead if {*batch.offsets} == {*sources}]
-        self._ahead = deque(same)
+        ahead = [*_ahead(config, job)] if self._is_branch else []
+        known = {name for _, batch in ahead for name in batch.offsets}
+        # A source of the job that never had a file has no offset.
+        has_same = known == {*sources} or (known < {*sources} and "pipeline" not in config.settings)
+        self._ahead = deque(ahead if has_same else ())
 
     def next(self) -> Checkpoint | None:
         """Return the micro-batch of the job that comes next; None where the branch is as far as the job."""

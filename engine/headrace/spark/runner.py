@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from headrace import clock
-from headrace.commit.branch_settings import record_run
+from headrace.commit.branch_settings import check_forked, record_run
 from headrace.commit.protocol import open_job
 from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig
@@ -97,6 +97,7 @@ def run_on(
     events = RunEvents(config.job, on_event)
     mode = _mode(config, options)
     plan = checked_plan(config)
+    check_forked(config)
     with (
         open_job(
             config,

@@ -77,9 +77,11 @@ def test_branch_comes_to_what_the_job_does(before, after, backend, limit, compac
     job.run("again")
     assert job.content("again") == job.content()
     live, branch = (JobAtCheckpoint(config) for config in (job.config, job.config.on_branch("again")))
-    assert not [
+    different = [
         counts for table in differences(live, branch) for counts in table.counts if {*counts.rows} - {"renewed"}
     ]
+    # A compaction of the job drops entries that have expired; a branch keeps them. `content` has compared the others.
+    assert not [counts for counts in different if counts.group.get("state") != "visits"]
 
 
 def test_branch_leaves_the_job_alone(job):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from headrace import Pipeline
 from headrace.commit.checkpoint import Kind
 from headrace.commit.fork import fork
 from headrace.commit.log import CheckpointLog
 from headrace.commit.restore import restore
 from headrace.testing._pipeline_harness import START
-from tests.unit.support.branched_job import HOUR, NEW, REMINDED, BranchedJob, Order
+from tests.unit.support.branched_job import HOUR, NEW, REMINDED, BranchedJob, Order, Totals, totals
 
 DAY = 24 * HOUR
 
@@ -136,3 +137,20 @@ def test_intervals_have_the_times_of_the_job():
     assert [one.processing_time for one in branch] == [one.processing_time for one in live]
     assert told(job, NEW, "again") == told(job, NEW)
     assert len(told(job, NEW)) == 3, "it expires between any two"
+
+
+def test_branch_with_a_new_source_follows_nothing(job):
+    pipeline = Pipeline("shop")
+    orders = pipeline.source("orders", Order, event_time="at").union(pipeline.source("more", Order, event_time="at"))
+    results = orders.key_by("customer").process("totals", Totals())
+    results.side("small", Order).sink("small")
+    results.upsert_materialize("latest", primary_key=("customer",), upsert_key=("customer",)).sink("totals")
+    job.harness.change(pipeline=pipeline)
+    settings = {"pipeline": job.harness.config.pipeline, "sources.more.path": "input/more"}
+    job.harness.feed("more", [Order("zoe", DAY, 4)])
+    job.harness.change(pipeline=totals())
+    job.config = job.harness.config
+    job.pause(100)
+    fork(job.config, "again", 1, "somebody", settings=settings)
+    job.run("again")
+    assert {one.follows for one in batches(job, "again")} == {None}

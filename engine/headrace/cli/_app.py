@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import typer
@@ -32,7 +32,7 @@ from headrace.cli import (
     _status,
     _waiting,
 )
-from headrace.cli._arguments import BRANCH
+from headrace.cli._arguments import BRANCH, Branch
 from headrace.cli._errors import exit_code_of, report
 
 HELP = """Run, inspect and rewind stateful pipelines whose state lives in Delta tables.
@@ -62,11 +62,17 @@ _ON_BRANCHES = {
 class _Commands(TyperGroup):
     """Typer's group, with an answer to every exception."""
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Give --branch to the commands that work on branches."""
+        super().__init__(*args, **kwargs)
+        option = _branch_option()
+        for path, command in _paths("", self.commands):
+            if path in _ON_BRANCHES:
+                command.params.append(option)
+
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Take --branch out of the arguments of a command that works on branches, wherever it stands."""
+        """Forget the branch of a command before: there may be several in a process."""
         BRANCH.set(None)
-        if " ".join(args[:2]) in _ON_BRANCHES or " ".join(args[:1]) in _ON_BRANCHES:
-            args = [*_without_branch(args)]
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -86,18 +92,24 @@ class _Commands(TyperGroup):
             raise typer.Exit(exit_code_of(error)) from error
 
 
-def _without_branch(args: list[str]) -> Iterator[str]:
-    """Yield the arguments without --branch; keep its value for `load`. One without a value stays, for Typer to refuse."""
-    waiting = iter(args)
-    for argument in waiting:
-        name, separator, value = argument.partition("=")
-        if argument == "--":
-            yield argument
-            yield from waiting
-        elif name != "--branch" or (named := value if separator else next(waiting, None)) is None:
-            yield argument
+def _paths(before: str, commands: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the commands with their names, as `state list`."""
+    for name, command in commands.items():
+        if isinstance(command, TyperGroup):
+            yield from _paths(f"{before}{name} ", command.commands)
         else:
-            BRANCH.set(named)
+            yield f"{before}{name}", command
+
+
+def _branch_option() -> Any:
+    """Return --branch, whose value is kept for `load`. Typer makes options of functions alone."""
+    made = typer.Typer(add_completion=False)
+    made.command()(_with_branch)
+    return typer.main.get_command(made).params[0]
+
+
+def _with_branch(branch: Branch = None) -> None:
+    """Take the option."""
 
 
 def _is_typers_own(error: BaseException) -> bool:

@@ -40,6 +40,22 @@ BRANCH: ContextVar[str | None] = ContextVar("branch", default=None)
 """What --branch of the command says; see `_app`."""
 
 
+def _keep_branch(name: Optional[str]) -> None:  # noqa: UP045
+    BRANCH.set(name)
+
+
+Branch = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option(
+        "--branch",
+        metavar="NAME",
+        help="Work on this branch of the job.",
+        expose_value=False,
+        callback=_keep_branch,
+    ),
+]
+
+
 def the_job(name: str | None) -> str:
     """`name`, or the only job there is.
 

@@ -133,7 +133,8 @@ def diff(
 ) -> None:
     """Show how state and sinks of a branch differ from those of the job: how many rows, then the first rows of each table (-n).
 
-    Only keys that either of them has written since the fork are compared. "Added" is what the branch has and the job has not.
+    Only keys that either of them has written since the fork are compared. What TTL has expired is left out. "Added" is what the
+    branch has and the job has not.
 
     Example:  headrace branch diff flights late_fix
 
@@ -149,7 +150,7 @@ def diff(
 
     job, name = job_and_text(first, second)
     config = load(job)
-    live, branch = (JobAtCheckpoint(one, None, with_expired=True) for one in (config, on_branch(config, name)))
+    live, branch = (JobAtCheckpoint(one, None) for one in (config, on_branch(config, name)))
     check_operator(live, operator, (*WITH_STATE, *WITH_REQUESTS))
     show_differences(live, branch, list(differences(live, branch, operator, limit)), as_json=as_json)
 

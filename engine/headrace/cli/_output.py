@@ -38,7 +38,7 @@ def show(*parts: str | Table | Tree) -> None:
     """
     from headrace.cli._table import Table, wrapped, wrapped_branch
 
-    width = _width()
+    width = terminal_width()
     for part in parts:
         if isinstance(part, Table):
             print("\n".join(part.lines(width)))
@@ -59,7 +59,7 @@ def _tree_lines(tree: Tree) -> list[str]:
     return [line.rstrip() for line in captured.get().splitlines()]
 
 
-def _width() -> int:
+def terminal_width() -> int:
     """Return how many columns there are."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns):

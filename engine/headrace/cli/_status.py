@@ -10,6 +10,7 @@ from headrace.cli._arguments import AsJson, Job, Limit, load
 
 if TYPE_CHECKING:
     from headrace.commit.checkpoint import Checkpoint, Lease
+    from headrace.commit.line_graph import LineGraph, LineNode
     from headrace.config import JobConfig
     from headrace.sources.offset import SourceOffset
 
@@ -212,15 +213,19 @@ def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> 
     """List the checkpoints, newest first.
 
     Any of them can be given to --at and, within the retention, to `headrace restore`. A savepoint keeps its state for longer,
-    but not what it needs of the sinks. After a restore, * marks the checkpoints that led to the present state, and x those that
-    it left behind: these can still be read and restored.
+    but not what it needs of the sinks.
+
+    A job with branches or restores is drawn as a graph: each checkpoint is above the one that it goes on from, * led to the
+    present state of its line, and x was left behind by a restore: it can still be read and restored. Checkpoints of a branch
+    have its name before their kind. --json has the edges.
 
     Example:  headrace checkpoints flights -n 5
 
-    Exit codes: 0; 2 for an unknown job.
+    Exit codes: 0; 2 for an unknown job; 8 when a log cannot be read.
     """
     from headrace.cli._change import not_protected
-    from headrace.cli._output import print_json, show, table
+    from headrace.cli._output import print_json, show
+    from headrace.commit.line_graph import line_graph
     from headrace.commit.log import CheckpointLog
     from headrace.tables.late_pandas import without_pandas
 
@@ -228,28 +233,96 @@ def checkpoints(job: Job = None, limit: Limit = 20, as_json: AsJson = False) -> 
     config = load(job)
     log = CheckpointLog(config.job_folder, config.storage_options)
     line = {checkpoint.checkpoint_id for checkpoint in log.lineage.newest_first()}
+    graph = line_graph(config)
     found = [
         {**_checkpoint(each), "on_line": each.checkpoint_id in line} for each in reversed(log.checkpoints[-limit:])
     ]
     if as_json:
-        print_json({"job": config.job, "total": len(log.checkpoints), "checkpoints": found})
+        edges = [_edge(node) for node in graph.nodes[:limit]]
+        print_json({"job": config.job, "total": len(log.checkpoints), "checkpoints": found, "edges": edges})
         return
+    if graph.has_forks:
+        _show_graph(graph, limit)
+    else:
+        _show_table(found)
+    waiting = {name: _source(offset)["requeued"] for name, offset in log.last.offsets.items()} if log.last else {}
+    show(*(_requeued_line(config.job, name, requeued) for name, requeued in waiting.items() if requeued))
+    if any(c["name"] for c in found):
+        show(not_protected(config.sinks))
+
+
+def _show_table(found: list[dict[str, Any]]) -> None:
+    from headrace.cli._output import show, table
+
     columns = ["id", "kind", "committed", "watermark", "rows in", "run"]
     rows = [[c["checkpoint_id"], _kind(c), c["committed_at"], c["watermark"], c["rows_in"], c["run_id"]] for c in found]
     if any(c["note"] for c in found):
         columns = [*columns, "note"]
         rows = [[*row, c["note"]] for row, c in zip(rows, found, strict=True)]
-    if not all(c["on_line"] for c in found):
-        columns = ["line", *columns]
-        rows = [["*" if c["on_line"] else "| x", *row] for c, row in zip(found, rows, strict=True)]
     if any(c["tables"] for c in found):  # of Spark's steps over sources
         columns = [*columns, "tables"]
         rows = [[*row, c["tables"]] for row, c in zip(rows, found, strict=True)]
     show(table(columns, rows))
-    waiting = {name: _source(offset)["requeued"] for name, offset in log.last.offsets.items()} if log.last else {}
-    show(*(_requeued_line(config.job, name, requeued) for name, requeued in waiting.items() if requeued))
-    if any(c["name"] for c in found):
-        show(not_protected(config.sinks))
+
+
+def _show_graph(graph: LineGraph, limit: int) -> None:
+    from headrace.cli._line_graph import graph_lines, graph_rows
+    from headrace.cli._output import terminal_width
+
+    drawn = [*graph_rows(graph.nodes[:limit], graph.head)]
+    columns, *cells = _in_columns(
+        [
+            ["id", "kind", "committed", "rows in", "run", "note"],
+            *(_cells(row.node) for row in drawn if row.node is not None),
+        ]
+    )
+    beside = iter(cells)
+    rows = [(row, [] if row.node is None else next(beside)) for row in drawn]
+    print("\n".join(graph_lines(columns, rows, terminal_width())))
+
+
+def _cells(node: LineNode) -> list[str]:
+    from headrace.cli._output import shown
+
+    found = _checkpoint(node.checkpoint)
+    kind = _kind(found) if node.name.line is None else f"{node.name.line}: {_kind(found)}"
+    committed = found["committed_at"].replace(microsecond=0)
+    notes = ", ".join(filter(None, (found["note"], found["tables"])))
+    return [
+        shown(cell) for cell in (node.name.checkpoint_id, kind, committed, found["rows_in"], found["run_id"], notes)
+    ]
+
+
+def _in_columns(rows: list[list[str]]) -> list[list[str]]:
+    """Return cells as wide as their columns: numbers at the right, and ids of runs short if they stay different."""
+    from headrace.cli._table import cell_width, short_run_id
+
+    numeric, run = (0, 3), 4
+    ids = {row[run] for row in rows}
+    if len({*map(short_run_id, ids)}) == len(ids):
+        rows = [[*row[:run], short_run_id(row[run]), *row[run + 1 :]] for row in rows]
+    widths = [max(map(cell_width, column)) for column in zip(*rows, strict=True)]
+    widths[-1] = 0
+    return [
+        [
+            " " * (wide - cell_width(cell)) + cell if at in numeric else cell + " " * (wide - cell_width(cell))
+            for at, (cell, wide) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in rows
+    ]
+
+
+def _edge(node: LineNode) -> dict[str, Any]:
+    """Return which checkpoint a checkpoint goes on from. The line None is the job's own."""
+    before = node.before
+    return {
+        "line": node.name.line,
+        "checkpoint": node.name.checkpoint_id,
+        "kind": node.checkpoint.kind.value,
+        "on_line": node.on_line,
+        "from_line": None if before is None else before.line,
+        "from_checkpoint": None if before is None else before.checkpoint_id,
+    }
 
 
 def _kind(checkpoint: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from headrace.commit.branches import Branch, Branches
+from headrace.commit.log import CheckpointLog
 from headrace.config import JobConfig, format_duration, with_settings
 from headrace.errors import ConfigError
 
@@ -46,6 +47,16 @@ def config_of(config: JobConfig, branch: Branch) -> JobConfig:
         raise ConfigError(msg) from error
 
 
+def check_forked(config: JobConfig) -> None:
+    """Raise `ConfigError` for a branch that is listed and was not made to the end: a run would begin a job of its own there."""
+    if config.branch is not None and not CheckpointLog(config.job_folder, config.storage_options).checkpoints:
+        msg = (
+            f"branch '{config.branch}' of job '{config.job}' is not ready: the command that made it broke off, or is still at work. Nothing "
+            f"was run. To finish it: headrace branch create {config.job} {config.branch}"
+        )
+        raise ConfigError(msg)
+
+
 def record_run(config: JobConfig, run_id: str) -> None:
     """Record what a run of a branch is computed with, if the last run had something else. Nothing is done for the job itself.
 
@@ -53,7 +64,7 @@ def record_run(config: JobConfig, run_id: str) -> None:
     """
     if config.branch is None:
         return
-    branches = Branches(replace(config, branch=None))
+    branches = Branches(config.itself)
     recorded = branches.get(config.branch)
     current = replace(recorded, settings=config.settings, ran_with=dict(_values(config)), run_id=run_id)
     if replace(current, run_id=recorded.run_id) != recorded:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -44,10 +44,6 @@ class Kind(enum.Enum):
     LEASE = "lease"
 
 
-TAKES_IN: Final = frozenset({Kind.BATCH})
-"""Checkpoints that take input in: their intervals and offsets say what a line has had."""
-
-
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """One committed checkpoint. Times are milliseconds since the epoch.
 
@@ -64,6 +60,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     `erased` has ranges of ids, both ends included: of an erasure, the checkpoints whose versions have rows that it erased; of a
     vacuum, those whose files it deletes for that reason.
     `note` says who and why (restores, savepoints, migrations).
+    `processing_time` is when a micro-batch began, by the clock of its line: it is the processing time that its operators saw. On a
+    branch, `follows` names the job's checkpoint whose input and time it took, and `ended_at` is when it ended by that clock; null:
+    when it was committed. Earlier releases recorded none of them.
     """
 
     checkpoint_id: int
@@ -95,7 +94,15 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     restored_from: int | None = None
     erased: tuple[tuple[int, int], ...] = ()
     incarnation: int | None = None
+    processing_time: int | None = None
+    ended_at: int | None = None
+    follows: int | None = None
     format_version: int = FORMAT_VERSION
+
+    @property
+    def line_time(self) -> int:
+        """Return when it was made, by the clock of its line (ms): a branch that follows its job has the job's."""
+        return max(self.committed_at if self.ended_at is None else self.ended_at, self.processing_time or 0)
 
     @property
     def has_state(self) -> bool:

@@ -221,6 +221,9 @@ def _fork(log: CheckpointLog, origin: Checkpoint, branch: Branch) -> Checkpoint:
         note=branch.note or f"forked at checkpoint {origin.checkpoint_id}",
         restored_from=origin.checkpoint_id,
         erased=(),
+        processing_time=None,
+        ended_at=None,
+        follows=None,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.commit.checkpoint import TAKES_IN, Checkpoint, Kind
+from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.lineage import Lineage
 from headrace.errors import IntervalError
 from headrace.sources.interval import Interval, moment_text
@@ -110,7 +110,7 @@ def intervals_of(trail: Iterable[Checkpoint]) -> list[tuple[Interval, Checkpoint
 def interval_of(checkpoint: Checkpoint) -> Interval | None:
     """Return the interval of a micro-batch; None for other checkpoints, and for slices without one."""
     start, end = checkpoint.interval_start, checkpoint.interval_end
-    if checkpoint.kind not in TAKES_IN or start is None or end is None:
+    if checkpoint.kind is not Kind.BATCH or start is None or end is None:
         return None
     return Interval(start, end)
 

@@ -80,13 +80,13 @@ class Lineage:
         return next((checkpoint for checkpoint in self.newest_first() if checkpoint.committed_at <= moment), None)
 
     def last_micro_batch(self) -> int | None:
-        """Return when the micro-batch was committed that left the present state (ms); None before the first.
+        """Return when the micro-batch ended that left the present state (ms), by the clock of the line; None before the first.
 
         Compactions and savepoints in between are no sign of life. After a restore it is the one that was restored: for the
         state, all time since then was lost.
         """
         batch = self.last_of(Kind.BATCH)
-        return None if batch is None else batch.committed_at
+        return None if batch is None else batch.line_time
 
     def was_published(self, checkpoint: Checkpoint, published: Collection[int]) -> bool:
         """Return whether a sink that has the checkpoints `published` has this one, too, or something on top of it.

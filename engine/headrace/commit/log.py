@@ -43,7 +43,15 @@ _JSON = (
     "sink_tables",
     "erased",
 )
-_TIMES = ("interval_start", "interval_end", "watermark", "committed_at", "lease_expires_at")
+_TIMES = (
+    "interval_start",
+    "interval_end",
+    "watermark",
+    "processing_time",
+    "ended_at",
+    "committed_at",
+    "lease_expires_at",
+)
 
 
 class CheckpointLog:

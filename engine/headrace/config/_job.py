@@ -457,6 +457,11 @@ class JobConfig(JobFile, frozen=True, kw_only=True):
         return replace_fields(on_branch, sinks=sinks)
 
     @property
+    def itself(self) -> Self:
+        """Return the job that a branch is of, for its folder and its branches. Settings and sinks stay those of the branch."""
+        return replace_fields(self, branch=None)
+
+    @property
     def tasks(self) -> int:
         """Return the number of tasks per operator: the job's own number, else the profile's; never more than the key groups."""
         return min(self.parallelism or self.profile.parallelism, self.max_parallelism)

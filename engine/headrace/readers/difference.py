@@ -16,7 +16,6 @@ from headrace.errors import ConfigError
 from headrace.readers.job_at_checkpoint import JobAtCheckpoint
 from headrace.readers.query import ask, connect, copy, reading, unreadable
 from headrace.readers.sink_versions import sink_version
-from headrace.tables.last_rows import last_rows_sql
 from headrace.tables.predicate import Conditions, Within, entries_of
 from headrace.tables.schemas import STATE_TABLES, StateTable
 from headrace.tables.store import Snapshot
@@ -93,8 +92,8 @@ def differences(
     """Yield the tables that differ between two checkpoints: the state tables, then the sinks.
 
     The checkpoints are of a job, or of the job and a branch. Each table has at most `limit` rows. With `operator`, only its
-    state is compared, and no sink. Expired entries count as long as they are stored. Raises `StorageError` when the files of
-    a checkpoint are gone.
+    state is compared, and no sink. Expired entries count where `before` and `after` have them (`with_expired`). Raises
+    `StorageError` when the files of a checkpoint are gone.
     """
     for table in STATE_TABLES.values():
         difference = _state_difference(before, after, table, entries_of(operator), limit)
@@ -130,7 +129,7 @@ def _state_difference(
     for side, job in (("before", before), ("after", after)):
         changes = job.changes(table.name, conditions)
         copy(connection, f"{side}_changes", changes, table=table.name, only="" if fork is None else _OF_TOUCHED_KEYS)
-        connection.execute(f"CREATE VIEW {side} AS {last_rows_sql(f'{side}_changes', table)}")
+        connection.execute(f"CREATE VIEW {side} AS {job.live_sql(table.name, f'{side}_changes')}")
     values = [name for name in table.schema.names if name not in {*table.entry, *_NOT_COMPARED}]
     name = [column for column in table.entry if column != "key_group"]
     return _compare(connection, table.name, name, values, limit)

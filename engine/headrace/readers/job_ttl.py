@@ -34,7 +34,7 @@ class JobTtl:
         """Load the pipeline's TTLs. If it cannot be loaded, set `not_declared`, since the state should be readable nevertheless."""
         self._config = config
         self._checkpoint = checkpoint
-        self._now = clock.now() if is_now else checkpoint.committed_at
+        self._now = clock.now() if is_now else checkpoint.line_time
         self._paused_since = log.lineage.last_micro_batch() if is_now else None
         self._expiries: list[RowExpiry] | None = None
         self.not_declared: str | None = None
@@ -69,7 +69,7 @@ class JobTtl:
         """Return the time (ms) on the clock of an operator's TTL at a checkpoint, or now (None)."""
         if ttl.by_watermark:
             return (checkpoint or self._checkpoint).watermark_of(operator)
-        return self._now if checkpoint is None else checkpoint.committed_at
+        return self._now if checkpoint is None else checkpoint.line_time
 
     def dead_sql(self) -> str:
         """Return an SQL condition for expired rows of keyed_state."""

@@ -121,7 +121,7 @@ class Backfill:
         refuse_changed_input(self.config, self.plan.name, line, Intake(self.code, self.config).listed())
 
     def _compared(self) -> Comparison:
-        live, branch = (JobAtCheckpoint(config, None, with_expired=True) for config in (self.config, self._on_branch))
+        live, branch = (JobAtCheckpoint(config, None) for config in (self.config, self._on_branch))
         return Comparison(live, branch, tuple(differences(live, branch, limit=self.limit)))
 
     def _promoted(self, report: RunReport, comparison: Comparison) -> BackfillResult:

@@ -20,6 +20,7 @@ from headrace.sources.intake import Intake
 from headrace.sources.interval import Interval
 from headrace.sources.slice_request import JobPosition
 from headrace.sources.source import NO_INPUT, Slice, TakenIn
+from headrace.spark.followed_line import FollowedLine
 from headrace.spark.micro_batch import MicroBatch
 from headrace.spark.options import RunOptions, StoppedBecause
 from headrace.spark.progress import NO_WATCH, Watch
@@ -41,6 +42,7 @@ class BatchSequence:
     options: RunOptions
     events: RunEvents
     begun: float
+    followed: FollowedLine
     watch: Watch = NO_WATCH
     stopping: threading.Event = field(default_factory=threading.Event)
     committed: list[Checkpoint] = field(default_factory=list)
@@ -85,13 +87,13 @@ class BatchSequence:
         # The stop file of a micro-batch before this one is gone with that.
         return 0 if self.stopping.is_set() else clock.now() + round(self.seconds_left() * 1000)
 
-    def standing(self) -> JobPosition:
-        """Return where the job stands, for the plan of the next slice."""
+    def standing(self, follows: Checkpoint | None = None) -> JobPosition:
+        """Return where the job stands, for the plan of the next slice: of one of its own, or of one that `follows` the job's."""
         last = self.job.last
         return JobPosition(
             offsets=last.offsets,
             taken_in=self.taken_in(),
-            now=clock.now(),
+            now=self.followed.now() if follows is None else self.followed.began(follows),
             since=self.job.checkpoints[0].committed_at,
             transit=transit_folder(self.config.job_folder, self.job.attempt_id),
         )
@@ -106,9 +108,14 @@ class BatchSequence:
         start, end = self.job.last.interval_start, self.job.last.interval_end
         return None if start is None or end is None else Interval(start, end)
 
-    def make_without_input(self, *, finishes: bool = False) -> None:
+    def make_without_input(self, *, finishes: bool = False, follows: Checkpoint | None = None) -> None:
         """Make a micro-batch for what is waiting already: held records, and timers."""
-        self.make(NO_INPUT, self.last_interval(), finishes=finishes)
+        self.make(NO_INPUT, self.last_interval(), finishes=finishes, follows=follows)
+
+    def follow_without_input(self) -> None:
+        """Make on a branch the micro-batches that the job made next without input: for timers, or for what had waited."""
+        while (live := self.followed.next()) is not None and not self.followed.takes_input() and not self.limit():
+            self.make_without_input(follows=live)
 
     def make_requeued(self, intake: Intake) -> bool:
         """Make a micro-batch of rows that have left the quarantine; tell whether any were waiting. Raises as `Intake.requeued` does."""
@@ -119,16 +126,24 @@ class BatchSequence:
         self.make(taken, self.last_interval())
         return True
 
-    def make(self, taken: Slice, interval: Interval | None, *, finishes: bool = False) -> None:
-        """Make a micro-batch of a slice and commit it. With `finishes` services are called for the last time."""
+    def make(
+        self, taken: Slice, interval: Interval | None, *, finishes: bool = False, follows: Checkpoint | None = None
+    ) -> None:
+        """Make a micro-batch of a slice and commit it. With `finishes` services are called for the last time.
+
+        On a branch it may follow one of the job: then it has the time of that.
+        """
         self.tasks.start()
         started = clock.monotonic()
+        processing_time = self.followed.now() if follows is None else self.followed.began(follows)
+        ended_at = self.followed.ended(follows)
         batch = MicroBatch(
             self.tasks,
             self.job,
             self.plan,
             parallelism=self._parallelism(),
             backend=self.options.backend or self.config.state.backend,
+            processing_time=processing_time,
             async_state=self.options.async_state,
             stop_at=self.stop_at(),
             finishes=finishes,
@@ -152,6 +167,9 @@ class BatchSequence:
             state_ttl=batch.state_ttl,
             interval_start=interval.start if interval else None,
             interval_end=interval.end if interval else None,
+            processing_time=processing_time,
+            ended_at=ended_at,
+            follows=None if follows is None else follows.checkpoint_id,
             metrics={**metrics_of(result.metrics, result.seconds), **services_entry(result.services)},
         )
         self.committed.append(checkpoint)

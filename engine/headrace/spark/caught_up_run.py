@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.due_timers import any_timer_due
+from headrace.commit.interval_order import interval_of
 from headrace.commit.state_migration import settle_schemas
 from headrace.sources.intake import Intake
 from headrace.sources.slice_request import SliceRequest
@@ -38,6 +41,9 @@ class CaughtUpRun:
                 continue
             if batches.make_requeued(self.intake):
                 continue
+            if (followed := batches.followed.next()) is not None:
+                self._follow(followed)
+                continue
             taken = self.intake.next(batches.standing(), SliceRequest(ends=batches.options.end_of_input))
             if taken is not None:
                 batches.make(taken, taken.interval)
@@ -46,3 +52,16 @@ class CaughtUpRun:
             elif not remaining.fire_timers():
                 batches.events.ahead(self.intake.waiting)
                 return "drained"
+
+    def _follow(self, live: Checkpoint) -> None:
+        """Make on a branch what the job has made: a micro-batch of the same input, at the same time."""
+        batches = self.batches
+        taken = None
+        if takes_input := batches.followed.takes_input():
+            taken = self.intake.next(batches.standing(live), SliceRequest(interval_of(live), live.offsets))
+        if taken is not None:
+            batches.make(taken, taken.interval, follows=live)
+        elif not takes_input or any_timer_due(batches.job, batches.followed.began(live)):
+            batches.make_without_input(follows=live)
+        else:
+            batches.followed.pass_over()

@@ -70,6 +70,9 @@ class IntervalRun:
         raise ReplayUnfinishedError(msg)
 
     def _take_in(self, interval: Interval) -> None:
-        taken = self.intake.next(self.batches.standing(), SliceRequest(interval))
+        batches = self.batches
+        batches.follow_without_input()
+        live = batches.followed.of_interval(interval)
+        taken = self.intake.next(batches.standing(live), SliceRequest(interval))
         assert taken is not None  # noqa: S101 - an interval always gives a slice, if an empty one
-        self.batches.make(taken, taken.interval)
+        batches.make(taken, taken.interval, follows=live)

@@ -8,7 +8,7 @@ from typing import Final
 
 from headrace import clock
 from headrace.commit.branch_refusals import refuse_effects
-from headrace.commit.branch_settings import record_run
+from headrace.commit.branch_settings import check_forked, record_run
 from headrace.commit.protocol import open_job
 from headrace.commit.run_check import checked_plan
 from headrace.config import JobConfig
@@ -20,6 +20,7 @@ from headrace.sources.topic import Topic
 from headrace.spark.batch_sequence import BatchSequence
 from headrace.spark.branch_replay import BranchReplay
 from headrace.spark.caught_up_run import CaughtUpRun
+from headrace.spark.followed_line import FollowedLine
 from headrace.spark.interval_run import IntervalRun
 from headrace.spark.options import RunOptions, RunReport
 from headrace.spark.progress import NO_WATCH, watched
@@ -58,6 +59,7 @@ def run_on(
     events = RunEvents(config.job, on_event)
     mode = _mode(config, options)
     plan = checked_plan(config)
+    check_forked(config)
     if not options.allow_effects:
         refuse_effects(config, plan)
     with (
@@ -74,7 +76,8 @@ def run_on(
     ):
         record_run(config, options.run_id)
         events.opened(job.last)
-        batches = BatchSequence(tasks, job, plan, config, options, events, begun, watch)
+        followed = FollowedLine(config, job, [source.name for source in plan.sources])
+        batches = BatchSequence(tasks, job, plan, config, options, events, begun, followed, watch)
         intake = Intake(plan, config, topics=topics, steps=steps)
         remaining, replays = RemainingWork(batches), ReplayRun(batches, intake)
         this_run = _KINDS[mode](batches, intake, remaining, replays)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from headrace import clock, faults
+from headrace import faults
 from headrace.api import AsyncWait, SourceNode
 from headrace.commit.protocol import OpenJob
 from headrace.commit.run_check import lost_elements
@@ -36,12 +36,13 @@ class MicroBatch:
         *,
         parallelism: int,
         backend: str,
+        processing_time: int,
         async_state: bool | None = None,
         stop_at: int | None = None,
         finishes: bool = False,
         watch: Watch = NO_WATCH,
     ) -> None:
-        """Every operator gets `parallelism` tasks; `async_state`, unless None, overrules what the job enables.
+        """Every operator gets `parallelism` tasks, and sees `processing_time` (ms); `async_state`, unless None, overrules what the job enables.
 
         At `stop_at` (ms) keyed tasks stop and hold what has not begun. With `finishes` services are called for the last time
         for all that waits for them. `watch` watches the progress of each stage.
@@ -51,7 +52,7 @@ class MicroBatch:
         self._job = job
         self._plan = plan
         self._parallelism = parallelism
-        self._processing_time = clock.now()
+        self._processing_time = processing_time
         declared = declared_ttls(plan) | history_ttls(plan)
         self._rebuilt = job.last.state_ttl.changed(declared)
         self.state_ttl = job.last.state_ttl.advanced(

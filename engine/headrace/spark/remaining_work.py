@@ -47,7 +47,11 @@ class RemainingWork:
 
         One in a run: timers that set themselves again would keep it from ever ending.
         """
-        if self.has_fired_timers or self.batches.stopping.is_set() or not any_timer_due(self.batches.job, clock.now()):
+        if (
+            self.has_fired_timers
+            or self.batches.stopping.is_set()
+            or not any_timer_due(self.batches.job, self.batches.followed.now())
+        ):
             return False
         self.has_fired_timers = True
         self.batches.events.timers_due()

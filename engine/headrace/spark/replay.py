@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.commit.checkpoint import TAKES_IN, Checkpoint, Kind
+from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.interval_order import interval_of, intervals_of, position_of
 from headrace.commit.lineage import Lineage
 from headrace.commit.requeue import again_note
@@ -160,7 +160,7 @@ def _steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[Checkpoin
                 steps.append(Step(Interval(reached, interval.start)))
             steps.append(Step(interval))
             reached, adjoins = max(reached, interval.end), True
-        elif checkpoint.kind in TAKES_IN and _read_positions(checkpoint.offsets) != _read_positions(offsets):
+        elif checkpoint.kind is Kind.BATCH and read_positions(checkpoint.offsets) != read_positions(offsets):
             steps.append(Step(offsets=checkpoint.offsets))
             adjoins = False
         elif _requeues_rows(checkpoint):
@@ -172,13 +172,13 @@ def _steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[Checkpoin
 def _recorded_steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[Checkpoint]) -> list[Step]:
     """Return a step for each former micro-batch that took something in, and what is asked for behind the last one."""
     steps: list[Step] = []
-    places = _read_positions(_offsets(kept))
+    places = read_positions(_offsets(kept))
     for checkpoint in gone:
-        if checkpoint.kind in TAKES_IN and _read_positions(checkpoint.offsets) != places:
+        if checkpoint.kind is Kind.BATCH and read_positions(checkpoint.offsets) != places:
             steps.append(Step(interval_of(checkpoint), checkpoint.offsets))
         elif _requeues_rows(checkpoint):
             steps.append(Step(requeue=checkpoint))
-        places = _read_positions(checkpoint.offsets)
+        places = read_positions(checkpoint.offsets)
     reached = position_of([*kept, *gone])
     if reached is not None and reached < asked.end:
         steps.append(Step(Interval(reached, asked.end)))
@@ -187,7 +187,7 @@ def _recorded_steps(asked: Interval, kept: Sequence[Checkpoint], gone: Sequence[
 
 def _left(steps: Iterable[Step], trail: Sequence[Checkpoint]) -> Iterator[Step]:
     """Yield the steps that a line has not taken yet, without what an earlier step takes."""
-    reached, places = position_of(trail), _read_positions(_offsets(trail))
+    reached, places = position_of(trail), read_positions(_offsets(trail))
     notes = {checkpoint.note for checkpoint in trail if checkpoint.kind is Kind.REQUEUE}
     for step in steps:
         if step.requeue is not None:
@@ -195,7 +195,7 @@ def _left(steps: Iterable[Step], trail: Sequence[Checkpoint]) -> Iterator[Step]:
                 yield step
             continue
         if step.offsets is not None:
-            if any(place > places.get(name, _NOTHING_READ) for name, place in _read_positions(step.offsets).items()):
+            if any(place > places.get(name, NOTHING_READ) for name, place in read_positions(step.offsets).items()):
                 yield step
             continue
         assert step.interval is not None  # noqa: S101 - a step has one of them
@@ -222,7 +222,7 @@ def _last_published(sink: str, kept: Sequence[Checkpoint]) -> str:
 
 
 _ReadPosition = tuple[str, float]
-_NOTHING_READ: _ReadPosition = ("", 0)
+NOTHING_READ: _ReadPosition = ("", 0)
 
 
 def _offsets(trail: Sequence[Checkpoint]) -> Mapping[str, SourceOffset]:
@@ -230,7 +230,7 @@ def _offsets(trail: Sequence[Checkpoint]) -> Mapping[str, SourceOffset]:
     return trail[-1].offsets if trail else {}
 
 
-def _read_positions(offsets: Mapping[str, SourceOffset]) -> dict[str, _ReadPosition]:
+def read_positions(offsets: Mapping[str, SourceOffset]) -> dict[str, _ReadPosition]:
     """Return by source the first file that was not taken in as a whole, and the rows taken of it; or the last one that was."""
     return {
         name: (offset.unread[0], offset.rows_taken) if offset.unread else (offset.last_file or "", math.inf)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from headrace.commit.checkpoint import Checkpoint
 from headrace.commit.interval_order import replay_note
 from headrace.commit.requeue import requeue_again
 from headrace.commit.restore import restore_in
@@ -48,9 +49,14 @@ class ReplayRun:
         self.batches.events.replay_resumed(replay)
         return self._go_through(replay)
 
-    def _slice_of(self, step: Step) -> Slice | None:
-        """Return the slice that a step takes in; None when there is nothing left of it."""
-        return self.intake.next(self.batches.standing(), SliceRequest(step.interval, step.offsets))
+    def _slice_of(self, step: Step, live: Checkpoint | None) -> Slice | None:
+        """Return the slice that a step takes in; None when there is nothing left of it. On a branch it has the time of a `live` one."""
+        return self.intake.next(self.batches.standing(live), SliceRequest(step.interval, step.offsets))
+
+    def _followed(self, step: Step) -> Checkpoint | None:
+        """Return the micro-batch of the job whose time a step of its branch has; None for the job itself, and ahead of it."""
+        followed = self.batches.followed
+        return followed.next() if step.interval is None else followed.of_interval(step.interval)
 
     def _take_requeued(self) -> None:
         """Take in rows that have left the quarantine, within the limits of the run: those that wait at the end do so for the next one."""
@@ -75,7 +81,9 @@ class ReplayRun:
         batches, job = self.batches, self.batches.job
         for step in steps:
             self._take_requeued()
-            taken = None if step.requeue is not None else self._slice_of(step)
+            self.batches.follow_without_input()
+            live = self._followed(step)
+            taken = None if step.requeue is not None else self._slice_of(step, live)
             if step.requeue is None and taken is None:
                 continue
             if stopped := batches.limit():
@@ -83,6 +91,6 @@ class ReplayRun:
             if step.requeue is not None:
                 batches.committed.append(requeue_again(job, batches.plan, step.requeue))
             elif taken is not None:
-                batches.make(taken, taken.interval)
+                batches.make(taken, taken.interval, follows=live)
         self._take_requeued()
         return None

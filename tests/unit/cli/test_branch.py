@@ -50,9 +50,38 @@ def test_readers_take_a_branch(headrace, job, forked):
 
     assert customers() == ["ann", "bob"]
     assert customers("--branch", "try_it") == customers("--branch=try_it") == ["ann", "bob", "cyd"]
-    assert "fork of 1" in headrace("checkpoints shop --branch try_it").stdout
-    assert "fork" not in headrace("checkpoints shop --json").stdout
+    listed = json.loads(headrace("checkpoints shop --json").stdout)["checkpoints"]
+    assert [checkpoint["kind"] for checkpoint in listed] == ["batch", "initial"]
     assert "added" in headrace("branch diff shop try_it").stdout
+
+
+def test_lines_are_drawn_as_a_graph(headrace, job, forked, monkeypatch):
+    job.feed(("cyd", 7))
+    job.run()
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = headrace("checkpoints shop").stdout.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert [line[:3].rstrip() for line in lines[1:]] == ["  *", "  |", "* |", "|/", "*", "*"], (
+        "the job's clock is behind"
+    )
+    assert "try_it: fork of 1" in "".join(lines)
+    assert "try_it: fork of 1" in headrace("checkpoints shop --branch try_it").stdout
+    edges = json.loads(headrace("checkpoints shop --json").stdout)["edges"]
+    (edge,) = (edge for edge in edges if edge["line"] == "try_it")
+    assert edge == {
+        "line": "try_it",
+        "checkpoint": 2,
+        "kind": "fork",
+        "on_line": True,
+        "from_line": None,
+        "from_checkpoint": 1,
+    }
+
+
+def test_help_lists_the_option(headrace):
+    for command in ("run", "checkpoints", "state list"):
+        assert "--branch NAME" in headrace(f"{command} --help").stdout
+    assert "--branch NAME" not in headrace("erase --help").stdout
 
 
 def test_new_branch_differs_in_nothing(headrace, forked):

@@ -6,7 +6,7 @@ from shutil import rmtree
 
 import pytest
 
-from headrace import Pipeline
+from headrace import Pipeline, faults
 from headrace.commit.branch_settings import config_of, differences_to_file, on_branch
 from headrace.commit.branches import Branches
 from headrace.commit.fork import fork
@@ -162,6 +162,22 @@ def test_new_source_in_the_file_is_a_difference(job):
     assert "branch 'other' ran without sources.more.path, and the job's file says input/more" in differences_to_file(
         job.config, recorded(job)
     )
+
+
+def test_branch_that_is_not_ready_is_not_run(job):
+    def kill(reached):
+        if reached == "fork.listed":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), faults.observed(kill):
+        forked(job, run__budget="5m")
+    with pytest.raises(
+        ConfigError, match="branch 'other' of job 'shop' is not ready: .* headrace branch create shop other"
+    ):
+        job.run("other")
+    fork(job.config, "other", None, "somebody")
+    job.run("other")
+    assert recorded(job).settings == {"run.budget": "5m"}
 
 
 def test_secrets_are_not_recorded(job, monkeypatch):

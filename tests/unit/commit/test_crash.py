@@ -192,6 +192,7 @@ def test_all_places_of_commits_are_reached(memory_job, clock):
         *("drop.marked", "drop.half", "drop.deleted", "reconcile.planned"),
         *("fork.listed", "fork.tables", "branch.dropped"),  # test_fork
         *("promotion.begun", "promotion.staged", "promotion.prepared", "promotion.removed"),  # test_promotion
+        *("backfill.forked", "backfill.caught_up"),  # tests/unit/spark/test_backfill.py
     }
     of_deliveries = {"deliver.half"}  # tests/unit/sinks
     assert faults.PLACES - reached == of_runs | of_commands | of_deliveries

@@ -140,7 +140,7 @@ def test_each_operators_tasks_get_its_options(home, job_file, monkeypatch, asked
     )
     legs = Pipeline("demo").source("events", Leg, event_time="at").key_by("tail").process("legs", Legs())
     plan = plan_stages(legs.key_by("tail").process("gates", Legs()).sink("board"))
-    MicroBatch(tasks, job, plan, parallelism=2, backend="hashmap", async_state=asked).run(NO_INPUT)
+    MicroBatch(tasks, job, plan, parallelism=2, backend="hashmap", processing_time=0, async_state=asked).run(NO_INPUT)
     assert [task.async_state for task in sent] == [
         AsyncStateOptions(enabled=enabled, buffer_size=200, order_with_same_key=KeyOrder.STATE_ORDERED),
         AsyncStateOptions(enabled=enabled),

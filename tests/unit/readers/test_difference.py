@@ -11,7 +11,8 @@ from tests.unit.support.opened_jobs import opened
 
 def compared(before, after, **options):
     """Return the differences by table."""
-    return {found.table: found for found in differences(opened(before), opened(after), **options)}
+    jobs = (opened(checkpoint, with_expired=True) for checkpoint in (before, after))
+    return {found.table: found for found in differences(*jobs, **options)}
 
 
 def changes(found):
@@ -48,6 +49,12 @@ def test_a_limit_cuts_rows_but_not_counts(state):
 def test_a_compaction_compares_whole_tables(state):
     """It has dropped N3, which was expired; no row says so."""
     assert changes(compared(2, 4)["keyed_state"]) == [(Change.GONE, '"N3"')]
+
+
+def test_expired_entries_are_left_out_unless_asked_for(state):
+    (found,) = (found for found in differences(opened(0), opened(1)) if found.table == "keyed_state")
+    assert found.counts[0].rows == {Change.ADDED: 2}
+    assert "keyed_state" not in {found.table for found in differences(opened(2), opened(4))}
 
 
 def test_a_checkpoint_equals_itself(state):

@@ -1,10 +1,22 @@
-"""A job that can be forked: totals by customer, in a merge sink that also deletes, an append sink, timers and a state with a TTL."""
+"""A job that can be forked: totals by customer, in a merge sink that also deletes, an append sink, timers and TTLs of both times."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from datetime import timedelta
 
-from headrace import KeyedProcessFunction, Pipeline, RowKind, StateTtl, Struct, Timestamp, ValueState, clock
+from headrace import (
+    KeyedProcessFunction,
+    Pipeline,
+    RowKind,
+    StateTtl,
+    Struct,
+    TimeDomain,
+    Timestamp,
+    TtlTime,
+    ValueState,
+    clock,
+)
 from headrace.commit.branch_settings import on_branch
 from headrace.commit.log import CheckpointLog
 from headrace.config import with_settings
@@ -17,6 +29,7 @@ from headrace.testing import PipelineHarness
 
 CUSTOMERS = ("ann", "bob", "cyd", "dee", "eve")
 HOUR = 3_600_000
+TOLD_AGAIN, NEW, REMINDED = -1, -2, -3
 
 
 class Order(Struct, frozen=True):
@@ -35,14 +48,23 @@ class Total(Struct, frozen=True):
 
 
 class Totals(KeyedProcessFunction[Order, Total]):
-    """Adds up amounts. Small orders go aside; a total is told again an hour later."""
+    """Adds up amounts. Small orders go aside; a total is told again an hour later, and two hours of processing time later.
+
+    A customer who was not seen for three hours of processing time is new.
+    """
 
     amount = ValueState("amount", int)
     seen = ValueState("seen", int, ttl=StateTtl(timedelta(hours=5)))
+    visits = ValueState("visits", int, ttl=StateTtl(timedelta(hours=3), time=TtlTime.PROCESSING))
 
     async def process(self, order, ctx, /):
         before = await self.amount.value()
         await self.seen.update((await self.seen.value() or 0) + 1)
+        visits = await self.visits.value()
+        await self.visits.update((visits or 0) + 1)
+        if visits is None:
+            ctx.output("small", Order(order.customer, order.at, NEW))
+        ctx.timers.register_processing_time(ctx.timers.processing_time + 2 * HOUR)
         if order.amount == 0:
             await self.amount.clear()
             if before is not None:
@@ -58,7 +80,8 @@ class Totals(KeyedProcessFunction[Order, Total]):
             ctx.output("small", order)
 
     async def on_timer(self, timestamp, ctx, /):
-        ctx.output("small", Order(ctx.key, timestamp, -1))
+        amount = TOLD_AGAIN if ctx.time_domain is TimeDomain.EVENT_TIME else REMINDED
+        ctx.output("small", Order(ctx.key, timestamp, amount))
 
 
 def totals():
@@ -98,12 +121,22 @@ class BranchedJob:
         self._runs += 1
         config = self.config if branch is None else on_branch(self.config, branch)
         config = with_settings(config, config.settings | (settings or {}))
+        wishes = RunOptions(run_id=f"run-{self._runs}", backend=self.harness.backend, parallelism=2, **options)
+        with self.on_its_clock():
+            return run_on(LocalTasks(), config, wishes, self.harness.events.append)
+
+    @contextmanager
+    def on_its_clock(self):
+        """Use the clock of the harness."""
         before = clock.use(self.harness.clock)
         try:
-            wishes = RunOptions(run_id=f"run-{self._runs}", backend=self.harness.backend, parallelism=2, **options)
-            return run_on(LocalTasks(), config, wishes, self.harness.events.append)
+            yield
         finally:
             clock.use(before)
+
+    def pause(self, hours):
+        """Let time pass."""
+        self.harness.clock.advance(hours * HOUR)
 
     def last(self, branch=None):
         """Return the last checkpoint of the job or of a branch."""
@@ -113,7 +146,8 @@ class BranchedJob:
     def content(self, branch=None, *, with_expired=True):
         """Return live entries by table, and the rows of the sinks, without ids of checkpoints and times of access.
 
-        Entries that TTL has expired stay in the tables until something drops them.
+        Entries that TTL has expired stay in the tables until something drops them. Those that have expired by processing time are
+        left out in any case: a compaction of the job drops them, and one of a branch does not.
         """
         config = self.config if branch is None else self.config.on_branch(branch)
         last = CheckpointLog(config.job_folder).last
@@ -122,6 +156,7 @@ class BranchedJob:
                 tuple(value for column, value in row.items() if column not in {"checkpoint_id", "last_access"})
                 for row in state_view(config.job_folder, name, last.versions[name]).live_rows()
                 if with_expired or (row.get("expires_at") or last.watermark + 1) > last.watermark
+                if row.get("state") != "visits" or row["expires_at"] > self.harness.clock.now()
             ]
             for name in STATE_TABLES
         }

@@ -1,0 +1,99 @@
+"""The lines of a job: its own checkpoints and those of its branches, and how they go on from each other.
+
+job       0 --- 1 --- 2 --- 3 --- 4 (restore to 1) --- 5
+                      |
+branch                3 fork --- 4
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+from headrace.commit.branches import Branches
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.log import CheckpointLog
+from headrace.config import JobConfig
+
+
+class CheckpointName(NamedTuple):
+    """The name of a checkpoint: its line (None: the job's own), and its id there."""
+
+    line: str | None
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LineNode:
+    """A checkpoint of one of the lines."""
+
+    name: CheckpointName
+    checkpoint: Checkpoint
+    before: CheckpointName | None
+    """What it goes on from; None for the first one of the job."""
+    on_line: bool
+    """Whether it led to the present state of its line: no restore has left it behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineGraph:
+    """The checkpoints of all lines of a job, newest first: each is before the one that it goes on from."""
+
+    nodes: list[LineNode]
+    head: CheckpointName | None
+    """The last checkpoint of the line that was asked for."""
+
+    @property
+    def has_forks(self) -> bool:
+        """Tell whether there is more than a single line without restores."""
+        return not all(node.name.line is None and node.on_line for node in self.nodes)
+
+
+def line_graph(config: JobConfig) -> LineGraph:
+    """Return the lines of a job and of all its branches; for a branch, its own and the job's.
+
+    Raises `StorageError` when a log cannot be read.
+    """
+    job = config.itself
+    names = [branch.name for branch in Branches(job).open if config.branch in {None, branch.name}]
+    own = _log(job)
+    keyed = [*_keyed(None, own, {})]
+    keys = {node.name.checkpoint_id: key for key, node in keyed}
+    logs = {name: _log(job.on_branch(name)) for name in names}
+    for name, log in logs.items():
+        keyed += _keyed(name, log, keys)
+    nodes = [node for _, node in sorted(keyed, key=lambda one: one[0], reverse=True)]
+    last = (own if config.branch is None else logs[config.branch]).last
+    return LineGraph(nodes, None if last is None else CheckpointName(config.branch, last.checkpoint_id))
+
+
+_Key = tuple[int, bool, int]
+
+
+def _keyed(line: str | None, log: CheckpointLog, origins: dict[int, _Key]) -> Iterator[tuple[_Key, LineNode]]:
+    """Yield the checkpoints that belong to a line, oldest first, each with its place among those of all lines.
+
+    The place is the time of the commit. Where clocks disagree, a checkpoint is never before one with a lower id, or before its fork.
+    """
+    checkpoints = [one for one in log.checkpoints if line is None or one.has_state]
+    led_here = {checkpoint.checkpoint_id for checkpoint in log.lineage.newest_first()}
+    fork = next((one.restored_from for one in checkpoints if one.kind is Kind.FORK), None)
+    earliest = origins[fork][0] if fork in origins else 0
+    times = accumulate((one.committed_at for one in checkpoints), max, initial=earliest)
+    for checkpoint, time in zip(checkpoints, [*times][1:], strict=True):
+        number = checkpoint.checkpoint_id
+        node = LineNode(CheckpointName(line, number), checkpoint, _before(line, log, checkpoint), number in led_here)
+        yield (time, line is not None, number), node
+
+
+def _before(line: str | None, log: CheckpointLog, checkpoint: Checkpoint) -> CheckpointName | None:
+    if checkpoint.kind is Kind.FORK and checkpoint.restored_from is not None:
+        return CheckpointName(None, checkpoint.restored_from)
+    before = log.lineage.before(checkpoint)
+    return None if before is None else CheckpointName(line, before.checkpoint_id)
+
+
+def _log(config: JobConfig) -> CheckpointLog:
+    return CheckpointLog(config.job_folder, config.storage_options)

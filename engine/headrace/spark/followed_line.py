@@ -1,0 +1,105 @@
+"""The line of its job, as a branch follows it: the same micro-batches, at the times that the job has recorded.
+
+A branch that takes in what the job has taken in already cuts it where the job did, and its clock says what the job's clock said: so
+entries expire, and timers fire, as they did on the job. Beyond the job's last checkpoint a branch has the clock of the wall.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator
+from itertools import pairwise
+
+from headrace import clock
+from headrace.commit.checkpoint import Checkpoint, Kind
+from headrace.commit.interval_order import interval_of
+from headrace.commit.log import CheckpointLog
+from headrace.commit.protocol import OpenJob
+from headrace.config import JobConfig
+from headrace.sources.interval import Interval
+from headrace.spark.replay import NOTHING_READ, read_positions
+
+
+class FollowedLine:
+    """The micro-batches of the job that its branch has not followed yet. A job itself follows nothing."""
+
+    def __init__(self, config: JobConfig, job: OpenJob, sources: Collection[str]) -> None:
+        """`job` is the branch as it was opened. A branch with other `sources` than the job follows nothing."""
+        self._job = job
+        self._is_branch = config.branch is not None
+        ahead = [*_ahead(config, job)] if self._is_branch else []
+        known = {name for _, batch in ahead for name in batch.offsets}
+        # A source of the job that never had a file has no offset.
+        has_same = known == {*sources} or (known < {*sources} and "pipeline" not in config.settings)
+        self._ahead = deque(ahead if has_same else ())
+
+    def next(self) -> Checkpoint | None:
+        """Return the micro-batch of the job that comes next; None where the branch is as far as the job."""
+        while self._ahead and not self._comes_next(*self._ahead[0]):
+            self._ahead.popleft()
+        return self._ahead[0][1] if self._ahead else None
+
+    def pass_over(self) -> None:
+        """Leave out the micro-batch that comes next: the branch has nothing to take in there."""
+        self._ahead.popleft()
+
+    def takes_input(self) -> bool:
+        """Tell whether the micro-batch that comes next took anything in. Others were made for timers, or for what had waited."""
+        before, batch = self._ahead[0]
+        return read_positions(before.offsets) != read_positions(batch.offsets)
+
+    def of_interval(self, interval: Interval) -> Checkpoint | None:
+        """Return the first micro-batch of the job that took in all of an interval; None if there is none."""
+        if self.next() is None:
+            return None
+        ends = ((batch, interval_of(batch)) for _, batch in self._ahead)
+        return next((batch for batch, taken in ends if taken is not None and taken.end >= interval.end), None)
+
+    def now(self) -> int:
+        """Return the time of the line (ms). It stands still for a branch that makes a micro-batch of its own behind its job."""
+        if not self._is_branch:
+            return clock.now()
+        return self._reached() if self.next() is not None else max(clock.now(), self._reached())
+
+    def began(self, followed: Checkpoint) -> int:
+        """Return the time at which a micro-batch begins that follows one of the job (ms). It is never before that of an earlier one."""
+        recorded = followed.committed_at if followed.processing_time is None else followed.processing_time
+        return max(recorded, self._reached())
+
+    def ended(self, followed: Checkpoint | None) -> int | None:
+        """Return when it ends by the clock of the line (ms); None: when it is committed."""
+        if followed is not None:
+            return max(followed.line_time, self._reached())
+        return self._reached() if self._is_branch and self.next() is not None else None
+
+    def _reached(self) -> int:
+        last = self._job.lineage.last_of(Kind.BATCH)
+        return 0 if last is None else last.line_time
+
+    def _comes_next(self, before: Checkpoint, batch: Checkpoint) -> bool:
+        own, start, end = (read_positions(one.offsets) for one in (self._job.last, before, batch))
+        if start == end:
+            return own == start and batch.checkpoint_id > _followed(self._job)
+        return any(place > own.get(name, NOTHING_READ) for name, place in end.items())
+
+
+def _ahead(config: JobConfig, branch: OpenJob) -> Iterator[tuple[Checkpoint, Checkpoint]]:
+    """Yield the micro-batches of the job after the fork, each with the checkpoint before it; none if a restore left the fork behind."""
+    fork = _fork_of(branch)
+    line = CheckpointLog(config.itself.job_folder, config.storage_options).lineage.line
+    if fork in {checkpoint.checkpoint_id for checkpoint in line}:
+        pairs = ((before, one) for before, one in pairwise(line) if before.checkpoint_id >= fork)
+        yield from ((before, one) for before, one in pairs if one.kind is Kind.BATCH)
+
+
+def _followed(branch: OpenJob) -> int:
+    """Return the last checkpoint of the job that the branch has followed, or its fork."""
+    followed = (one.follows for one in branch.lineage.newest_first() if one.follows is not None)
+    return next(followed, _fork_of(branch))
+
+
+def _fork_of(branch: OpenJob) -> int:
+    """Return the checkpoint of the job that the branch begins at."""
+    fork = next(one for one in branch.checkpoints if one.kind is Kind.FORK)
+    assert fork.restored_from is not None  # noqa: S101 - every fork has it
+    return fork.restored_from

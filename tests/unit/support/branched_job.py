@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from headrace import (
-    Cleanup,
     KeyedProcessFunction,
     Pipeline,
     RowKind,
@@ -19,6 +18,7 @@ from headrace import (
     clock,
 )
 from headrace.commit.branch_settings import on_branch
+from headrace.commit.compaction import compact
 from headrace.commit.log import CheckpointLog
 from headrace.config import with_settings
 from headrace.local.local_tasks import LocalTasks
@@ -56,10 +56,7 @@ class Totals(KeyedProcessFunction[Order, Total]):
 
     amount = ValueState("amount", int)
     seen = ValueState("seen", int, ttl=StateTtl(timedelta(hours=5)))
-    # Tests compact by whatever clock: that drops none of these.
-    visits = ValueState(
-        "visits", int, ttl=StateTtl(timedelta(hours=3), time=TtlTime.PROCESSING, cleanup=Cleanup(at_compaction=False))
-    )
+    visits = ValueState("visits", int, ttl=StateTtl(timedelta(hours=3), time=TtlTime.PROCESSING))
 
     async def process(self, order, ctx, /):
         before = await self.amount.value()
@@ -128,6 +125,11 @@ class BranchedJob:
         wishes = RunOptions(run_id=f"run-{self._runs}", backend=self.harness.backend, parallelism=2, **options)
         with self.on_its_clock():
             return run_on(LocalTasks(), config, wishes, self.harness.events.append)
+
+    def compact(self, branch=None):
+        """Compact the state tables of the job, or of a branch."""
+        with self.on_its_clock():
+            return compact(self.config if branch is None else self.config.on_branch(branch), "compaction")
 
     @contextmanager
     def on_its_clock(self):

@@ -18,7 +18,7 @@ from headrace.commit.backfill_branches import (
 )
 from headrace.commit.branch_settings import differences_to_file
 from headrace.commit.branches import Branch
-from headrace.commit.checkpoint import Checkpoint
+from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.fork import log_of, unforkable_source
 from headrace.commit.input_changes import InputChange, input_changes
 from headrace.commit.interval_order import interval_of, place_of, position_of
@@ -124,7 +124,9 @@ def plan_backfill(
         changes=tuple(changes),
         reason=reason,
         steps=() if replay is None else replay.steps,
-        estimate=_estimate(_behind(line, fork_id, reached), _files_between(listed, reached, position_of(line))),
+        estimate=_estimate(
+            _behind(line, fork_id, reached), _files_between(listed, reached, position_of(line)), config.sinks
+        ),
         replaced=replaced,
     )
 
@@ -223,15 +225,18 @@ def _files_between(listed: Mapping[str, Sequence[ListedFile]], start: int | None
     )
 
 
-def _estimate(checkpoints: Iterable[Checkpoint], files: int) -> Estimate:
+def _estimate(checkpoints: Iterable[Checkpoint], files: int, all_sinks: Iterable[str]) -> Estimate:
     rows, seconds, calls = 0, 0.0, Counter[str]()
     sinks: set[str] = set()
     for checkpoint in checkpoints:
+        sinks |= {name for name, outputs in checkpoint.outputs.items() if outputs}
+        if checkpoint.kind is Kind.PROMOTION:
+            sinks |= {*all_sinks}  # it has net changes alone
+            continue  # and the metrics of the micro-batches that it has brought
         metrics = checkpoint.metrics
         rows += metrics.get("rows_in", 0)
         seconds += metrics.get("seconds", {}).get("run", 0.0)
         calls.update({name: made.get("calls", 0) for name, made in metrics.get("services", {}).items()})
-        sinks |= {name for name, outputs in checkpoint.outputs.items() if outputs}
     return Estimate(
         files, rows, round(seconds, 1), {name: count for name, count in calls.items() if count}, tuple(sorted(sinks))
     )

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from headrace import faults
 from headrace.commit.branches import Branches
 from headrace.commit.checkpoint import Kind
-from headrace.commit.compaction import compact
 from headrace.commit.fork import fork
 from headrace.commit.log import CheckpointLog
 from headrace.commit.promotion import promoting
@@ -72,14 +71,14 @@ def test_promoted_job_goes_on_as_the_branch(before, live, corrected, more, backe
         job.feed(*orders)
     job.run()
     if compacts in {"job", "both"}:
-        compact(job.config, "compaction")
+        job.compact()
     for number, orders in enumerate(corrected[: len(live)]):
         job.correct(len(before) + number + 1, *orders)
     for orders in corrected[: len(live)] + live[len(corrected) :]:
         straight.feed(*orders)
     job.run("other")
     if compacts in {"branch", "both"}:
-        compact(job.config.on_branch("other"), "compaction")
+        job.compact("other")
     expected = job.content("other")
     promote(job)
     assert job.content() == expected
@@ -206,7 +205,7 @@ def test_running_branch_is_not_promoted(job):
 
 def test_lost_files_of_the_fork_keep_the_job_as_it_is(job):
     job.run()
-    compact(job.config, "compaction")
+    job.compact()
     table = table_store(f"{job.config.job_folder}/keyed_state")
     lost = sorted(table.at(CheckpointLog(job.config.job_folder).get(1).versions["keyed_state"]).files())
     before = job.content()

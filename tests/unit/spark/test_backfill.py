@@ -474,3 +474,10 @@ def test_job_that_goes_back_meanwhile_is_noticed(job):
 def test_mode_of_backfills_needs_a_branch(job):
     with pytest.raises(ConfigError, match="a run of mode backfill needs a branch of job 'shop'"):
         job.run(mode="backfill", interval_start=days(1).start, interval_end=days(1).end)
+
+
+def test_promoted_rows_count_once_in_plans(job):
+    job.change(job=job.harness.job | {"replay": {"promote": "automatic"}})
+    assert job.backfill(days(3)).outcome is BackfillOutcome.PROMOTED
+    plan = job.plan(days(3))
+    assert (plan.estimate.rows, plan.estimate.sinks, plan.changes) == (2, ("small", "totals"), ())

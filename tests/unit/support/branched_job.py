@@ -18,6 +18,7 @@ from headrace import (
     clock,
 )
 from headrace.commit.branch_settings import on_branch
+from headrace.commit.compaction import compact
 from headrace.commit.log import CheckpointLog
 from headrace.config import with_settings
 from headrace.local.local_tasks import LocalTasks
@@ -125,6 +126,11 @@ class BranchedJob:
         with self.on_its_clock():
             return run_on(LocalTasks(), config, wishes, self.harness.events.append)
 
+    def compact(self, branch=None):
+        """Compact the state tables of the job, or of a branch."""
+        with self.on_its_clock():
+            return compact(self.config if branch is None else self.config.on_branch(branch), "compaction")
+
     @contextmanager
     def on_its_clock(self):
         """Use the clock of the harness."""
@@ -146,8 +152,8 @@ class BranchedJob:
     def content(self, branch=None, *, with_expired=True):
         """Return live entries by table, and the rows of the sinks, without ids of checkpoints and times of access.
 
-        Entries that TTL has expired stay in the tables until something drops them. Those that have expired by processing time are
-        left out in any case: a compaction of the job drops them, and one of a branch does not.
+                Entries that TTL has expired stay in the tables until something drops them. Those that have expired by processing time are
+        left out in any case: when they are removed is no part of the result.
         """
         config = self.config if branch is None else self.config.on_branch(branch)
         last = CheckpointLog(config.job_folder).last

@@ -235,9 +235,10 @@ class Promotion:
 
 
 def _metrics(brought: Sequence[Checkpoint], outputs: Mapping[str, Sequence[OutputFile]]) -> dict[str, int]:
+    # Not `rows_in`: the checkpoints that it brings have that, and sums over a line would count the rows twice.
     return {
         "checkpoints": len(brought),
-        "rows_in": sum(one.metrics.get("rows_in", 0) for one in brought),
+        "rows_brought": sum(one.metrics.get("rows_in", 0) for one in brought),
         "rows_out": sum(file.rows for files in outputs.values() for file in files),
     }
 

@@ -100,6 +100,13 @@ def test_promotion_continues_from_the_fork(job):
     assert (promoted.restored_from, promoted.name, promoted.note) == (1, "other", "it is right")
 
 
+def test_rows_of_a_promoted_line_count_once(job):
+    promoted = promote(job)
+    line = CheckpointLog(job.config.job_folder).lineage.line
+    assert sum(one.metrics.get("rows_in", 0) for one in line) == 6
+    assert promoted.metrics["rows_brought"] == 3
+
+
 def test_promotion_removes_the_branch(job):
     folder = job.config.on_branch("other").job_folder
     promote(job)

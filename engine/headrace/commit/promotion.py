@@ -68,9 +68,7 @@ def promoting(
     Raises `ConfigError` when there is no such branch, `FencedError` while a run holds the job, and what `open_job` raises.
     """
     branch_config = on_branch(config, name)
-    with open_job(
-        config, run_id, sinks=sinks_of(branch_config, log_of(branch_config)), writers=writers, notify=notify
-    ) as job:
+    with open_job(config, run_id, writers=writers, notify=notify) as job:
         branch = Branches(config).get(name)  # another run may have promoted or dropped it meanwhile
         yield Promotion(job, branch_config, branch)
 
@@ -81,7 +79,7 @@ def settle_promotion(config: JobConfig, name: str, run_id: str) -> None:
     if last is None or last.kind is not Kind.PROMOTION or last.name != name:
         return
     if Branches(config).promoted_by(last) is not None:
-        with open_job(config, run_id, sinks=sinks_of(config, log_of(config))):
+        with open_job(config, run_id):
             pass
 
 
@@ -108,6 +106,7 @@ class Promotion:
         """
         with open_job(self.on_branch, self.job.run_id) as own:
             self.refuse_unless_safe(own)
+            self.job.write_sinks_as(sinks_of(self.on_branch, own.log))
             Branches(self.job.config).begin_promotion(self.branch.name, self.job.attempt_id)
             faults.reached("promotion.begun")
             promoted = self._commit(own, why)

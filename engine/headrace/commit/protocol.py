@@ -79,7 +79,6 @@ def open_job(
     force: bool = False,
     sink_check: SinkCheck = check_sinks,
     plan: Plan | None = None,
-    sinks: SinkTables | None = None,
     writers: SparkWriters = NO_WRITERS,
     notify: Notify = silent,
 ) -> Iterator[OpenJob]:
@@ -89,8 +88,8 @@ def open_job(
     disagrees with its sinks, for a restore. State in an older format is migrated first, unless that restore is to come: a
     checkpoint for each step.
 
-    `plan` is that of a run, which writes its sinks as today's code says. Without it no user code is loaded: `sinks` says what their
-    tables are, else the last checkpoint, unless an earlier release wrote it.
+    `plan` is that of a run, which writes its sinks as today's code says. Without it no user code is loaded: the last
+    checkpoint says what its sinks are, unless an earlier release wrote it.
 
     Raises `FencedError` when another run holds the job, `SinkMismatchError` when the job and a sink disagree on what was
     published, and `ConfigError` when the job was never run (without `create`) or is being dropped, when the number of key groups
@@ -106,7 +105,7 @@ def open_job(
         log.create()
     lease = JobLease(log, run_id, attempt_id, config.run.lease.total_seconds(), notify)
     tables = JobTables(config.job_folder, run_id, attempt_id, storage=config.storage_options)
-    sinks = sinks_of(config, log, plan) if sinks is None else sinks
+    sinks = sinks_of(config, log, plan)
     publisher = Publisher(config, to_schemas(sinks), writers)
     with lease.claimed(force=force):
         refuse_dropped(config)  # a drop marks the job while it holds it: from here on nobody does
@@ -287,6 +286,14 @@ class OpenJob:
     def add_to_tables(self, files: Mapping[str, Sequence[StagedFile]], parents: Versions) -> Versions:
         """Add staged files to state tables at given versions; return the versions of all, for `commit`. See `JobTables.prepare`."""
         return self._tables.prepare(files, parents)
+
+    def write_sinks_as(self, tables: SinkTables) -> None:
+        """Publish with other columns from here on. Raises `ConfigError` when a sink cannot take them."""
+        publisher = self._publisher.writing(to_schemas(tables))
+        publisher.check_columns()
+        check_sink_keys(self.config, self._log, tables)
+        publisher.create_sinks()
+        self._publisher, self.sink_tables = publisher, tables
 
     def restore_tables(self, targets: Versions) -> Versions:
         """Bring state tables back to old versions; return the versions of all, for `commit`. See `JobTables.restore`."""

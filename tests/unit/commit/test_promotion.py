@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import faults
+from headrace import Pipeline, Struct, faults
 from headrace.commit.branches import Branches
 from headrace.commit.checkpoint import Kind
 from headrace.commit.fork import fork
@@ -19,12 +20,37 @@ from headrace.commit.verify import verify
 from headrace.errors import ConfigError, FencedError, SinkMismatchError, StorageError
 from headrace.tables.files import delete_files, list_files
 from headrace.tables.stores import table_store
-from tests.unit.support.branched_job import CUSTOMERS, BranchedJob
+from tests.unit.support.branched_job import CUSTOMERS, BranchedJob, Order
 from tests.unit.support.purchase_job import after_retention
 
 FILES = st.lists(
     st.lists(st.tuples(st.sampled_from(CUSTOMERS), st.integers(0, 9)), min_size=1, max_size=6), min_size=1, max_size=3
 )
+
+
+SMALL = pa.schema([pa.field("customer", pa.string()), pa.field("why", pa.string())])
+
+
+class Small(Struct, frozen=True):
+    """A small order."""
+
+    customer: str
+
+
+class SmallAndWhy(Struct, frozen=True):
+    """A small order with a reason."""
+
+    customer: str
+    why: str | None = None
+
+
+def with_column(has_reason):
+    """Return a pipeline whose only sink has a column more, or has not."""
+    pipeline = Pipeline("shop")
+    orders = pipeline.source("orders", Order, event_time="at")
+    if has_reason:
+        return orders.map(lambda order: SmallAndWhy(order.customer, "small"), record=SmallAndWhy).sink("small")
+    return orders.map(lambda order: Small(order.customer), record=Small).sink("small")
 
 
 @pytest.fixture
@@ -171,6 +197,23 @@ def test_branch_with_other_settings_is_refused(job):
         ConfigError, match="would go on with other code or settings than the branch had.*watermark.bucket 500"
     ):
         promote(job)
+
+
+def test_columns_of_the_branch_come_with_it():
+    """Its first run adds one while the promotion holds the job."""
+    job = BranchedJob(with_column(False))
+    job.feed(("ann", 1))
+    job.run()
+    fork(job.config, "other", None, "somebody")
+    job.feed(("bob", 2))
+    job.harness.change(pipeline=with_column(True))
+    job.config = job.harness.config
+    with promoting(job.config, "other", "promotion") as promotion:
+        job.run("other")
+        promotion.promote()
+    rows = table_store(job.config.sinks["small"].table_path).latest().read(SMALL).to_pylist()
+    assert sorted((row["customer"], row["why"]) for row in rows) == [("ann", None), ("bob", "small")]
+    assert sound(job)
 
 
 def test_rows_of_others_in_a_sink_are_not_lost(job):

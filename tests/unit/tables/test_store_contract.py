@@ -224,6 +224,28 @@ def test_restore_keeps_transactions(table):
     assert table.store.latest().transaction("job/sink") == 7
 
 
+def test_rewind_goes_back_and_adds_in_one_commit(table):
+    table.append(0, ("a",), ("b",))
+    table.append(1, ("c",))
+    staged = table.stage(("d",))
+    info = CommitInfo(checkpoint_id=7, transaction=Transaction("job/sink", 7))
+    assert table.store.rewind(2, 1, SCHEMA, [staged], info) == 3
+    latest = table.store.latest()
+    assert (latest.version, latest.transaction("job/sink")) == (3, 7)
+    assert latest.files() == {*table.store.at(1).files(), staged.path}
+    assert table.keys() == ["a", "b", "d"]
+    with pytest.raises(VersionTakenError):
+        table.store.rewind(2, 1, SCHEMA, [], info)
+
+
+def test_rewind_brings_replaced_files_back(table):
+    first, second = table.stage(("a", 1)), table.stage(("b", 2))
+    table.store.append(0, SCHEMA, [first])
+    table.store.replace(1, SCHEMA, [second])
+    table.store.rewind(2, 1, SCHEMA, [])
+    assert table.store.latest().files() == {first.path}
+
+
 def test_merge_inserts_updates_and_deletes(table):
     table.append(0, ("a", 1), ("b", 1), ("c", 1))
     assert table.merge(1, ("+U", "a", 2), ("-D", "b"), ("+I", "d", 2), ("-D", "e")) == 2
@@ -283,7 +305,8 @@ def test_history_has_writer_and_checkpoint(table):
         *(writer, writer, *published, writer),
         CommitInfo(),
     ]
-    assert table.store.latest().history(1) == [(5, writer)]
+    assert [commit.keeps_rows for commit in table.store.latest().history()] == [True, *(False for _ in range(4)), False]
+    assert [(commit.version, commit.info) for commit in table.store.latest().history(1)] == [(5, writer)]
 
 
 def test_history_ends_at_the_version(table):
@@ -295,8 +318,8 @@ def test_history_ends_at_the_version(table):
         (1, "one"),
         (0, None),
     ]
-    assert table.store.at(1).history(1) == [(1, CommitInfo(run_id="one"))]
-    assert empty.history() == [(0, CommitInfo())]
+    assert [commit.version for commit in table.store.at(1).history(1)] == [1]
+    assert [commit.info for commit in empty.history()] == [CommitInfo()]
 
 
 def test_files_are_those_of_the_version(table):

@@ -43,7 +43,7 @@ def later(job):
     job.feed(("ann", 5), ("bob", 0), ("dee", 2))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     before=FILES,
     after=FILES,

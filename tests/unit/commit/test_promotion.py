@@ -76,7 +76,7 @@ def sound(job):
     return [result for result in verify(job.config) if not result.ok] == []
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)  # five seconds each; test_promoted_backfills draws more
 @given(
     before=FILES,
     live=FILES,

@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from headrace import faults
-from headrace.commit.branch_settings import differences_to_file, on_branch
+from headrace.commit.branch_settings import check_forked, differences_to_file, on_branch
 from headrace.commit.branches import Branch, Branches, finish_promotion
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.fork import WITHOUT_STATE, is_of_the_line, log_of
@@ -65,13 +65,14 @@ def promoting(
 ) -> Iterator[Promotion]:
     """Claim a job, to promote a branch within the block; publish what is not published. The branch may be run on meanwhile.
 
-    Raises `ConfigError` when there is no such branch, `FencedError` while a run holds the job, and what `open_job` raises.
+    Raises `ConfigError` when there is no such branch or its fork broke off, `FencedError` while a run holds the job, and what `open_job` raises.
     """
     branch_config = on_branch(config, name)
     with open_job(
         config, run_id, sinks=sinks_of(branch_config, log_of(branch_config)), writers=writers, notify=notify
     ) as job:
         branch = Branches(config).get(name)  # another run may have promoted or dropped it meanwhile
+        check_forked(branch_config)
         yield Promotion(job, branch_config, branch)
 
 

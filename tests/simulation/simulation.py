@@ -36,7 +36,7 @@ RECORDS = 40
 Work = Callable[[str], None]
 """What a process of a name does."""
 
-_RARE = {"vacuum": 20, "restore": 5, "compaction": 5, "migration": 5, "promotion": 5, "fork.": 5, "backfill": 5, "branch": 5}
+_RARE = {"vacuum": 20, "restore": 5, "compaction": 5, "migration": 5, "promotion": 10, "fork.": 3, "backfill": 3, "branch": 5}
 """Operations whose places are reached rarely, and how many times more trouble there is at each."""
 
 

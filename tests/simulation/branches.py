@@ -47,7 +47,9 @@ class BranchSimulation(Simulation):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         drawn = self.weather  # milder, so that promotions get through
-        mild = {name: getattr(drawn, name) // 2 for name in ("failing", "unheard", "late", "kills", "suspensions")}
+        mild = {
+            name: getattr(drawn, name) // 2 for name in ("failing", "unheard", "late", "kills", "suspensions", "days")
+        }
         self.weather = replace_fields(drawn, users=0, has_lives=False, has_upgrade=False, **mild)
         self._others += [self._branch_out] * 3
         self._rivals += [self._branch_out] * 2
@@ -67,7 +69,7 @@ class BranchSimulation(Simulation):
                     act(f"{name}.{number}.{attempt}", branch)
                 if self.errors["FencedError"] == refused:
                     break
-            if chance.random() < 0.2:
+            if chance.random() < 0.1:
                 self._correct()
 
     def _drawn(self) -> tuple[Callable[[str, str], None], str]:
@@ -78,7 +80,7 @@ class BranchSimulation(Simulation):
         if not there or chance.random() < 0.2:
             return chance.choice([self._fork, self._backfill, self._backfill]), chance.choice(NAMES)
         acts = [self._backfill, self._run_branch, self._compact_branch, self._promote, self._drop, self._vacuum]
-        return chance.choices(acts, [4, 3, 1, 5, 1, 1])[0], chance.choice(there)
+        return chance.choices(acts, [8, 4, 2, 8, 1, 1])[0], chance.choice(there)
 
     def _correct(self) -> None:
         for _ in range(self.world.chance.randrange(3)):
@@ -187,7 +189,11 @@ class BranchSimulation(Simulation):
             record_run(config, run_id)
             for _ in range(10 * RECORDS if until_done else chance.randrange(3)):
                 head = CheckpointLog(self.job.config.job_folder).last
-                if head is not None and position_of(job.last) >= position_of(head) and not (self.is_calm and job.last.pending):
+                if (
+                    head is not None
+                    and position_of(job.last) >= position_of(head)
+                    and not (self.is_calm and job.last.pending)
+                ):
                     return True
                 batch = MicroBatch(job, lambda: self.is_calm or chance.random() < 0.6, self.corrections)
                 batch.commit(chance.randrange(1, 9), RECORDS)

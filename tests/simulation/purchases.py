@@ -66,9 +66,7 @@ def taken_in(checkpoints: Sequence[Checkpoint], head: Checkpoint) -> list[int]:
 class MicroBatch:
     """A micro-batch on top of an open job."""
 
-    def __init__(
-        self, job: OpenJob, answers: Callable[[], bool], corrections: Mapping[int, int] | None = None
-    ) -> None:
+    def __init__(self, job: OpenJob, answers: Callable[[], bool], corrections: Mapping[int, int] | None = None) -> None:
         """`answers` tells whether the service answers the next call; `corrections` has how often each place was corrected."""
         self._job, self._answers, self._corrections = job, answers, corrections or {}
 

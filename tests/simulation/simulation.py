@@ -36,7 +36,16 @@ RECORDS = 40
 Work = Callable[[str], None]
 """What a process of a name does."""
 
-_RARE = {"vacuum": 20, "restore": 5, "compaction": 5, "migration": 5, "promotion": 10, "fork.": 3, "backfill": 3, "branch": 5}
+_RARE = {
+    "vacuum": 20,
+    "restore": 5,
+    "compaction": 5,
+    "migration": 5,
+    "promotion": 10,
+    "fork.": 3,
+    "backfill": 3,
+    "branch": 5,
+}
 """Operations whose places are reached rarely, and how many times more trouble there is at each."""
 
 
@@ -362,7 +371,9 @@ class Simulation:
         gaps = [
             after
             for before, after in pairwise(ids)
-            if after != before + 1 and by_id[after].kind not in {Kind.RESTORE, Kind.PROMOTION} and by_id[after].has_state
+            if after != before + 1
+            and by_id[after].kind not in {Kind.RESTORE, Kind.PROMOTION}
+            and by_id[after].has_state
         ]
         if ids != sorted(by_id) or ids[0] or gaps:
             raise FoundError(f"the log has the checkpoints {ids}")

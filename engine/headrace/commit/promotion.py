@@ -34,7 +34,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from headrace import faults
-from headrace.commit.branch_settings import differences_to_file, on_branch
+from headrace.commit.branch_settings import check_forked, differences_to_file, on_branch
 from headrace.commit.branches import Branch, Branches, finish_promotion
 from headrace.commit.checkpoint import Checkpoint, Kind
 from headrace.commit.fork import WITHOUT_STATE, is_of_the_line, log_of
@@ -46,7 +46,7 @@ from headrace.commit.protocol import OF_STATE, OpenJob, open_job, sinks_of
 from headrace.commit.requeue import again_note
 from headrace.commit.restore_check import RestoreCheck
 from headrace.config import JobConfig
-from headrace.errors import ConfigError, SinkMismatchError
+from headrace.errors import ConfigError, FencedError, SinkMismatchError
 from headrace.sinks.sink import NO_WRITERS, OutputFile, SparkWriters
 from headrace.sources.offset import SourceOffset
 from headrace.tables.files import StagedFile
@@ -65,11 +65,12 @@ def promoting(
 ) -> Iterator[Promotion]:
     """Claim a job, to promote a branch within the block; publish what is not published. The branch may be run on meanwhile.
 
-    Raises `ConfigError` when there is no such branch, `FencedError` while a run holds the job, and what `open_job` raises.
+    Raises `ConfigError` when there is no such branch or its fork broke off, `FencedError` while a run holds the job, and what `open_job` raises.
     """
     branch_config = on_branch(config, name)
     with open_job(config, run_id, writers=writers, notify=notify) as job:
         branch = Branches(config).get(name)  # another run may have promoted or dropped it meanwhile
+        check_forked(branch_config)
         yield Promotion(job, branch_config, branch)
 
 
@@ -102,7 +103,7 @@ class Promotion:
         Raises `ConfigError` when the job has taken in what the branch has not, when the job's file says other code or settings than the
         branch ran with, and when the branch does not begin on the job's line or the job's state was changed by hand since;
         `SinkMismatchError` when somebody else has written to a sink since the fork, `StorageError` when files of the fork are gone,
-        `FencedError` while a run holds the branch. Nothing has changed then.
+        `FencedError` while a run holds the branch, or takes it meanwhile. Nothing has changed then.
         """
         with open_job(self.on_branch, self.job.run_id) as own:
             self.refuse_unless_safe(own)
@@ -189,6 +190,7 @@ class Promotion:
         staged = _stage_rows(job, own, shift)
         outputs = promoted_sinks(job, own, number)
         faults.reached("promotion.staged")
+        self._confirm(own)
         origin = self._origin
         changed = {name: version for name, version in origin.versions.items() if job.last.versions[name] != version}
         versions: Versions = job.restore_tables(changed)
@@ -215,6 +217,20 @@ class Promotion:
                 "metrics": _metrics(brought, outputs),
             },
         )
+
+    def _confirm(self, own: OpenJob) -> None:
+        """Check that what was read is the branch at its last checkpoint: this process may have slept, and its lease of it have ended.
+
+        Raises `FencedError` when another run has taken the branch since, or somebody has removed it.
+        """
+        own.confirm_lease()
+        named = [branch for branch in Branches(self.job.config).open if branch.name == self.branch.name]
+        if [branch.run_id for branch in named] != [self.job.attempt_id]:
+            msg = (
+                f"lost branch '{self.branch.name}' of job '{self.job.config.job}' before it was promoted: it was dropped, forked anew or "
+                "run meanwhile. Nothing was committed: run the command again."
+            )
+            raise FencedError(msg)
 
     def _brought(self, own: OpenJob, shift: int) -> list[Checkpoint]:
         """Return what the branch took in since its fork, as the job's log gets it."""

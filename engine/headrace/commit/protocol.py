@@ -38,13 +38,14 @@ from headrace.commit.sink_position import check_sinks
 from headrace.commit.sink_tables import SinkTables, to_schemas, to_stored
 from headrace.commit.state_schemas import StateSchemas
 from headrace.config import JobConfig
-from headrace.errors import ConfigError, SinkMismatchError
+from headrace.errors import ConfigError, FencedError, SinkMismatchError
 from headrace.plan.pipelines import plan_of, sink_schemas
 from headrace.plan.stages import Plan
 from headrace.sinks.sink import NO_WRITERS, Publication, SparkWriters
 from headrace.tables.files import StagedFile
 from headrace.tables.schemas import FORMAT_VERSION
 from headrace.tables.state_files import stage_state
+from headrace.tables.store import TableMissingError
 from headrace.tables.stores import state_view
 from headrace.tables.view import TableView
 
@@ -107,7 +108,7 @@ def open_job(
     tables = JobTables(config.job_folder, run_id, attempt_id, storage=config.storage_options)
     sinks = sinks_of(config, log, plan)
     publisher = Publisher(config, to_schemas(sinks), writers)
-    with lease.claimed(force=force):
+    with _while_the_branch_is_there(config), lease.claimed(force=force):
         refuse_dropped(config)  # a drop marks the job while it holds it: from here on nobody does
         publisher.check_columns()
         check_sink_keys(config, log, sinks)
@@ -128,6 +129,21 @@ def open_job(
         if publishes:  # the ids of migrations are those of checkpoints that a sink may have, and the log has lost
             job.migrate_format()
         yield job
+
+
+@contextmanager
+def _while_the_branch_is_there(config: JobConfig) -> Iterator[None]:
+    """Raise `FencedError` where a table of a branch is gone: a lease does not keep others from removing one whose holder sleeps."""
+    try:
+        yield
+    except TableMissingError as error:
+        if config.branch is None:
+            raise
+        msg = (
+            f"lost branch '{config.branch}' of job '{config.job}': {error}. It was dropped, promoted or forked anew meanwhile. "
+            f"'headrace branch list {config.job}' shows what there is."
+        )
+        raise FencedError(msg) from error
 
 
 class OpenJob:
@@ -234,6 +250,10 @@ class OpenJob:
     def check_lease(self) -> None:
         """Raise `FencedError` if the job was lost."""
         self._lease.check()
+
+    def confirm_lease(self) -> None:
+        """Look whether the job is still held. Raises `FencedError` if another run has taken it."""
+        self._lease.confirm()
 
     def fence(self, *, publishes: bool = True) -> None:
         """Undo what no checkpoint names, and publish the last checkpoint, unless a restore is to replace it."""

@@ -6,11 +6,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headrace import Pipeline, Struct, faults
-from headrace.commit.branches import Branches
+from headrace.commit.branches import Branches, finish_promotion
 from headrace.commit.checkpoint import Kind
-from headrace.commit.fork import fork
+from headrace.commit.fork import drop_branch, fork
 from headrace.commit.log import CheckpointLog
 from headrace.commit.promotion import promoting
 from headrace.commit.protocol import open_job
@@ -21,7 +22,7 @@ from headrace.errors import ConfigError, FencedError, SinkMismatchError, Storage
 from headrace.tables.files import delete_files, list_files
 from headrace.tables.stores import table_store
 from tests.unit.support.branched_job import CUSTOMERS, BranchedJob, Order
-from tests.unit.support.purchase_job import after_retention
+from tests.unit.support.purchase_job import SINK, after_retention, commit_purchase
 
 FILES = st.lists(
     st.lists(st.tuples(st.sampled_from(CUSTOMERS), st.integers(0, 9)), min_size=1, max_size=6), min_size=1, max_size=3
@@ -305,3 +306,68 @@ def test_next_run_finishes_a_promotion(job, place):
         promote(job)
         assert job.content() == expected
     assert sound(job)
+
+
+def at(place, act):
+    """Do something the first time that a place is reached."""
+    pending = [act]
+    return faults.observed(lambda reached: pending.pop()() if reached == place and pending else None)
+
+
+def take_over(job):
+    """Take the branch from the process that holds it, as when that has slept for longer than its lease."""
+    with open_job(job.config.on_branch("other"), "another run", force=True):
+        pass
+
+
+def test_promotion_notices_another_run_of_its_branch(job):
+    before = job.content()
+    with at("promotion.begun", lambda: take_over(job)), pytest.raises(FencedError, match="run another run, attempt"):
+        promote(job)
+    assert job.content() == before
+    promote(job)
+    assert sound(job)
+
+
+def test_promotion_notices_that_its_branch_is_another(job):
+    before = job.content()
+
+    def fork_anew():
+        take_over(job)
+        drop_branch(job.config, "other", "somebody")
+        fork(job.config, "other", None, "somebody")
+
+    with at("promotion.staged", fork_anew), pytest.raises(FencedError, match="lost"):
+        promote(job)
+    assert job.content() == before
+    assert [branch.name for branch in Branches(job.config).open] == ["other"]
+
+
+def test_late_end_of_promotion_spares_new_branch(job):
+    def finish_and_fork():
+        finish_promotion(job.config, job.last())
+        fork(job.config, "other", None, "somebody")
+
+    with at("promotion.removed", finish_and_fork):
+        promote(job)
+    assert [branch.name for branch in Branches(job.config).open] == ["other"]
+    assert job.content("other") == job.content()
+
+
+def test_half_made_branch_is_not_promoted(job):
+    Branches(job.config).add(replace(Branches(job.config).get("other"), name="half"))
+    with pytest.raises(ConfigError, match="branch 'half' of job 'shop' is not ready"):
+        promote(job, "half")
+
+
+def test_sinks_with_keys_are_promoted_anywhere(new_job):
+    with open_job(new_job, "first", create=True) as opened:
+        commit_purchase(opened, "ann")
+        commit_purchase(opened, "bob")
+    fork(new_job, "other", 1, "somebody")
+    with open_job(new_job.on_branch("other"), "second") as opened:
+        commit_purchase(opened, "cyd")
+    with promoting(new_job, "other", "promotion") as promotion:
+        promotion.promote()
+    sink = table_store(new_job.sinks[SINK].table_path, new_job.storage_options).latest()
+    assert sink.read(sink.schema)["customer"].to_pylist() == ["cyd"]

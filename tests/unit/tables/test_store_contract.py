@@ -11,7 +11,7 @@ import pytest
 
 from headrace.errors import StorageError
 from headrace.plan.columns import ROW_KIND
-from headrace.tables.files import delete_files, list_files, stage
+from headrace.tables.files import delete_files, list_files, remove_folder, stage
 from headrace.tables.memory_disk import disk_and_path, forget_disk
 from headrace.tables.predicate import BeginsWith, BetweenTimes, NoneOf, OneOf, Within
 from headrace.tables.schemas import ARROW_TIMESTAMP
@@ -102,6 +102,15 @@ def test_create_leaves_a_table_alone(table):
     table.append(0, ("a",))
     table.store.create(SCHEMA)
     assert (table.version, table.keys()) == (1, ["a"])
+
+
+def test_removed_table_leaves_nothing(table):
+    table.append(0, ("a",))
+    remove_folder(table.uri, table.storage)
+    with pytest.raises(TableMissingError):
+        table.store.latest()
+    table.store.create(SCHEMA)
+    assert (table.version, table.rows()) == (0, [])
 
 
 def test_missing_table_has_its_own_error(missing):
@@ -538,3 +547,18 @@ def test_faults_come_with_their_paths(in_memory):
         ("list", "table"),
         ("delete", "table/staged-0.parquet"),
     ]
+
+
+def test_power_failure_keeps_new_table_apart(in_memory):
+    in_memory.append(0, ("a",))
+    remove_folder(in_memory.uri)
+    in_memory.store.create(SCHEMA)
+    in_memory.disk.lose_power()
+    assert (in_memory.version, in_memory.rows()) == (0, [])
+
+
+def test_power_failure_brings_removed_table_back(in_memory):
+    in_memory.append(0, ("a",))
+    remove_folder(in_memory.uri)
+    in_memory.disk.lose_power()
+    assert in_memory.keys() == ["a"]

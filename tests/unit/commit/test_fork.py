@@ -335,12 +335,15 @@ def test_base_that_cannot_be_opened_is_reported(memory_job):
 def test_run_notices_that_its_branch_was_removed(job):
     fork(job.config, "other", None, "somebody")
     on_branch = job.config.on_branch("other")
-    with pytest.raises(FencedError, match="lost branch 'other' of job 'shop'"), open_job(on_branch, "a run") as opened:
-        remove_branch(on_branch)
-        opened.commit(
-            Kind.BATCH,
-            files={KEYED_STATE: [opened.stage(KEYED_STATE, "0", STATE_TABLES[KEYED_STATE].schema.empty_table())]},
-        )
+
+    def run_on_a_branch_that_goes():
+        with open_job(on_branch, "a run") as opened:
+            remove_branch(on_branch)
+            empty = STATE_TABLES[KEYED_STATE].schema.empty_table()
+            opened.commit(Kind.BATCH, files={KEYED_STATE: [opened.stage(KEYED_STATE, "0", empty)]})
+
+    with pytest.raises(FencedError, match="lost branch 'other' of job 'shop'"):
+        run_on_a_branch_that_goes()
 
 
 def test_removed_log_of_a_branch_fences_its_run(job):

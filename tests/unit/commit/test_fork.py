@@ -332,15 +332,18 @@ def test_base_that_cannot_be_opened_is_reported(memory_job):
             view.live_rows()
 
 
+def remove_under_a_run(on_branch):
+    """Remove a branch while a run holds it, and go on with the run."""
+    nothing = STATE_TABLES[KEYED_STATE].schema.empty_table()
+    with open_job(on_branch, "a run") as opened:
+        remove_branch(on_branch)
+        opened.commit(Kind.BATCH, files={KEYED_STATE: [opened.stage(KEYED_STATE, "0", nothing)]})
+
+
 def test_run_notices_that_its_branch_was_removed(job):
     fork(job.config, "other", None, "somebody")
-    on_branch = job.config.on_branch("other")
-    with pytest.raises(FencedError, match="lost branch 'other' of job 'shop'"), open_job(on_branch, "a run") as opened:
-        remove_branch(on_branch)
-        opened.commit(
-            Kind.BATCH,
-            files={KEYED_STATE: [opened.stage(KEYED_STATE, "0", STATE_TABLES[KEYED_STATE].schema.empty_table())]},
-        )
+    with pytest.raises(FencedError, match="lost branch 'other' of job 'shop'"):
+        remove_under_a_run(job.config.on_branch("other"))
 
 
 def test_removed_log_of_a_branch_fences_its_run(job):

@@ -23,7 +23,7 @@ from headrace.tables.files import delete_files, list_files
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
 from headrace.tables.stores import table_store
 from tests.unit.support.branched_job import CUSTOMERS, BranchedJob
-from tests.unit.support.memory_job import BOARD
+from tests.unit.support.memory_job import BOARD, commit_batch
 from tests.unit.support.purchase_job import after_retention
 
 FILES = st.lists(
@@ -344,6 +344,25 @@ def test_run_notices_that_its_branch_was_removed(job):
     fork(job.config, "other", None, "somebody")
     with pytest.raises(FencedError, match="lost branch 'other' of job 'shop'"):
         remove_under_a_run(job.config.on_branch("other"))
+
+
+def commit_on_branch(on_branch):
+    """Commit a micro-batch."""
+    with open_job(on_branch, "a run") as opened:
+        commit_batch(opened, "bob")
+
+
+def test_publication_notices_that_its_branch_was_removed(memory_job):
+    memory_job.run("ann")
+    fork(memory_job.config, "other", None, "somebody")
+    on_branch = memory_job.config.on_branch("other")
+
+    def remove(place):
+        if place == "commit.after":
+            remove_branch(on_branch)
+
+    with faults.observed(remove), pytest.raises(FencedError, match="lost branch 'other' of job 'purchases'"):
+        commit_on_branch(on_branch)
 
 
 def test_removed_log_of_a_branch_fences_its_run(job):

@@ -60,7 +60,7 @@ class BranchSimulation(Simulation):
         """Correct input, and do what one does with branches; try again where another run holds the job."""
         chance = self.world.chance
         self._correct()
-        for number in range(9):
+        for number in range(6):
             act, branch = self._drawn()
             for attempt in range(3):
                 clock.sleep(chance.randrange(chance.choice([10, 60, 600])))

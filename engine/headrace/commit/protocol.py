@@ -136,8 +136,9 @@ def _while_the_branch_is_there(config: JobConfig) -> Iterator[None]:
     """Raise `FencedError` where a table of a branch is gone: a lease does not keep others from removing one whose holder sleeps."""
     try:
         yield
-    except TableMissingError as error:
-        if config.branch is None:
+    except (TableMissingError, SinkMismatchError) as error:
+        is_gone = isinstance(error, TableMissingError) or isinstance(error.__cause__, TableMissingError)
+        if config.branch is None or not is_gone:
             raise
         msg = (
             f"lost branch '{config.branch}' of job '{config.job}': {error}. It was dropped, promoted or forked anew meanwhile. "

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -80,11 +79,14 @@ class OverlaySnapshot:
         """The table without its base."""
         self._named = base
         self._open_base = open_base
+        self._base: Snapshot | None = None
 
-    @cached_property
+    @property
     def base(self) -> Snapshot:
         """The base at its version. Raises `StoreError` where its log does not have the version any more."""
-        return self._open_base()
+        if self._base is None:  # no `cached_property`: before Python 3.12 all bases would be opened one after the other
+            self._base = self._open_base()
+        return self._base
 
     @property
     def uri(self) -> str:

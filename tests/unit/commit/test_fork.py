@@ -23,7 +23,7 @@ from headrace.tables.files import delete_files, list_files
 from headrace.tables.schemas import KEYED_STATE, STATE_TABLES
 from headrace.tables.stores import table_store
 from tests.unit.support.branched_job import CUSTOMERS, BranchedJob
-from tests.unit.support.memory_job import BOARD
+from tests.unit.support.memory_job import BOARD, commit_batch
 from tests.unit.support.purchase_job import after_retention
 
 FILES = st.lists(
@@ -332,18 +332,37 @@ def test_base_that_cannot_be_opened_is_reported(memory_job):
             view.live_rows()
 
 
+def remove_under_a_run(on_branch):
+    """Remove a branch while a run holds it, and go on with the run."""
+    nothing = STATE_TABLES[KEYED_STATE].schema.empty_table()
+    with open_job(on_branch, "a run") as opened:
+        remove_branch(on_branch)
+        opened.commit(Kind.BATCH, files={KEYED_STATE: [opened.stage(KEYED_STATE, "0", nothing)]})
+
+
 def test_run_notices_that_its_branch_was_removed(job):
     fork(job.config, "other", None, "somebody")
-    on_branch = job.config.on_branch("other")
-
-    def run_on_a_branch_that_goes():
-        with open_job(on_branch, "a run") as opened:
-            remove_branch(on_branch)
-            empty = STATE_TABLES[KEYED_STATE].schema.empty_table()
-            opened.commit(Kind.BATCH, files={KEYED_STATE: [opened.stage(KEYED_STATE, "0", empty)]})
-
     with pytest.raises(FencedError, match="lost branch 'other' of job 'shop'"):
-        run_on_a_branch_that_goes()
+        remove_under_a_run(job.config.on_branch("other"))
+
+
+def commit_on_branch(on_branch):
+    """Commit a micro-batch."""
+    with open_job(on_branch, "a run") as opened:
+        commit_batch(opened, "bob")
+
+
+def test_publication_notices_that_its_branch_was_removed(memory_job):
+    memory_job.run("ann")
+    fork(memory_job.config, "other", None, "somebody")
+    on_branch = memory_job.config.on_branch("other")
+
+    def remove(place):
+        if place == "commit.after":
+            remove_branch(on_branch)
+
+    with faults.observed(remove), pytest.raises(FencedError, match="lost branch 'other' of job 'purchases'"):
+        commit_on_branch(on_branch)
 
 
 def test_removed_log_of_a_branch_fences_its_run(job):

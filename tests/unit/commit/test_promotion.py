@@ -371,3 +371,18 @@ def test_sinks_with_keys_are_promoted_anywhere(new_job):
         promotion.promote()
     sink = table_store(new_job.sinks[SINK].table_path, new_job.storage_options).latest()
     assert sink.read(sink.schema)["customer"].to_pylist() == ["cyd"]
+
+
+def test_partitioned_sinks_are_promoted():
+    job = BranchedJob(job={"sinks": {name: {"partition_by": ["customer"]} for name in ("small", "totals")}})
+    job.feed(("a b", 1), ("bob", 2), ("\u00fc/%20", 1))
+    job.run()
+    fork(job.config, "other", None, "somebody")
+    job.feed(("a b", 5), ("bob", 0), ("x=y", 2))
+    job.run()
+    job.correct(2, ("a b", 1), ("\u00fc/%20", 0), ("x+y", 2))
+    job.run("other")
+    expected = job.content("other")
+    promote(job)
+    assert job.content() == expected
+    assert sound(job)

@@ -27,7 +27,7 @@ class ReportFile:
 
     @property
     def path(self) -> Path:
-        """Where the driver writes it."""
+        """Return where the driver writes it."""
         return self._folder / "report.json"
 
     def content(self) -> dict[str, Any] | None:

@@ -67,7 +67,7 @@ def test_a_new_column_is_announced_and_then_added(harness, mode):
     harness.change(pipeline=pipeline(New, mode))
     (sentence,) = announced(harness)
     assert "the next run adds to sink 'taken' at" in sentence
-    assert "size (int64), parts (list<element: int64>). Rows that are there get null" in sentence
+    assert "size (int64), parts (list<element: int64>). Existing rows get null" in sentence
     assert announced(harness) == [sentence]
     harness.feed("rows", [New("c", 3, [1], at=3)])
     harness.run()

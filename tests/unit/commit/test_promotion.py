@@ -128,7 +128,7 @@ def test_promotion_can_be_restored(job):
 
 def test_promoted_checkpoints_have_no_state(job):
     promoted = promote(job)
-    with pytest.raises(ConfigError, match="a promotion has brought it: its state is not kept"):
+    with pytest.raises(ConfigError, match="the promotion of that branch did not keep its state"):
         restore(job.config, promoted.parent_id, "into the middle", "somebody")
 
 
@@ -137,7 +137,7 @@ def test_branch_behind_the_job_is_refused(job):
     job.feed(("eve", 3))
     job.run()
     before = job.content(), job.versions()
-    with pytest.raises(ConfigError, match="branch 'other' is behind: job 'shop' has taken in more since"):
+    with pytest.raises(ConfigError, match="branch 'other' is behind: job 'shop' has taken in more input"):
         promote(job)
     assert job.content() == before[0]
     job.run("other")

@@ -291,9 +291,7 @@ def test_a_chain_is_run_through_from_where_the_state_is(job):
 
 def test_a_chain_that_begins_too_late_is_refused(job):
     job.run(plan(legs=int), ("legs", '"a"', "5"))
-    with pytest.raises(
-        StateSchemaError, match="it is at migration 0, and the code has the next one not: the first is 2"
-    ):
+    with pytest.raises(StateSchemaError, match="it is at migration 0, and the code lacks the next one: its first is 2"):
         job.run(plan(legs=(TextLeg, Migration(Leg, to_text, number=2))))
 
 

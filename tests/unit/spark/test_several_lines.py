@@ -303,7 +303,7 @@ def test_lines_that_wait_must_not_meet(service):
     harness.run()
     before = last(harness)
     harness.change(pipeline=graph(calls=True, meets=True))
-    with pytest.raises(StateSchemaError, match="'one', 'two' did not meet .*now they do"):
+    with pytest.raises(StateSchemaError, match="records of sources 'one', 'two' wait. .*now they do"):
         harness.run()
     assert last(harness) == before
     service.is_up = True

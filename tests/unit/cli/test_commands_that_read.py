@@ -86,7 +86,7 @@ def test_the_engines_own_timers_are_left_out_and_counted(headrace, cleaned_up):
     for command in ("timers", "state list"):
         told = headrace(command).stdout
         assert "cleanup" not in told
-        assert "left out: 3 timers that Headrace has set itself, to clean up; --all shows them" in told
+        assert "left out: 3 timers that Headrace sets to clean up; --all shows them" in told
         assert json.loads(headrace(f"{command} --json").stdout)["timers_left_out"] == 3
     assert [row["key"] for row in json.loads(headrace("timers --json").stdout)["timers"]] == ["N1"]
     assert "1 timers, at checkpoint 5" in headrace("timers").stdout

@@ -57,5 +57,5 @@ def test_check_shows_columns_that_a_run_adds(headrace, board):
     (found,) = (each for each in findings if "adds to sink" in each["detail"])
     assert found["outcome"] == "warn"
     assert "'board' at" in found["detail"]
-    assert "at (int64). Rows that are there get null" in found["detail"]
+    assert "at (int64). Existing rows get null" in found["detail"]
     assert DeltaTable(board).version() == 2

@@ -69,7 +69,7 @@ def test_state_from_before_types_were_recorded_has_none(headrace, state):
 def test_check_says_that_all_fits(headrace, recorded):
     recorded()
     found = findings(headrace("check demo --json"))
-    assert found["state"] == ("ok", "2 declared, and all that is stored fits", "")
+    assert found["state"] == ("ok", "2 declared, and all stored values fit", "")
 
 
 def test_check_tells_what_does_not_fit_with_field_and_types(headrace, recorded):

@@ -73,11 +73,11 @@ class _Report:
     """Report of the setup: a line at once for people, one JSON document at the end for machines."""
 
     as_json: bool
-    found: dict[str, str] = field(default_factory=dict)
+    details: dict[str, str] = field(default_factory=dict)
 
     def say(self, what: str, detail: str) -> None:
         """Add a finding, and show it."""
-        self.found[what.replace(" ", "_")] = detail
+        self.details[what.replace(" ", "_")] = detail
         if not self.as_json:
             print(f"{what:<12}{detail}", flush=True)
 
@@ -86,4 +86,4 @@ class _Report:
         if self.as_json:
             from headrace.cli._output import print_json
 
-            print_json(self.found)
+            print_json(self.details)

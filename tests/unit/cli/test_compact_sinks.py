@@ -47,7 +47,7 @@ def test_a_dry_run_is_of_sinks_alone(headrace, home):
     assert "--dry-run needs --sinks" in result.output
 
 
-def test_a_job_that_was_never_run_has_nothing_to_compact(headrace, board):
+def test_new_job_has_nothing_to_compact(headrace, board):
     assert headrace("compact --sinks").exit_code == 2
     assert DeltaTable(board).version() == 2
 

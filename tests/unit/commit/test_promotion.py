@@ -166,7 +166,7 @@ def test_branch_with_other_settings_is_refused(job):
         promote(job)
 
 
-def test_rows_of_others_in_a_sink_are_not_lost(job):
+def test_rows_of_other_writers_are_kept(job):
     sink = table_store(job.config.sinks["small"].table_path)
     latest = sink.latest()
     sink.append_rows(latest.version, latest.read(latest.schema)[:1])
@@ -203,7 +203,7 @@ def test_running_branch_is_not_promoted(job):
         promote(job)
 
 
-def test_lost_files_of_the_fork_keep_the_job_as_it_is(job):
+def test_missing_fork_files_leave_job_unchanged(job):
     job.run()
     job.compact()
     table = table_store(f"{job.config.job_folder}/keyed_state")

@@ -289,7 +289,7 @@ def test_lost_staged_files_are_taken_in_again(job):
     assert_agrees(job)
 
 
-def test_restore_that_a_sink_cannot_follow_goes_further_back(job):
+def test_reconcile_goes_further_back_for_stuck_sink(job):
     job.run("bob")
     needed = job.sink().files()
     job.run("cyd")
